@@ -1,0 +1,1 @@
+"""Model graphs and engine profiles, as data."""

@@ -1,0 +1,19 @@
+"""Which device a run uses: CUDA where there is one, and never needed."""
+
+from __future__ import annotations
+
+import torch
+
+from moeparity.errors import DeviceError
+
+NAMES = ("auto", "cpu", "cuda")
+
+
+def choose(name: str) -> torch.device:
+    """`auto` is CUDA when a GPU is usable, else CPU. Raises DeviceError for an unknown name or an absent GPU."""
+    if name not in NAMES:
+        raise DeviceError(f"--device {name}: expected one of {', '.join(NAMES)}.")
+    usable = torch.cuda.is_available()
+    if name == "cuda" and not usable:
+        raise DeviceError("--device cuda: torch finds no usable CUDA GPU here. Use --device cpu, or auto.")
+    return torch.device("cuda" if usable and name != "cpu" else "cpu")

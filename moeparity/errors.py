@@ -1,0 +1,71 @@
+"""The errors a user can cause; everything else is a bug and keeps its traceback.
+
+MoeparityError             exit code 2 on the command line
+├── SpecError              one of the three YAML files
+├── GraphError             a graph and a config.json that do not fit together
+├── CheckpointError        safetensors files, config.json
+├── TokensError            the token file
+└── DeviceError            a device that is not there
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class MoeparityError(Exception):
+    """A user's mistake, told in one message: where, what was given, what was expected, what to do."""
+
+
+class SpecError(MoeparityError):
+    """A YAML file that is not what its kind asks for."""
+
+
+class GraphError(MoeparityError):
+    """A graph that cannot be expanded with this config.json, or a profile that does not fit the graph."""
+
+
+class CheckpointError(MoeparityError):
+    """A checkpoint that cannot be used as it is."""
+
+
+class TokensError(MoeparityError):
+    """A token file that cannot be used as it is."""
+
+
+class DeviceError(MoeparityError):
+    """A device that was asked for and is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a file; prints as `path:line`."""
+
+    path: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        shown = display_path(self.path)
+        return shown if self.line is None else f"{shown}:{self.line}"
+
+
+def display_path(path: Path) -> str:
+    """The path as a user would type it: relative to the working directory when it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` with the nearest known name, or nothing when none is near."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for an `expected one of ...`, in the order given."""
+    return ", ".join(str(name) for name in names)

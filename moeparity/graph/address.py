@@ -1,0 +1,68 @@
+"""Addresses: `layers[0].moe.router:weights` names an attribute; selectors stand for several nodes.
+
+`layers[*]`, `layers[3:61]` and `layers[-1]` select by absolute index, `*` stands for anything without a dot, `**` for
+anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`; both are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from moeparity.errors import GraphError, Where, did_you_mean
+
+_INDEX = re.compile(r"\[([^\]]*)\]|\.(\d+)(?=\.|$)")
+
+
+def select(selector: str, names: Iterable[str], layers: int, where: Where) -> list[str]:
+    """The names a selector stands for, in their order. Raises GraphError where it matches nothing or is malformed."""
+    names = list(names)
+    pattern = _pattern(selector, layers, where)
+    found = [name for name in names if pattern.fullmatch(name)]
+    if not found:
+        near = did_you_mean(_INDEX.sub("[0]", selector), names)
+        raise GraphError(f"{where}: selector {selector!r} matches no node.{near} `moeparity show` lists them.")
+    return found
+
+
+def split(address: str, where: Where) -> tuple[str, str]:
+    """`selector:attribute` -> its two parts. Raises GraphError where there is no attribute."""
+    # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
+    match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+)", address)
+    if match is None:
+        raise GraphError(f"{where}: {address!r} is no address; expected `node:attribute`, as in \"layers[*].moe.gate:output\".")
+    return match[1], match[2]
+
+
+def file_key(name: str) -> str:
+    """`layers[0].moe.router` -> `layers.0.moe.router`, the key used in safetensors files."""
+    return re.sub(r"\[(\d+)\]", r".\1", name)
+
+
+def _pattern(selector: str, layers: int, where: Where) -> re.Pattern[str]:
+    parts: list[str] = []
+    for token in re.findall(r"\[[^\]]*\]|\.\d+(?=\.|$)|\*\*|\*|[^\[*.]+|.", selector):
+        if token.startswith("["):
+            parts.append(_indices(token[1:-1], layers, selector, where))
+        elif re.fullmatch(r"\.\d+", token):
+            parts.append(re.escape(f"[{token[1:]}]"))
+        else:
+            parts.append({"**": ".*", "*": "[^.]*"}.get(token, re.escape(token)))
+    return re.compile("".join(parts))
+
+
+def _indices(text: str, layers: int, selector: str, where: Where) -> str:
+    """A regular expression for the layer indices `*`, `3`, `-1` or `a:b` stand for."""
+    if text == "*":
+        return r"\[\d+\]"
+    match = re.fullmatch(r"(-?\d+)|(-?\d*):(-?\d*)", text)
+    if match is None:
+        raise GraphError(f"{where}: [{text}] in {selector!r} is no index; expected *, a number or a slice like 3:61.")
+    if match[1] is not None:
+        index = int(match[1])
+        chosen = range(layers)[index : index + 1 or None] if -layers <= index < layers else range(0)
+    else:
+        chosen = range(layers)[slice(*(int(end) if end else None for end in (match[2], match[3])))]
+    if not chosen:
+        raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; there are {layers}.")
+    return rf"\[(?:{'|'.join(map(str, chosen))})\]"

@@ -1,0 +1,205 @@
+"""Graph file x config.json -> Graph: references resolved, layers repeated, weights named, wiring checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed
+from moeparity.graph.config import Config
+from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef
+from moeparity.graph.layers import LAYER_RULES
+from moeparity.graph.references import Scope
+from moeparity.ops.declaration import Op, Parameter
+from moeparity.ops.registry import OPS
+from moeparity.spec import files, schema
+
+
+def expand(config: Config, path: Path | None = None) -> Graph:
+    """The graph of a checkpoint: `path`, or the shipped graph of its `model_type`.
+
+    Raises GraphError and CheckpointError.
+    """
+    path = path or _shipped_graph(config)
+    spec = files.read_graph(path)
+    return _Expansion(path, spec, config).graph()
+
+
+def _shipped_graph(config: Config) -> Path:
+    by_type: dict[str, Path] = {}
+    for path in files.shipped("models").values():
+        by_type |= dict.fromkeys(files.read_graph(path).model_type, path)
+    if config.model_type not in by_type:
+        raise CheckpointError(
+            f"{Where(config.path)}: no graph for model_type {config.model_type!r}; there is one for {listed(by_type)}."
+            f"{did_you_mean(config.model_type, by_type)} A new model is a YAML file: see CONTRIBUTING.md."
+        )
+    return by_type[config.model_type]
+
+
+class _Expansion:
+    def __init__(self, path: Path, spec: schema.GraphFile, config: Config) -> None:
+        self.path, self.spec, self.config = path, spec, config
+        self.scope = Scope(path, spec.sizes, config)
+        self.known: dict[str, str] = {source: source for source in SOURCES}
+        self.producer: dict[str, str] = {source: source for source in SOURCES}
+        self.digraph = nx.DiGraph()
+
+    def graph(self) -> Graph:
+        self._check_expectations()
+        before = self._nodes("", self.spec.before, {}, layer=None, weights="")
+        segments = [Segment(name="before", nodes=tuple(before))]
+        stream = self._value(self.spec.layers.input, {}, Where(self.path, self.spec.layers.line))
+        for index, kind in enumerate(self._kinds()):
+            nodes: list[Node] = []
+            for name in self.spec.layers.kinds[kind]:
+                stream, added = self._block(index, name, stream)
+                nodes += added
+            segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
+        after = self._nodes("", self.spec.after, {self.spec.layers.output: stream}, layer=None, weights="")
+        segments.append(Segment(name="after", nodes=tuple(after)))
+        return Graph(
+            path=self.path,
+            model_type=self.config.model_type,
+            segments=tuple(segments),
+            output=self._value(self.spec.output, {}, Where(self.path)),
+            ignore=tuple(self.spec.ignore),
+            digraph=self.digraph,
+        )
+
+    def _check_expectations(self) -> None:
+        for field, allowed in self.spec.expects.items():
+            if field in self.config and self.config[field] not in allowed:
+                raise CheckpointError(
+                    f"{Where(self.config.path)}: {field} is {self.config[field]!r}; "
+                    f"{self.path.name} computes only {listed(map(repr, allowed))}."
+                )
+
+    def _kinds(self) -> list[str]:
+        layers = self.spec.layers
+        where = Where(self.path, layers.line)
+        if layers.rule not in LAYER_RULES:
+            raise GraphError(
+                f"{where}: layers.rule is {layers.rule!r}; expected one of {listed(LAYER_RULES)}."
+                + did_you_mean(layers.rule, LAYER_RULES)
+            )
+        count = self.scope.integer(layers.count, where)
+        kinds = [LAYER_RULES[layers.rule](self.config, index) for index in range(count)]
+        for kind in dict.fromkeys(kinds):
+            if kind not in layers.kinds:
+                raise GraphError(f"{where}: layers.kinds has no {kind!r}, which rule {layers.rule!r} asks for.")
+            for block in layers.kinds[kind]:
+                if block not in self.spec.blocks:
+                    near = did_you_mean(block, self.spec.blocks)
+                    raise GraphError(f"{where}: block {block!r} is not declared; expected {listed(self.spec.blocks)}.{near}")
+        return kinds
+
+    def _block(self, index: int, name: str, stream: str) -> tuple[str, list[Node]]:
+        block = self.spec.blocks[name]
+        prefix, weights = f"layers[{index}].{name}.", self.spec.layers.weights.replace("{i}", str(index))
+        local = {block.input: stream}
+        nodes = self._nodes(prefix, block.nodes, local, layer=index, weights=weights)
+        return self._value(block.output, local, Where(self.path, block.line)), nodes
+
+    def _nodes(
+        self, prefix: str, specs: schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
+    ) -> list[Node]:
+        """Nodes of one block in the order written; `local` maps the names they may use to value names, and grows."""
+        nodes = []
+        for name, cases in specs.items():
+            spec = self._case(cases)
+            if spec is None:
+                continue
+            node = self._node(prefix + name, spec, local, layer=layer, weights=weights)
+            scope = local if prefix else self.known
+            scope |= {prefixed.removeprefix(prefix): prefixed for prefixed in node.values}
+            self.producer |= dict.fromkeys(node.values, node.name)
+            self.digraph.add_node(node.name)
+            self.digraph.add_edges_from((self.producer[value], node.name) for value in node.inputs)
+            nodes.append(node)
+        return nodes
+
+    def _case(self, cases: schema.Node | list[schema.Node]) -> schema.Node | None:
+        for case in cases if isinstance(cases, list) else [cases]:
+            if self.scope.holds(case.when, Where(self.path, case.line)):
+                return case
+        return None
+
+    def _node(
+        self, name: str, spec: schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str
+    ) -> Node:
+        where = Where(self.path, spec.line)
+        op = OPS.get(spec.op)
+        if op is None:
+            raise GraphError(f"{where}: {name}: op {spec.op!r} is unknown; expected one of {listed(OPS)}." + did_you_mean(spec.op, OPS))
+        if len(spec.inputs) != len(op.inputs):
+            raise GraphError(f"{where}: {name}: {len(spec.inputs)} inputs given; {op.name} takes {listed(op.inputs)}.")
+        params = self._params(name, op, spec, where)
+        return Node(
+            name=name,
+            op=op,
+            inputs=tuple(self._value(value, local, where) for value in spec.inputs),
+            outputs=tuple(params[op.outputs_from]) if op.outputs_from else op.outputs,
+            weights=self._weights(name, op, spec, weights),
+            params=params,
+            layer=layer,
+            where=where,
+        )
+
+    def _value(self, value: str, local: Mapping[str, str], where: Where) -> str:
+        found = local.get(value) or self.known.get(value)
+        if found is None:
+            names = [*local, *self.known]
+            raise GraphError(f"{where}: value {value!r} is not known here; known are {listed(names)}." + did_you_mean(value, names))
+        return found
+
+    def _params(self, name: str, op: Op, spec: schema.Node, where: Where) -> dict[str, Any]:
+        declared = {p.name: p for p in op.parameters}
+        _refuse_unknown(where, f"{name}: parameter", spec.params, declared)
+        return {p.name: self._param(name, p, spec.params, where) for p in op.parameters}
+
+    def _param(self, name: str, parameter: Parameter, given: Mapping[str, Any], where: Where) -> Any:
+        if parameter.name not in given:
+            if parameter.required:
+                raise GraphError(f"{where}: {name}: parameter {parameter.name!r} is missing: {parameter.says}.")
+            return parameter.default
+        value = self.scope.resolve(given[parameter.name], where)
+        if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):
+            raise GraphError(f"{where}: {name}: parameter {parameter.name} is {value!r}; expected {parameter.says}.")
+        return value
+
+    def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:
+        where = Where(self.path, spec.line)
+        ports = {port.name: port for port in op.weights}
+        _refuse_unknown(where, f"{name}: weight", spec.weights, ports)
+        refs = {}
+        for port in op.weights:
+            weight = spec.weights.get(port.name)
+            if weight is None and port.required:
+                raise GraphError(f"{where}: {name}: weight {port.name!r} is missing: {port.says}.")
+            if weight is not None and self.scope.holds(weight.when, Where(self.path, weight.line)):
+                refs[port.name] = self._weight(weight, prefix, each=port.each)
+        return refs
+
+    def _weight(self, weight: schema.Weight, prefix: str, *, each: bool) -> WeightRef:
+        where = Where(self.path, weight.line)
+        name = prefix + weight.name
+        if weight.tied is not None and self.scope.holds(weight.tied.when, where):
+            name = weight.tied.to
+        if each != (weight.each is not None) or each != ("{e}" in name):
+            raise GraphError(f"{where}: weight {name!r}: one tensor per expert needs both `each:` and {{e}} in its name.")
+        names = tuple(name.replace("{e}", str(e)) for e in range(self.scope.integer(weight.each, where))) if each else (name,)
+        shape = tuple(self.scope.integer(size, where) for size in weight.shape)
+        return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
+
+
+def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
+    for key in given:
+        if key not in known:
+            raise GraphError(f"{where}: {what} {key!r} is unknown; expected one of {listed(known)}." + did_you_mean(key, known))
+

@@ -1,0 +1,79 @@
+"""The expanded graph of one checkpoint: every layer's nodes, with their parameters and weights named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from moeparity.errors import Where
+from moeparity.ops.declaration import Op
+
+SOURCES = ("tokens", "positions")
+"""Values that come from outside: token ids and positions, both [B, T] int64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRef:
+    """Which tensor, or tensors with `each`, of the checkpoint a weight port takes.
+
+    `shape` is that of one tensor. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    each: bool
+    keep_fp32: bool
+    where: Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`."""
+
+    name: str
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: Mapping[str, WeightRef]
+    params: Mapping[str, Any]
+    layer: int | None
+    where: Where
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of the values it produces: its own name, or `name.part` for each part."""
+        return (self.name,) if self.outputs == ("out",) else tuple(f"{self.name}.{part}" for part in self.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Nodes whose weights are loaded and dropped together: `before`, one layer, or `after`."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values."""
+
+    path: Path
+    model_type: str
+    segments: tuple[Segment, ...]
+    output: str
+    ignore: tuple[str, ...]
+    digraph: nx.DiGraph = field(compare=False)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, in execution order."""
+        return tuple(node for segment in self.segments for node in segment.nodes)
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return sum(segment.name.startswith("layers[") for segment in self.segments)

@@ -1,0 +1,125 @@
+"""A checkpoint made ready to run, and one variant's forward pass over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from moeparity.engine import device as devices
+from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.errors import SpecError, TokensError, Where, listed
+from moeparity.graph.address import file_key, select
+from moeparity.graph.bind import bind
+from moeparity.graph.config import Config
+from moeparity.graph.expand import expand
+from moeparity.graph.graph import Graph
+from moeparity.graph.profile import load_profile
+from moeparity.numerics.dtypes import FLOAT_NAMES
+from moeparity.weights.check import check, file_dtype
+from moeparity.weights.checkpoint import Checkpoint
+from moeparity.weights.store import Residency, WeightStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """An opened checkpoint. `dtype` is what a variant runs in unless it says otherwise."""
+
+    folder: Path
+    graph: Graph
+    dtype: str
+    weights: WeightStore
+    vocab_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights go and the variants run."""
+        return self.weights.device
+
+
+def open_model(folder: str | Path, *, device: str = "auto", residency: Residency = "stream") -> Model:
+    """Open and check a checkpoint folder. `resident` keeps the weights in memory between runs.
+
+    Raises CheckpointError, GraphError, SpecError, DeviceError.
+    """
+    target = devices.choose(device)
+    checkpoint = Checkpoint(Path(folder))
+    config = Config(checkpoint.config_path)
+    graph = expand(config)
+    check(checkpoint, graph)
+    return Model(
+        folder=Path(folder),
+        graph=graph,
+        dtype=config.dtype or file_dtype(checkpoint),
+        weights=WeightStore(checkpoint, graph, target, residency),
+        vocab_size=int(config["vocab_size"]),
+    )
+
+
+def checked_tokens(input_ids: torch.Tensor, model: Model, what: str) -> torch.Tensor:
+    """The token ids on the model's device. Raises TokensError unless they are int64 [B, T] inside the vocabulary."""
+    if input_ids.dtype != torch.int64 or input_ids.dim() != 2 or input_ids.numel() == 0:
+        shape, dtype = list(input_ids.shape), str(input_ids.dtype).removeprefix("torch.")
+        raise TokensError(f"{what}: input_ids is {dtype} {shape}; expected int64 [sequences, tokens], not empty.")
+    low, high = int(input_ids.min()), int(input_ids.max())
+    if low < 0 or high >= model.vocab_size:
+        bad = low if low < 0 else high
+        raise TokensError(f"{what}: input_ids holds {bad}; the vocabulary of {model.folder} is 0..{model.vocab_size - 1}.")
+    return input_ids.to(model.device)
+
+
+def forward(
+    checkpoint: str | Path | Model,
+    input_ids: torch.Tensor,
+    *,
+    profile: str = "hf-eager",
+    micro_batch: int | None = None,
+    dtype: str | None = None,
+    device: str = "auto",
+    save: Iterable[str] = (),
+) -> dict[str, torch.Tensor]:
+    """Run one variant over input_ids [B, T] int64 and return its tensors on the CPU.
+
+    `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
+    [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
+    `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
+    Raises MoeparityError.
+    """
+    model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device)
+    tokens = checked_tokens(input_ids, model, "forward")
+    if dtype is not None and dtype not in FLOAT_NAMES:
+        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
+    if micro_batch is not None and micro_batch < 1:
+        raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
+    here = Where(Path("forward"))
+    plan = bind(model.graph, load_profile(profile, here), dtype or model.dtype)
+    recorder = _Recorder(model.graph, list(save))
+    run([Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))], model.weights, tokens, [recorder])
+    return recorder.tensors()
+
+
+class _Recorder:
+    """Keeps the logits, the routes and the values of selected nodes, wave by wave, on the CPU."""
+
+    def __init__(self, graph: Graph, save: list[str]) -> None:
+        self.graph = graph
+        names = [node.name for node in graph.nodes]
+        self.saved = {name for selector in save for name in select(selector, names, graph.layers, Where(Path("--save")))}
+        self.parts: dict[str, list[torch.Tensor]] = {}
+
+    def see(self, view: NodeView) -> None:
+        node = view.node
+        for port, value in enumerate(node.values):
+            keys = [file_key(value)] if node.name in self.saved else []
+            keys += ["logits"] if value == self.graph.output else []
+            keys += [f"layers.{node.layer}.router.{node.outputs[port]}"] if node.op.name == "router" else []
+            for key in keys:
+                self.parts.setdefault(key, []).append(view.tensor("forward", port).cpu())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything recorded, all sequences together, contiguous; routes as one row per token."""
+        joined = {key: torch.cat(parts).contiguous() for key, parts in self.parts.items()}
+        routes = {f"layers.{n.layer}.router.{o}" for n in self.graph.nodes if n.op.name == "router" for o in n.outputs}
+        return {key: x.flatten(0, 1) if key in routes else x for key, x in joined.items()}

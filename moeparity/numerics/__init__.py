@@ -1,0 +1,1 @@
+"""Dtypes, raw bits and summation orders: the arithmetic everything else is built from."""

@@ -1,0 +1,33 @@
+"""Dtype names as the YAML files spell them, and the one way to round a tensor to one of them.
+
+Names are torch-free so that plans can be made and printed without importing torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+FLOAT_NAMES = ("bf16", "fp16", "fp32")
+"""Dtypes a model can run in and a rounding site can round to."""
+
+MODEL = "model"
+"""Site value that stands for the dtype the variant runs in."""
+
+_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+_NAMES = {torch_name: name for name, torch_name in _TORCH_NAMES.items()}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`bf16` -> `torch.bfloat16`, and so on."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _TORCH_NAMES[name])
+    return dtype
+
+
+def name_of(dtype: torch.dtype | str) -> str | None:
+    """`torch.bfloat16`, `torch.bfloat16` as text, or `bfloat16` -> `bf16`; None for anything that is no float here."""
+    return _NAMES.get(str(dtype).removeprefix("torch."))

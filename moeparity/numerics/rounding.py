@@ -1,0 +1,76 @@
+"""Products, GEMMs and sums with the rounding of every step stated.
+
+Each elementwise function computes in fp32 and then rounds to the dtype asked for. With two bf16 or two fp16 operands
+the fp32 step is invisible (24 bits are at least 2p+2, so rounding twice is rounding once), which is also what torch's
+own 16-bit elementwise kernels do: they are called where they fit. With an fp32 operand the fp32 result is itself
+rounded before the second rounding, as in an engine that multiplies in fp32 registers and stores 16 bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from moeparity.numerics.orders import Tree
+
+
+def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`x` rounded to nearest even in `dtype`; `x` itself when it is in that dtype already."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """`x` without loss in at least fp32."""
+    return x if x.dtype == torch.float64 else x.to(torch.float32)
+
+
+def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Elementwise `a * b` in fp32, rounded to `dtype`."""
+    if a.dtype == b.dtype == dtype:
+        return a * b
+    return rounded(wide(a) * wide(b), dtype)
+
+
+def add(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Elementwise `a + b` in fp32, rounded to `dtype`."""
+    if a.dtype == b.dtype == dtype:
+        return a + b
+    return rounded(wide(a) + wide(b), dtype)
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, inputs: torch.dtype, output: torch.dtype
+) -> torch.Tensor:
+    """`x @ weight.T + bias`: operands rounded to `inputs`, torch's own GEMM, result rounded to `output`.
+
+    x [..., K], weight [N, K], bias [N]. Equal 16-bit `inputs` and `output` call torch's 16-bit kernel (fp32 accumulation
+    in the kernel's own order, one rounding; a bias is added inside the kernel). Otherwise the GEMM is torch's fp32
+    kernel on the upcast operands: products of 16-bit operands are exact in fp32, the order is that kernel's own, and
+    the result is rounded once to `output`.
+    """
+    x, weight = rounded(x, inputs), rounded(weight, inputs)
+    if inputs == output:
+        return F.linear(x, weight, bias if bias is None else rounded(bias, inputs))
+    return rounded(F.linear(wide(x), wide(weight), bias if bias is None else wide(bias)), output)
+
+
+def sum_tree(x: torch.Tensor, tree: Tree, dim: int, *, accumulate: torch.dtype, start: float | None) -> torch.Tensor:
+    """Sum `x` over `dim` along `tree`, every addition rounded to `accumulate`.
+
+    A leaf enters its addition as it is (round it before, if the engine does). `start` is the value of the root's
+    accumulator before its first child is added (an output that is zeroed and added into), None where the first child
+    itself starts the sum. Returns dtype `accumulate`, `dim` removed.
+    """
+
+    def evaluate(node: Tree, start: float | None = None) -> torch.Tensor:
+        if isinstance(node, int):
+            if start is None:
+                return x.select(dim, node)
+            node = (node,)
+        children = [evaluate(child) for child in node]
+        total = children.pop(0) if start is None else children[0].new_full((), start)
+        for child in children:
+            total = add(total, child, accumulate)
+        return total
+
+    return rounded(evaluate(tree, start), accumulate)

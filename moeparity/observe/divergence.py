@@ -1,0 +1,189 @@
+"""How far two tensors lie apart: bits, absolute and relative error, and ulps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from moeparity.numerics.bits import int_view
+
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+# On the CPU the temporaries of one chunk should stay in cache; a GPU wants few launches and can afford the memory.
+_CPU_CHUNK = 1 << 17
+_DEVICE_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """The divergence of a candidate tensor from a reference tensor, in sums that add up over micro-batches.
+
+    A pair is one element of the reference with its counterpart. A pair with a NaN or an infinity on either side is
+    *excluded* when its bits differ, and contributes 0 to the sums and maxima of differences when they agree.
+
+    elements: pairs compared.
+    equal: pairs with equal bits. Tensors of different dtypes are compared after a cast to the wider of the two,
+        `torch.promote_types` (fp32 for bf16 with fp16). +0 and -0 are not equal. A NaN equals the same NaN of the same
+        dtype, and no NaN of another one, since casts may change its payload.
+    max_abs, sum_abs: of |candidate - reference|, subtracted and accumulated in fp64.
+    max_ulp, sum_ulp: distance on the ordered integer line of the *coarser* dtype (the one with the greater machine
+        epsilon) after rounding both to it, nearest even (fp64 to 16 bits by way of fp32, as torch casts). Neighbouring
+        floats are 1 apart, +0 and -0 are 0 apart. A finite value that overflows in that dtype stands at infinity, 1
+        past the greatest finite value.
+    squared_difference, squared_reference: sums of squares in fp64 over the pairs that are finite on both sides.
+        They cannot overflow for fp32 and narrower; fp64 values beyond about 1e154 give inf.
+    nonfinite: elements that are NaN or infinite, in the reference and in the candidate.
+    excluded: pairs left out of every sum and maximum, as said above.
+    """
+
+    elements: int
+    equal: int
+    max_abs: float
+    sum_abs: float
+    max_ulp: int
+    sum_ulp: int
+    squared_difference: float
+    squared_reference: float
+    nonfinite: tuple[int, int]
+    excluded: int = 0
+
+    @property
+    def equal_share(self) -> float:
+        """Bit-equal share of all pairs, in [0, 1]; 1 when there are no pairs."""
+        return self.equal / self.elements if self.elements else 1.0
+
+    @property
+    def mean_abs(self) -> float:
+        """Mean absolute difference over the pairs not excluded; 0 without pairs, NaN when all are excluded."""
+        return self._mean(self.sum_abs)
+
+    @property
+    def mean_ulp(self) -> float:
+        """Mean ulp distance over the pairs not excluded; 0 without pairs, NaN when all are excluded."""
+        return self._mean(self.sum_ulp)
+
+    @property
+    def relative_l2(self) -> float:
+        """Euclidean norm of the difference over that of the reference, both over the pairs finite on both sides.
+
+        0 when the difference is 0, inf when only the reference is 0, NaN when all pairs are excluded.
+        """
+        if 0 < self.elements == self.excluded:
+            return math.nan
+        if self.squared_difference == 0.0:
+            return 0.0
+        if self.squared_reference == 0.0:
+            return math.inf
+        return math.sqrt(self.squared_difference) / math.sqrt(self.squared_reference)
+
+    def __add__(self, other: Error) -> Error:
+        """The error of both sets of pairs together: counts and sums add, maxima take the greater."""
+        return Error(
+            elements=self.elements + other.elements,
+            equal=self.equal + other.equal,
+            max_abs=max(self.max_abs, other.max_abs),
+            sum_abs=self.sum_abs + other.sum_abs,
+            max_ulp=max(self.max_ulp, other.max_ulp),
+            sum_ulp=self.sum_ulp + other.sum_ulp,
+            squared_difference=self.squared_difference + other.squared_difference,
+            squared_reference=self.squared_reference + other.squared_reference,
+            nonfinite=(self.nonfinite[0] + other.nonfinite[0], self.nonfinite[1] + other.nonfinite[1]),
+            excluded=self.excluded + other.excluded,
+        )
+
+    def _mean(self, total: float) -> float:
+        if not self.elements:
+            return 0.0
+        kept = self.elements - self.excluded
+        return total / kept if kept else math.nan
+
+
+def compare(reference: Tensor, candidate: Tensor) -> Error:
+    """The divergence of `candidate` from `reference`, element by element.
+
+    Shapes: equal, any. Dtypes: bf16, fp16, fp32 or fp64, not necessarily the same. Units: those of the tensors; ulps
+    of the coarser dtype. The definitions stand with `Error`.
+    Raises TypeError for any other dtype, ValueError for shapes that differ.
+    """
+    for name, tensor in (("reference", reference), ("candidate", candidate)):
+        if tensor.dtype not in _FLOATS:
+            raise TypeError(f"{name} is {tensor.dtype}; bf16, fp16, fp32 or fp64 expected")
+    if reference.shape != candidate.shape:
+        raise ValueError(f"shapes differ: reference {tuple(reference.shape)}, candidate {tuple(candidate.shape)}")
+    size = _CPU_CHUNK if reference.device.type == "cpu" else _DEVICE_CHUNK
+    chunks = zip(torch.split(reference.reshape(-1), size), torch.split(candidate.reshape(-1), size), strict=True)
+    first, *rest = (_chunk(a, b) for a, b in chunks)
+    return sum(rest, first)
+
+
+def _chunk(a: Tensor, b: Tensor) -> Error:
+    """`compare` of two flat tensors."""
+    wide = torch.promote_types(a.dtype, b.dtype)
+    same = int_view(a.to(wide)) == int_view(b.to(wide))
+    if a.dtype != b.dtype:
+        same &= ~a.isnan()
+    equal = int(same.count_nonzero())
+    x, y = a.double(), b.double()
+    squared_reference = float(x.dot(x))
+    # A finite sum of squares proves that every element is finite, and the reference's is needed anyway.
+    if math.isfinite(squared_reference) and (equal == a.numel() or math.isfinite(float(y.dot(y)))):
+        return _finite_error(a, b, x, y, equal, squared_reference)
+    finite_x, finite_y = x.isfinite(), y.isfinite()
+    both = finite_x & finite_y
+    a, b, x, y = a[both], b[both], x[both], y[both]
+    kept = _finite_error(a, b, x, y, int(same[both].count_nonzero()), float(x.dot(x)))
+    return replace(
+        kept,
+        elements=same.numel(),
+        equal=equal,
+        nonfinite=(int((~finite_x).count_nonzero()), int((~finite_y).count_nonzero())),
+        excluded=int((~both & ~same).count_nonzero()),
+    )
+
+
+def _finite_error(a: Tensor, b: Tensor, x: Tensor, y: Tensor, equal: int, squared_reference: float) -> Error:
+    """The error of finite flat tensors `a`, `b`, given also in fp64 as `x`, `y`; `equal` of them share their bits."""
+    max_abs = sum_abs = squared_difference = 0.0
+    max_ulp = sum_ulp = 0
+    if equal < a.numel():
+        difference = (x - y).abs_()
+        max_abs, sum_abs = float(difference.max()), float(difference.sum())
+        squared_difference = float(difference.dot(difference))
+        max_ulp, sum_ulp = _ulps(a, b)
+    return Error(
+        elements=a.numel(),
+        equal=equal,
+        max_abs=max_abs,
+        sum_abs=sum_abs,
+        max_ulp=max_ulp,
+        sum_ulp=sum_ulp,
+        squared_difference=squared_difference,
+        squared_reference=squared_reference,
+        nonfinite=(0, 0),
+    )
+
+
+def _ulps(a: Tensor, b: Tensor) -> tuple[int, int]:
+    """Maximum and sum of the ulp distances of two flat tensors without NaN and not empty."""
+    coarse = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    i, j = _on_line(a.to(coarse)), _on_line(b.to(coarse))
+    if coarse is not torch.float64:
+        distance = (i - j).abs_()
+        return int(distance.max()), int(distance.sum())
+    # Opposite fp64 signs can be 2**64 - 2**53 apart: the difference is right modulo 2**64, so read it as unsigned.
+    distance = torch.maximum(i, j) - torch.minimum(i, j)
+    high, low = int(((distance >> 32) & 0xFFFFFFFF).sum()), int((distance & 0xFFFFFFFF).sum())
+    return int((distance ^ -(1 << 63)).max()) + (1 << 63), (high << 32) + low
+
+
+def _on_line(x: Tensor) -> Tensor:
+    """Each value's place on the ordered integer line: 0 for both zeros, one step per representable value.
+
+    int32 for the 16-bit dtypes and int64 for the others, so that a difference of two places fits (fp64 excepted).
+    """
+    raw = int_view(x)
+    lowest = torch.iinfo(raw.dtype).min
+    places = raw.to(torch.int32 if raw.dtype == torch.int16 else torch.int64)
+    return torch.where(places < 0, lowest - places, places)

@@ -1,0 +1,68 @@
+"""The routed experts and the combine of their rows."""
+
+from __future__ import annotations
+
+from moeparity.numerics.orders import ORDERS
+from moeparity.ops.declaration import Attribute, Op, WeightPort, site
+
+EXPERTS = Op(
+    name="experts",
+    says="down(silu(gate(x)) * up(x)) of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H].",
+    inputs=("x", "ids"),
+    weights=(
+        WeightPort(name="gate", says="[experts, I, H]", each=True),
+        WeightPort(name="up", says="[experts, I, H]", each=True),
+        WeightPort(name="down", says="[experts, H, I]", each=True),
+    ),
+    attributes=(
+        Attribute(
+            name="implementation",
+            kind="form",
+            default="loop",
+            values=("loop", "grouped"),
+            says="one GEMM per expert that was hit, or torch's grouped GEMM over tokens sorted by expert",
+        ),
+        Attribute(
+            name="gate_up",
+            kind="form",
+            default="fused",
+            values=("fused", "split"),
+            says="gate and up as one GEMM of width 2I, or as two of width I",
+        ),
+        site("projections", "inputs and results of the gate and up GEMMs"),
+        site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
+        site("product", "silu(gate) * up is rounded to this dtype"),
+        site("output", "the down projection's result, one row per token and slot, is rounded to this dtype"),
+    ),
+    kernel="experts:experts",
+    source="transformers 5.17 to 5.23, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward",
+)
+
+COMBINE = Op(
+    name="combine",
+    says="Weighted sum of a token's rows: rows [B, T, K, H], ids and weights [B, T, K] -> [B, T, H].",
+    inputs=("rows", "ids", "weights"),
+    attributes=(
+        site("weighted", "row * routing weight is rounded to this dtype before it is added"),
+        site("accumulate", "every addition is rounded to this dtype"),
+        Attribute(
+            name="leaves",
+            kind="order",
+            default="slot",
+            values=("slot", "expert"),
+            says="leaf i of the sum is the row of slot i, or the row of the token's i-th smallest expert id",
+        ),
+        Attribute(
+            name="order",
+            kind="order",
+            default="native",
+            values=ORDERS,
+            says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
+            "sequential where `accumulate` is a 16-bit dtype, since torch has no such sum",
+        ),
+        site("output", "the sum is rounded to this dtype"),
+    ),
+    reads={"ids": {"leaves": ("expert",)}},
+    kernel="experts:combine",
+    source="transformers 5.17 to 5.23, *Experts.forward (index_add_ in expert order), grouped_mm_experts_forward (sum)",
+)

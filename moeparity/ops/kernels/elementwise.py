@@ -1,0 +1,40 @@
+"""Kernels of `embedding`, `add`, `swiglu` and `split`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from moeparity.numerics import rounding
+from moeparity.ops.kernels import experts
+
+
+def embedding(
+    tokens: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """tokens [B, T] int64 -> [B, T, H]."""
+    return rounding.rounded(F.embedding(tokens, w["weight"]), at["output"])
+
+
+def add(
+    a: torch.Tensor, b: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """a + b of equal shapes."""
+    return rounding.add(a, b, at["output"])
+
+
+def swiglu(
+    gate: torch.Tensor, up: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """silu(gate) * up of equal shapes."""
+    return experts.swiglu(gate, up, activation=at["activation"], output=at["output"])
+
+
+def split(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> tuple[torch.Tensor, ...]:
+    """Views of the last axis, one per part."""
+    return torch.split(x, list(p["parts"].values()), dim=-1)

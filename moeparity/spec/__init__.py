@@ -1,0 +1,1 @@
+"""The three YAML files: a strict loader and one set of pydantic models."""

@@ -1,0 +1,169 @@
+"""What the three files may hold, as pydantic models: strict, frozen, unknown keys refused.
+
+A `Reference` is `$name` (a declared size, else a config.json field), a literal, or a list of references of which the
+first that resolves counts. It is checked where it is resolved, in `moeparity.graph`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from moeparity.spec import yaml
+
+Reference = Any
+Setting = str | int | float
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class Model(BaseModel):
+    """Base of all: knows the line its mapping starts on (0 when it was not read from a file)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    line: Annotated[int, Field(exclude=True)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_line(cls, data: Any) -> Any:
+        if isinstance(data, yaml.Mapping):
+            if "line" in data:
+                raise ValueError("unknown key 'line'")
+            return {**data, "line": data.line}
+        return data
+
+
+class Tied(Model):
+    """A weight that is another tensor when `when` holds."""
+
+    to: str
+    when: Reference
+
+
+class Weight(Model):
+    """One tensor of the checkpoint, or one per expert with `each` (`{e}` in the name)."""
+
+    name: str
+    shape: list[Reference]
+    each: Reference = None
+    dtype: Literal["model", "fp32"] = "model"
+    when: Reference = True
+    tied: Tied | None = None
+
+
+class Node(Model):
+    """One op of a graph."""
+
+    op: str
+    inputs: Annotated[list[str], Field(alias="in")]
+    weights: dict[Name, Weight] = {}
+    params: dict[Name, Reference] = {}
+    when: Reference = True
+
+
+Nodes = dict[Name, Node | list[Node]]
+
+
+class Block(Model):
+    """A run of nodes with one input and one output, stacked by the layers."""
+
+    input: str
+    nodes: Nodes
+    output: str
+
+
+class Layers(Model):
+    """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
+
+    The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
+    """
+
+    count: Reference
+    input: str
+    output: str
+    weights: str
+    rule: str
+    kinds: dict[str, list[str]]
+
+
+class GraphFile(Model):
+    """`kind: graph`: one model family."""
+
+    kind: Literal["graph"]
+    model_type: list[str]
+    sizes: dict[Name, Reference] = {}
+    expects: dict[str, list[Any]] = {}
+    before: Nodes
+    blocks: dict[Name, Block]
+    layers: Layers
+    after: Nodes
+    output: str
+    ignore: list[str] = []
+
+
+class Evidence(Model):
+    """How sure a profile is of a rule, and where it comes from."""
+
+    level: Literal["verified", "read", "inferred", "opaque"]
+    source: str
+
+
+class Rule(Model):
+    """Values for the attributes of all nodes of an op, or of selected nodes."""
+
+    op: str | None = None
+    nodes: str | None = None
+    model_type: list[str] | None = None
+    set: dict[str, Setting]
+    evidence: Evidence | None = None
+    flag: str | None = None
+
+    @model_validator(mode="after")
+    def _one_selector(self) -> Rule:
+        if (self.op is None) == (self.nodes is None):
+            raise ValueError("a rule selects by exactly one of `op` and `nodes`")
+        return self
+
+
+class ProfileFile(Model):
+    """`kind: profile`: how one engine computes."""
+
+    kind: Literal["profile"]
+    name: str
+    extends: str | None = None
+    rules: list[Rule] = []
+
+
+class Variant(Model):
+    """One side of a recipe."""
+
+    profile: str
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    dtype: Literal["bf16", "fp16", "fp32"] | None = None
+    set: dict[str, Setting] = {}
+
+
+class Tokens(Model):
+    """Where the tokens are and which side sampled them."""
+
+    file: str
+    sampled_from: Literal["candidate", "reference"]
+
+
+class Gate(Model):
+    """The bound that decides parity."""
+
+    metric: Literal["k3"]
+    below: Annotated[float, Field(gt=0)]
+    reduce: Literal["token", "sequence"] = "token"
+
+
+class RecipeFile(Model):
+    """`kind: recipe`: one checkpoint, one set of tokens, two variants, one gate."""
+
+    kind: Literal["recipe"]
+    checkpoint: str
+    tokens: Tokens
+    reference: Variant
+    candidate: Variant
+    gate: Gate

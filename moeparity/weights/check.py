@@ -1,0 +1,75 @@
+"""Is the checkpoint what the graph needs? Every fault is named before the first forward pass."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import torch
+
+from moeparity.errors import CheckpointError, Where, listed
+from moeparity.graph.graph import Graph, WeightRef
+from moeparity.weights.checkpoint import Checkpoint
+
+READABLE = ("BF16", "F16", "F32")
+
+
+def check(checkpoint: Checkpoint, graph: Graph) -> None:
+    """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once.
+
+    Raises CheckpointError for the first fault found, in the order of the list above.
+    """
+    refs = [ref for node in graph.nodes for ref in node.weights.values()]
+    for ref in refs:
+        for name in ref.names:
+            _check_entry(checkpoint, name, ref)
+    needed = {name for ref in refs for name in ref.names}
+    _check_extra(checkpoint, needed, graph)
+    for name in sorted(needed):
+        _check_finite(checkpoint, name)
+
+
+def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
+    entry = checkpoint.require(name, ref.where)
+    where = Where(entry.file)
+    if entry.shape != ref.shape:
+        raise CheckpointError(
+            f"{where}: {name} has shape {list(entry.shape)}; {ref.where} with {checkpoint.config_path.name} expects "
+            f"{list(ref.shape)}. Do config.json and weights belong together?"
+        )
+    if entry.dtype not in READABLE:
+        raise CheckpointError(f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}.")
+
+
+def _check_extra(checkpoint: Checkpoint, needed: set[str], graph: Graph) -> None:
+    ignored = re.compile("|".join(_pattern(p) for p in (*graph.ignore, "**.rotary_emb.inv_freq")))
+    # A tied head may be stored all the same; the graph takes the embedding.
+    extra = [n for n in checkpoint.entries if n not in needed and not ignored.fullmatch(n) and n != "lm_head.weight"]
+    if extra:
+        shown = listed(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
+        raise CheckpointError(
+            f"{Where(checkpoint.entries[extra[0]].file)}: holds tensors the {graph.model_type} graph does not use: {shown}. "
+            "Is model_type right? A graph lists tensors to pass over under `ignore:`."
+        )
+
+
+def _pattern(pattern: str) -> str:
+    return re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+
+
+def _check_finite(checkpoint: Checkpoint, name: str) -> None:
+    tensor: torch.Tensor = checkpoint.tensor(name)
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        raise CheckpointError(
+            f"{Where(checkpoint.entries[name].file)}: {name} holds {bad} NaN or infinite values of {tensor.numel()}. "
+            "The checkpoint is damaged, or was saved from a diverged run."
+        )
+
+
+def file_dtype(checkpoint: Checkpoint) -> str:
+    """The dtype most tensors of the files have: `bf16`, `fp16` or `fp32`."""
+    names = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+    counted = Counter(names[e.dtype] for e in checkpoint.entries.values() if e.dtype in names)
+    return counted.most_common(1)[0][0] if counted else "fp32"

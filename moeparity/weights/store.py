@@ -1,0 +1,101 @@
+"""The weights of one segment at a time, in the dtype and layout each op takes, with the next one on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+
+import torch
+
+from moeparity.graph.graph import Graph, Node, Segment, WeightRef
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.weights.checkpoint import Checkpoint
+
+Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
+"""(node name, dtype name) -> weights by port."""
+
+Residency = Literal["stream", "resident"]
+
+
+class WeightStore:
+    """Hands out segments' weights; `bytes_read` counts what was taken from the files.
+
+    `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
+    of them for as long as the store lives.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, graph: Graph, device: torch.device, residency: Residency) -> None:
+        self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
+        self.bytes_read = 0
+        self._kept: dict[tuple[str, tuple[str, ...]], Loaded] = {}
+
+    def segments(self, dtypes: Sequence[str]) -> _Pass:
+        """One pass over the segments in order, each with its weights in every dtype asked for."""
+        return _Pass(self, tuple(dtypes))
+
+    def load(self, segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
+        """The weights of one segment."""
+        if (segment.name, dtypes) in self._kept:
+            return self._kept[segment.name, dtypes]
+        loaded = {(node.name, dtype): self._node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
+        if self.residency == "resident":
+            self._kept[segment.name, dtypes] = loaded
+        return loaded
+
+    def _node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        if any(ref.each for ref in node.weights.values()):
+            return self._experts(node, dtype)
+        return {port: self._tensor(ref, dtype) for port, ref in node.weights.items()}
+
+    def _tensor(self, ref: WeightRef, dtype: str) -> torch.Tensor:
+        target = torch.float32 if ref.keep_fp32 else torch_dtype(dtype)
+        tensor: torch.Tensor = self.checkpoint.tensor(ref.names[0])
+        return tensor.to(device=self.device, dtype=target)
+
+    def _experts(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """gate and up of all experts as one [E, 2I, H], down as one [E, H, I]: the stacks transformers 5 holds."""
+        return {
+            "gate_up": self._stack([node.weights["gate"], node.weights["up"]], dtype),
+            "down": self._stack([node.weights["down"]], dtype),
+        }
+
+    def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
+        rows, columns = refs[0].shape
+        shape = (len(refs[0].names), rows * len(refs), columns)
+        stack = torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+        for part, ref in enumerate(refs):
+            for expert, name in enumerate(ref.names):
+                stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
+        return stack
+
+    def _bytes(self, ref: WeightRef) -> int:
+        width = {"BF16": 2, "F16": 2, "F32": 4}
+        elements = torch.Size(ref.shape).numel()
+        return sum(elements * width[self.checkpoint.entries[name].dtype] for name in ref.names)
+
+
+class _Pass:
+    """Iterates over (segment, weights); while one is in use, a thread prepares the next."""
+
+    def __init__(self, store: WeightStore, dtypes: tuple[str, ...]) -> None:
+        self.store, self.dtypes = store, dtypes
+        self.waiting = list(store.graph.segments)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self.next: Future[Loaded] | None = None
+
+    def __iter__(self) -> _Pass:
+        self._prefetch()
+        return self
+
+    def __next__(self) -> tuple[Segment, Loaded]:
+        if self.next is None:
+            self.pool.shutdown()
+            raise StopIteration
+        segment, loaded = self.waiting.pop(0), self.next.result()
+        self._prefetch()
+        return segment, loaded
+
+    def _prefetch(self) -> None:
+        self.next = self.pool.submit(self.store.load, self.waiting[0], self.dtypes) if self.waiting else None

@@ -1,1 +1,35 @@
-"""."""
+"""moeparity: which numerical choice makes two implementations of one MoE checkpoint disagree, and by how much.
+
+`bisect(recipe)` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant, `open_model(folder)` a
+checkpoint to pass to `forward` more than once. They import torch when first used, not before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from moeparity.model import Model, forward, open_model
+    from moeparity.pipeline import bisect
+    from moeparity.report.model import Report
+
+__version__ = "0.1.0"
+__all__ = ["Model", "MoeparityError", "Report", "bisect", "forward", "open_model"]
+
+_HOMES = {
+    "Model": "moeparity.model",
+    "Report": "moeparity.report.model",
+    "bisect": "moeparity.pipeline",
+    "forward": "moeparity.model",
+    "open_model": "moeparity.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'moeparity' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

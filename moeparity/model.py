@@ -66,7 +66,9 @@ def checked_tokens(input_ids: torch.Tensor, model: Model, what: str) -> torch.Te
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= model.vocab_size:
         bad = low if low < 0 else high
-        raise TokensError(f"{what}: input_ids holds {bad}; the vocabulary of {model.folder} is 0..{model.vocab_size - 1}.")
+        raise TokensError(
+            f"{what}: input_ids holds {bad}; the vocabulary of {model.folder} is 0..{model.vocab_size - 1}."
+        )
     return input_ids.to(model.device)
 
 
@@ -106,7 +108,9 @@ class _Recorder:
     def __init__(self, graph: Graph, save: list[str]) -> None:
         self.graph = graph
         names = [node.name for node in graph.nodes]
-        self.saved = {name for selector in save for name in select(selector, names, graph.layers, Where(Path("--save")))}
+        self.saved = {
+            name for selector in save for name in select(selector, names, graph.layers, Where(Path("--save")))
+        }
         self.parts: dict[str, list[torch.Tensor]] = {}
 
     def see(self, view: NodeView) -> None:

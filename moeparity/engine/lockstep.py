@@ -79,9 +79,7 @@ def _ids(blocks: Sequence[Block]) -> list[int]:
     return [identity for block in blocks for identity in block.ids]
 
 
-def run(
-    walkers: Sequence[Walker], weights: WeightStore, tokens: torch.Tensor, observers: Sequence[Observer]
-) -> Counts:
+def run(walkers: Sequence[Walker], weights: WeightStore, tokens: torch.Tensor, observers: Sequence[Observer]) -> Counts:
     """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device."""
     before = weights.bytes_read
     with torch.inference_mode():
@@ -143,9 +141,7 @@ class _Lockstep:
             observer.see(NodeView(node, wave, cells, outputs, inputs))
         self._forget(node, wave)
 
-    def _inputs(
-        self, walker: Walker, reads: tuple[str | None, ...], wave: Rows
-    ) -> tuple[list[Block] | None, ...]:
+    def _inputs(self, walker: Walker, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         source = walker.inputs_of or walker.name
         rows = schedule.inside(self.batches[source], wave)
         return tuple(None if value is None else [self.values[source, value][r] for r in rows] for value in reads)
@@ -155,9 +151,7 @@ class _Lockstep:
     ) -> tuple[torch.Tensor, ...]:
         self.counts.evaluations[node.name] += 1
         tensors = [None if block is None else block.tensor for block in given]
-        out = self.kernels[node.op.name](
-            *tensors, w=loaded[node.name, numerics.dtype], p=node.params, at=numerics.at
-        )
+        out = self.kernels[node.op.name](*tensors, w=loaded[node.name, numerics.dtype], p=node.params, at=numerics.at)
         return out if isinstance(out, tuple) else (out,)
 
     def _keep(self, walker: Walker, node: Node, outputs: tuple[list[Block], ...]) -> None:

@@ -1,7 +1,7 @@
 """Addresses: `layers[0].moe.router:weights` names an attribute; selectors stand for several nodes.
 
-`layers[*]`, `layers[3:61]` and `layers[-1]` select by absolute index, `*` stands for anything without a dot, `**` for
-anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`; both are read.
+`layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for anything
+without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`; both are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def split(address: str, where: Where) -> tuple[str, str]:
     # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
     match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+)", address)
     if match is None:
-        raise GraphError(f"{where}: {address!r} is no address; expected `node:attribute`, as in \"layers[*].moe.gate:output\".")
+        raise GraphError(
+            f'{where}: {address!r} is no address; expected `node:attribute`, as in "layers[*].moe.gate:output".'
+        )
     return match[1], match[2]
 
 
@@ -52,17 +54,20 @@ def _pattern(selector: str, layers: int, where: Where) -> re.Pattern[str]:
 
 
 def _indices(text: str, layers: int, selector: str, where: Where) -> str:
-    """A regular expression for the layer indices `*`, `3`, `-1` or `a:b` stand for."""
+    """A regular expression for the layer indices that `*` or a list of `3`, `-1` and `a:b` stands for."""
     if text == "*":
         return r"\[\d+\]"
+    chosen = [index for part in text.split(",") for index in _index_range(part.strip(), layers, selector, where)]
+    if not chosen:
+        raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; there are {layers}.")
+    return rf"\[(?:{'|'.join(map(str, chosen))})\]"
+
+
+def _index_range(text: str, layers: int, selector: str, where: Where) -> range:
     match = re.fullmatch(r"(-?\d+)|(-?\d*):(-?\d*)", text)
     if match is None:
         raise GraphError(f"{where}: [{text}] in {selector!r} is no index; expected *, a number or a slice like 3:61.")
     if match[1] is not None:
         index = int(match[1])
-        chosen = range(layers)[index : index + 1 or None] if -layers <= index < layers else range(0)
-    else:
-        chosen = range(layers)[slice(*(int(end) if end else None for end in (match[2], match[3])))]
-    if not chosen:
-        raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; there are {layers}.")
-    return rf"\[(?:{'|'.join(map(str, chosen))})\]"
+        return range(layers)[index : index + 1 or None] if -layers <= index < layers else range(0)
+    return range(layers)[slice(*(int(end) if end else None for end in (match[2], match[3])))]

@@ -70,7 +70,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise CheckpointError(f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?") from None
+        raise CheckpointError(
+            f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         line = getattr(error, "lineno", None)
         raise CheckpointError(f"{Where(path, line)}: not JSON: {error}.") from None

@@ -37,7 +37,9 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
         for attribute in _differing(node, reference, candidate):
             place = (node.name, attribute.name)
             sides = reference.settings[place], candidate.settings[place]
-            grouped.setdefault((_maker(*sides), attribute.name, *(s.value for s in sides)), []).append((place, attribute))
+            grouped.setdefault((_maker(*sides), attribute.name, *(s.value for s in sides)), []).append(
+                (place, attribute)
+            )
     by_name = {node.name: node for node in reference.graph.nodes}
     return [_difference(members, by_name, reference, candidate) for members in grouped.values()]
 

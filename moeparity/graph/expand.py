@@ -94,7 +94,9 @@ class _Expansion:
             for block in layers.kinds[kind]:
                 if block not in self.spec.blocks:
                     near = did_you_mean(block, self.spec.blocks)
-                    raise GraphError(f"{where}: block {block!r} is not declared; expected {listed(self.spec.blocks)}.{near}")
+                    raise GraphError(
+                        f"{where}: block {block!r} is not declared; expected {listed(self.spec.blocks)}.{near}"
+                    )
         return kinds
 
     def _block(self, index: int, name: str, stream: str) -> tuple[str, list[Node]]:
@@ -128,13 +130,14 @@ class _Expansion:
                 return case
         return None
 
-    def _node(
-        self, name: str, spec: schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str
-    ) -> Node:
+    def _node(self, name: str, spec: schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str) -> Node:
         where = Where(self.path, spec.line)
         op = OPS.get(spec.op)
         if op is None:
-            raise GraphError(f"{where}: {name}: op {spec.op!r} is unknown; expected one of {listed(OPS)}." + did_you_mean(spec.op, OPS))
+            raise GraphError(
+                f"{where}: {name}: op {spec.op!r} is unknown; expected one of {listed(OPS)}."
+                + did_you_mean(spec.op, OPS)
+            )
         if len(spec.inputs) != len(op.inputs):
             raise GraphError(f"{where}: {name}: {len(spec.inputs)} inputs given; {op.name} takes {listed(op.inputs)}.")
         params = self._params(name, op, spec, where)
@@ -153,7 +156,9 @@ class _Expansion:
         found = local.get(value) or self.known.get(value)
         if found is None:
             names = [*local, *self.known]
-            raise GraphError(f"{where}: value {value!r} is not known here; known are {listed(names)}." + did_you_mean(value, names))
+            raise GraphError(
+                f"{where}: value {value!r} is not known here; known are {listed(names)}." + did_you_mean(value, names)
+            )
         return found
 
     def _params(self, name: str, op: Op, spec: schema.Node, where: Where) -> dict[str, Any]:
@@ -192,8 +197,14 @@ class _Expansion:
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
             name = weight.tied.to
         if each != (weight.each is not None) or each != ("{e}" in name):
-            raise GraphError(f"{where}: weight {name!r}: one tensor per expert needs both `each:` and {{e}} in its name.")
-        names = tuple(name.replace("{e}", str(e)) for e in range(self.scope.integer(weight.each, where))) if each else (name,)
+            raise GraphError(
+                f"{where}: weight {name!r}: one tensor per expert needs both `each:` and {{e}} in its name."
+            )
+        names = (
+            tuple(name.replace("{e}", str(e)) for e in range(self.scope.integer(weight.each, where)))
+            if each
+            else (name,)
+        )
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
 
@@ -201,5 +212,6 @@ class _Expansion:
 def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
     for key in given:
         if key not in known:
-            raise GraphError(f"{where}: {what} {key!r} is unknown; expected one of {listed(known)}." + did_you_mean(key, known))
-
+            raise GraphError(
+                f"{where}: {what} {key!r} is unknown; expected one of {listed(known)}." + did_you_mean(key, known)
+            )

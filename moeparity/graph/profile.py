@@ -55,7 +55,9 @@ def load_profile(name: str, beside: Where) -> Profile:
         spec = files.read_profile(path)
         layers.insert(0, tuple(_rule(path, rule) for rule in spec.rules))
         if spec.extends is None:
-            return Profile(name=name if path == first else files.read_profile(first).name, path=first, layers=tuple(layers))
+            return Profile(
+                name=name if path == first else files.read_profile(first).name, path=first, layers=tuple(layers)
+            )
         beside = Where(path, spec.line)
         path = files.find_profile(spec.extends, beside)
 

@@ -174,7 +174,7 @@ def _ulps(a: Tensor, b: Tensor) -> tuple[int, int]:
         return int(distance.max()), int(distance.sum())
     # Opposite fp64 signs can be 2**64 - 2**53 apart: the difference is right modulo 2**64, so read it as unsigned.
     distance = torch.maximum(i, j) - torch.minimum(i, j)
-    high, low = int(((distance >> 32) & 0xFFFFFFFF).sum()), int((distance & 0xFFFFFFFF).sum())
+    high, low = (int(((distance >> 32) & 0xFFFFFFFF).sum()), int((distance & 0xFFFFFFFF).sum()))
     return int((distance ^ -(1 << 63)).max()) + (1 << 63), (high << 32) + low
 
 

@@ -61,7 +61,7 @@ class TokenMetrics:
         of it when they were sampled from the reference; in nats. So delta = log(scorer / sampler).
     kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
     kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
-        rounding can leave them a little below 0 (of order 1e-15).
+        rounding can leave them some 1e-15 below 0.
     top1: 1 where both sides have their greatest logit at the same index (the lowest index among ties), else 0.
     nonfinite: bool, a NaN or an infinity stands among the logits of either side at t - 1.
     """

@@ -51,10 +51,11 @@ def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: 
 
     Shapes: both [B]; row i holds the sum over the tokens of sequence i and their number. Dtypes: any real; computed in
     fp64. Units: those of `sums`. Sequences with count 0 are dropped. The same arguments give the same interval.
-    With R the estimate, m sequences and residuals e_i = s_i - R n_i, the standard error is that of the linearised ratio
-    estimator, sqrt(m / (m - 1) sum e_i^2) / sum n_i (Cochran, Sampling Techniques, 2.11 and 6.4). The interval is
-    [R - t_hi se, R - t_lo se], where t_lo, t_hi are the k-th smallest and k-th greatest of (R* - R) / se* over the
-    resamples, k = floor((resamples + 1)(1 - level) / 2) (Efron and Tibshirani, An Introduction to the Bootstrap, 12.5).
+    With R the estimate and residuals e_i = s_i - R n_i, the standard error se is that of the linearised ratio
+    estimator, sqrt(sum e_i^2) / sum n_i (Cochran, Sampling Techniques, 2.11 and 6.4, up to a factor of the number of
+    sequences that cancels here). The interval is [R - t_hi se, R - t_lo se], where t_lo and t_hi are the k-th smallest
+    and the k-th greatest of (R* - R) / se* over the resamples and k = floor((resamples + 1)(1 - level) / 2) (Efron and
+    Tibshirani, An Introduction to the Bootstrap, 12.5).
     A resample without spread has se* = 0 and counts as +inf or -inf by the sign of R* - R, as 0 if that is 0. Of two or
     three sequences, or of many of which fewer than four are not 0, so many resamples are such that a 95 % interval has
     an infinite bound: that is what they can support. Bounds are not clipped, a metric that can't be negative may have a
@@ -70,7 +71,7 @@ def sequence_mean(
 ) -> Interval:
     """The mean over sequences of each sequence's mean per token, every sequence weighing the same.
 
-    As `token_mean`, on sums / counts with a count of 1 for each sequence; se is then the usual s / sqrt(m).
+    As `token_mean`, on sums / counts with a count of 1 for each sequence.
     """
     x, n = _kept(sums, counts)
     return _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
@@ -89,7 +90,7 @@ def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -
     if not (math.isfinite(gate) and gate > 0):
         raise ValueError(f"gate is {gate}; a positive finite number expected")
     if nonfinite:
-        return Judgement(status="fail", reason=f"{nonfinite} tokens have NaN or infinite logits")
+        return Judgement(status="fail", reason=f"tokens with NaN or infinite logits: {nonfinite}")
     if not interval.sequences:
         return Judgement(status="inconclusive", reason="no token was scored")
     if bit_equal:
@@ -116,11 +117,9 @@ def _open_reason(interval: Interval, gate: float, bounds: str) -> str:
     distance = abs(gate - interval.estimate)
     reach = interval.high - interval.estimate if interval.estimate < gate else interval.estimate - interval.low
     ratio = reach / distance if distance else math.inf
+    estimated = interval.sequences * ratio * ratio
     least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
-    if math.isfinite(ratio):
-        needed = f"about {max(least, math.ceil(interval.sequences * ratio**2))}"
-    else:
-        needed = f"at least {least}"
+    needed = f"about {max(least, math.ceil(estimated))}" if math.isfinite(estimated) else f"at least {least}"
     return f"{bounds} contains the gate {gate:g} with {given}; {needed} such sequences are needed"
 
 
@@ -160,7 +159,7 @@ def _ratio(x: Tensor, n: Tensor, *, level: float, resamples: int, seed: int) -> 
         error = float(_standard_error(residuals, n.sum()))
         if error > rounding:
             t = _studentised(residuals, n, rounding, resamples, seed).sort().values
-            low, high = estimate - float(t[-rank]) * error * unit, estimate - float(t[rank - 1]) * error * unit
+            low, high = (estimate - float(t[-rank]) * error * unit, estimate - float(t[rank - 1]) * error * unit)
             method = "bootstrap-t"
     return Interval(estimate=estimate, low=low, high=high, level=level, sequences=size, method=method)
 
@@ -184,6 +183,8 @@ def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, 
 
 
 def _standard_error(residuals: Tensor, total: Tensor) -> Tensor:
-    """The linearised standard error of a ratio, from its residuals [..., m] and the sum of the counts [...]."""
-    size = residuals.shape[-1]
-    return (residuals.square().sum(-1) * (size / (size - 1))).sqrt() / total
+    """The linearised standard error of a ratio, from its residuals [..., m] and the sum of the counts [...].
+
+    Without the factor sqrt(m / (m - 1)): it is the same in every resample and cancels in t times se.
+    """
+    return residuals.square().sum(-1).sqrt() / total

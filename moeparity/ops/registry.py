@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moeparity.errors import SpecError, did_you_mean, listed
 from moeparity.ops import attention, elementwise, experts, linear, norm, rope, router
 from moeparity.ops.declaration import Op
 
@@ -25,3 +26,10 @@ OPS: dict[str, Op] = {
         linear.LM_HEAD,
     )
 }
+
+
+def find(name: str) -> Op:
+    """The op of that name. Raises SpecError."""
+    if name not in OPS:
+        raise SpecError(f"op {name!r} is unknown; expected one of {listed(OPS)}.{did_you_mean(name, OPS)}")
+    return OPS[name]

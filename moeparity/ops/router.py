@@ -15,7 +15,9 @@ ROUTER = Op(
         Parameter(name="score", type=str, says="softmax or sigmoid"),
         Parameter(name="renormalize", type=bool, says="divide the chosen scores by their sum"),
         Parameter(name="groups", type=int, required=False, default=1, says="expert groups (DeepSeek)"),
-        Parameter(name="top_groups", type=int, required=False, default=1, says="groups kept, by the sum of their top 2"),
+        Parameter(
+            name="top_groups", type=int, required=False, default=1, says="groups kept, by the sum of their top 2"
+        ),
         Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
     ),
     attributes=(

@@ -107,10 +107,14 @@ def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """The keys allowed where an unknown one was found: walk the models along the location."""
     current: list[type[BaseModel]] = [model]
     for key in location[:-1]:
-        inner = [m for c in current for m in _models_in(c.model_fields[str(key)].annotation)] if any(
-            str(key) in c.model_fields for c in current
-        ) else []
-        alias = [m for c in current for f in c.model_fields.values() if f.alias == key for m in _models_in(f.annotation)]
+        inner = (
+            [m for c in current for m in _models_in(c.model_fields[str(key)].annotation)]
+            if any(str(key) in c.model_fields for c in current)
+            else []
+        )
+        alias = [
+            m for c in current for f in c.model_fields.values() if f.alias == key for m in _models_in(f.annotation)
+        ]
         current = inner or alias or current
     return [f.alias or name for c in current for name, f in c.model_fields.items() if name != "line"]
 

@@ -86,7 +86,9 @@ class _Builder:
             if key is None:
                 raise SpecError(f"{self._where(key_node)}: a key must be a word. Quote it if it starts with `[`.")
             if key == "<<":
-                raise SpecError(f"{self._where(key_node)}: merge keys (`<<`) are not part of YAML 1.2. Write the keys out.")
+                raise SpecError(
+                    f"{self._where(key_node)}: merge keys (`<<`) are not part of YAML 1.2. Write the keys out."
+                )
             if key in result:
                 raise SpecError(
                     f"{self._where(key_node)}: key {key!r} is given twice, first on line {result.key_lines[key]}. "
@@ -125,9 +127,9 @@ def _syntax_message(path: Path, error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or str(error)
     line = _line(path, mark.line) if mark else ""
     if re.search(r"(:\s+|-\s+|^\s*)\*\S*", line) or "alias" in problem:
-        return f"{where}: `*` starts an alias in YAML: {line.strip()!r}. Quote selectors: \"layers[*].moe\"."
+        return f'{where}: `*` starts an alias in YAML: {line.strip()!r}. Quote selectors: "layers[*].moe".'
     if re.search(r"(^|[\s{,])[\w.]+\[[^\]]*\]?[^:]*:", line) or re.search(r":\s*[\[{]", line):
-        return f"{where}: {problem}: {line.strip()!r}. Quote selectors that hold brackets: \"layers[*].moe\"."
+        return f'{where}: {problem}: {line.strip()!r}. Quote selectors that hold brackets: "layers[*].moe".'
     return f"{where}: not YAML: {problem}: {line.strip()!r}."
 
 

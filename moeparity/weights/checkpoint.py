@@ -92,7 +92,9 @@ class Checkpoint:
         held = set(file.keys())
         for name in sorted(held) if names is None else names:
             if name not in held:
-                raise CheckpointError(f"{Where(index or path)}: weight_map puts {name!r} into {path.name!r}, which lacks it.")
+                raise CheckpointError(
+                    f"{Where(index or path)}: weight_map puts {name!r} into {path.name!r}, which lacks it."
+                )
             part = file.get_slice(name)
             self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
 

@@ -275,7 +275,7 @@ def test_errors_of_parts_add_up(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_distances_are_symmetric(data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(FP32))
-    there, back = compare(from_bits(a, FP32), from_bits(b, FP32)), compare(from_bits(b, FP32), from_bits(a, FP32))
+    there, back = (compare(from_bits(a, FP32), from_bits(b, FP32)), compare(from_bits(b, FP32), from_bits(a, FP32)))
     assert (there.sum_ulp, there.max_abs, there.equal, there.excluded) == (
         back.sum_ulp,
         back.max_abs,

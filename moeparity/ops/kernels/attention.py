@@ -54,9 +54,7 @@ def _softmax_scale(width: int, rope: Mapping[str, Any]) -> float:
     return scale * mscale * mscale
 
 
-def _causal(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, at: Mapping[str, Any]
-) -> torch.Tensor:
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, at: Mapping[str, Any]) -> torch.Tensor:
     out = (_sdpa if at["implementation"] == "sdpa" else _eager)(q, k, v, scale, at)
     return out.transpose(1, 2).contiguous().flatten(2)
 

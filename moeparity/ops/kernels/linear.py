@@ -23,9 +23,7 @@ def gate(
 ) -> torch.Tensor:
     """x [B, T, K] -> router logits [B, T, E]; the GEMM sees [B * T, K]."""
     flat = x.reshape(-1, x.shape[-1])
-    return rounding.linear(flat, w["weight"], None, inputs=at["inputs"], output=at["output"]).unflatten(
-        0, x.shape[:-1]
-    )
+    return rounding.linear(flat, w["weight"], None, inputs=at["inputs"], output=at["output"]).unflatten(0, x.shape[:-1])
 
 
 def lm_head(

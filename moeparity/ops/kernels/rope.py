@@ -75,9 +75,7 @@ def rope(
     """q [B, T, H, dim], k [B, T, G, dim] (or [B, T, dim]: one shared head) -> [B, H, T, dim], [B, G, T, dim]."""
     rotate = _rotate_pairs if p["interleaved"] else _rotate_halves
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    q_rot, k_rot = (
-        rotate(_by_head(x), cos, sin, products=at["products"], output=at["output"]) for x in (q, k)
-    )
+    q_rot, k_rot = (rotate(_by_head(x), cos, sin, products=at["products"], output=at["output"]) for x in (q, k))
     return q_rot, k_rot
 
 

@@ -1,0 +1,7 @@
+"""`python -m moeparity.cli`."""
+
+from __future__ import annotations
+
+from moeparity.cli import main
+
+main()

@@ -1,0 +1,100 @@
+"""The commands. Everything that computes is imported inside a command, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.errors import MoeparityError
+
+app = typer.Typer(
+    help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+
+
+@app.command()
+def bisect(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")],
+    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
+    from moeparity.cli.render import console
+    from moeparity.pipeline import bisect as run
+    from moeparity.report.files import write_text
+    from moeparity.report.text import print_report
+
+    report = run(recipe, device=device)
+    print_report(report, console())
+    if json is not None:
+        write_text(json, report.to_json())
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def forward(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json and safetensors files.")],
+    tokens: Annotated[Path, typer.Option(help="A safetensors file with input_ids [B, T] int64.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    profile: Annotated[str, typer.Option(help="A shipped profile, or a path to one.")] = "hf-eager",
+    save: Annotated[
+        list[str] | None, typer.Option(help="Also write the values of these nodes; may be repeated.")
+    ] = None,
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences computed together; all by default.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; the checkpoint's own by default.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Run one variant and write its logits, routes and any values asked for."""
+    from moeparity.cli.render import console
+    from moeparity.model import forward as run
+    from moeparity.report.files import write_tensors
+    from moeparity.tokens import read_tokens
+
+    ids = read_tokens(tokens, scored=False).input_ids
+    tensors = run(
+        checkpoint, ids, profile=profile, micro_batch=micro_batch, dtype=dtype, device=device, save=save or ()
+    )
+    write_tensors(out, tensors)
+    console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="A recipe, or a checkpoint folder.")],
+    profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
+) -> None:
+    """Print the bound plan: each node and attribute, its value and where it was set; for a recipe also the toggles."""
+    from moeparity.cli.render import console, print_plan
+    from moeparity.outline import outline_checkpoint, outline_recipe
+
+    outline = outline_checkpoint(path, profile) if path.is_dir() else outline_recipe(path)
+    print_plan(outline, console())
+
+
+@app.command()
+def ops(name: Annotated[str | None, typer.Argument(help="One op, in full.")] = None) -> None:
+    """Print the ops: their inputs, weights, parameters and attributes with allowed values."""
+    from moeparity.cli.render import console, print_op, print_ops
+    from moeparity.ops.registry import find
+
+    if name is None:
+        print_ops(console())
+    else:
+        print_op(find(name), console())
+
+
+def main() -> None:
+    """The console script: a user's mistake becomes one message and exit code 2."""
+    try:
+        app()
+    except MoeparityError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,81 @@
+"""Prints plans and op declarations; reports are rendered by `moeparity.report`."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.ops.declaration import Attribute, Op
+from moeparity.ops.registry import OPS
+from moeparity.outline import Outline
+
+PIPED_WIDTH = 160
+"""Columns when the output is no terminal, so that logs do not wrap names."""
+
+
+def console() -> Console:
+    """Standard output: the terminal's width, or a fixed one where there is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, markup=False)
+
+
+def print_plan(outline: Outline, out: Console) -> None:
+    """The bound plan, layers with equal settings on one line; attributes that take no effect are left out."""
+    out.print(Text(outline.title, style="bold"))
+    table = _table("node", "op", "attribute", *outline.sides, "set by")
+    for row in outline.rows:
+        table.add_row(row.nodes, row.op, row.attribute, *row.values, row.origin, style="bold" if row.differs else "")
+    out.print(table)
+    if outline.toggles is not None:
+        out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
+        toggles = _table("toggle", "class", "reference", "candidate", "nodes", "flag")
+        for t in outline.toggles:
+            toggles.add_row(t.name, t.kind, t.reference, t.candidate, str(len(t.nodes) or "all"), t.flag or "")
+        out.print(toggles)
+
+
+def print_ops(out: Console) -> None:
+    """All ops, a line each."""
+    table = _table("op", "attributes", "what it does")
+    for op in OPS.values():
+        table.add_row(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says)
+    out.print(table)
+
+
+def print_op(op: Op, out: Console) -> None:
+    """One op in full."""
+    out.print(Text(op.name, style="bold"))
+    out.print(f"{op.says}\nimitates: {op.source}\n")
+    ports = _table("", "name", "what")
+    for port in op.inputs:
+        ports.add_row("input", port, _read_when(op, port))
+    for weight in op.weights:
+        ports.add_row("weight", weight.name, weight.says + ("" if weight.required else " (optional)"))
+    for parameter in op.parameters:
+        given = "" if parameter.required else f" (default {parameter.default})"
+        ports.add_row("parameter", parameter.name, parameter.says + given)
+    out.print(ports)
+    attributes = _table("attribute", "class", "default", "allowed", "when", "what it decides")
+    for a in op.attributes:
+        attributes.add_row(a.name, a.kind, str(a.default), a.expected, _when(a), a.says)
+    out.print()
+    out.print(attributes if op.attributes else "no attributes: nothing about it can differ")
+
+
+def _read_when(op: Op, port: str) -> str:
+    return "; ".join(f"read when {k} is {' or '.join(map(str, v))}" for k, v in op.reads.get(port, {}).items())
+
+
+def _when(attribute: Attribute) -> str:
+    conditions = [f"{k} is {' or '.join(map(str, v))}" for k, v in attribute.when.items()]
+    conditions += [f"parameter {attribute.parameter}"] if attribute.parameter else []
+    return ", ".join(conditions) or "always"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,76 @@
+"""What each toggle does alone, what restoring it alone does, and what that means in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeparity.attribution.toggles import Toggle
+
+SATURATION = 0.5
+"""A toggle takes part in saturation when alone it costs at least this share of the whole divergence, and when with it
+restored alone at least this share is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The metrics of one mixture of both sides against the reference.
+
+    `kl` is the full-vocabulary KL(trial || reference) in nats per scored token; `k3` is taken on the recipe's tokens,
+    which the trial did not sample. `changed_nodes` counts nodes with any bit other than in the side it was made from.
+    """
+
+    kl: float
+    k3: float
+    flipped_routes: float
+    changed_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate."""
+
+    toggle: Toggle
+    alone: Trial
+    restored: Trial
+
+    @property
+    def had_no_effect(self) -> bool:
+        """True when neither trial changed a bit at any node."""
+        return self.alone.changed_nodes == self.restored.changed_nodes == 0
+
+
+def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
+    """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token."""
+    without = [e for e in effects if e.had_no_effect]
+    sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
+    active = [e for e in effects if not e.had_no_effect]
+    if total_kl <= 0 or not active:
+        return sentences
+    if len(active) == 1:
+        return [*sentences, f"{active[0].toggle.name} alone makes the whole difference."]
+    saturated = [e for e in active if _is_saturated(e, total_kl)]
+    if len(saturated) > 1:
+        sentences.append(
+            f"Saturated: {_names(saturated)} are interchangeable. Each alone costs at least {SATURATION:.0%} of the whole "
+            f"divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, once "
+            "seeded, grows to the same size: only restoring all of them gives the reference's bits."
+        )
+    decisive = [e for e in active if e.restored.kl < SATURATION * total_kl]
+    sentences += [
+        f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        for e in decisive
+    ]
+    worse = [e for e in active if e.restored.kl > total_kl]
+    if worse:
+        sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
+    return sentences
+
+
+def _is_saturated(effect: Effect, total_kl: float) -> bool:
+    return min(effect.alone.kl, effect.restored.kl) >= SATURATION * total_kl
+
+
+def _names(effects: Sequence[Effect]) -> str:
+    names = [effect.toggle.name for effect in effects]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

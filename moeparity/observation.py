@@ -1,0 +1,82 @@
+"""One pass over a plan: both sides, every toggle's two trials and the local errors, seen by all observers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from moeparity.attribution.toggles import CANDIDATE, REFERENCE, Side, Toggle, mixed
+from moeparity.engine.lockstep import Counts, Walker, run
+from moeparity.engine.schedule import micro_batches
+from moeparity.observe.observers import Changes, Divergence, Logits, Routes
+from moeparity.plan import Plan
+
+SHADOW = "candidate's numerics on the reference's inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What one pass over a plan saw."""
+
+    divergence: Divergence
+    changes: Changes
+    routes: Routes
+    logits: Logits
+    counts: Counts
+    naive_evaluations: int
+    seconds: float
+
+
+def observe(plan: Plan) -> Observed:
+    """One pass over the weights: both sides, every toggle alone and restored alone, and the local errors."""
+    started = time.perf_counter()
+    walkers = [_walker(REFERENCE, plan.reference), _walker(CANDIDATE, plan.candidate), *_trials(plan)]
+    names = [walker.name for walker in walkers]
+    tokens = plan.tokens.input_ids.to(plan.model.device)
+    divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
+    changes = Changes(
+        [*((alone(t), REFERENCE) for t in plan.toggles), *((restored(t), CANDIDATE) for t in plan.toggles)]
+    )
+    routes = Routes(REFERENCE, names[1:])
+    logits = Logits(
+        plan.model.graph.output,
+        REFERENCE,
+        names[1:],
+        tokens,
+        plan.tokens.loss_mask.to(plan.model.device),
+        plan.recipe.tokens.sampled_from,
+    )
+    shadow = _walker(SHADOW, plan.candidate, inputs_of=REFERENCE)
+    counts = run([*walkers, shadow], plan.model.weights, tokens, [divergence, changes, routes, logits])
+    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
+    return Observed(
+        divergence=divergence,
+        changes=changes,
+        routes=routes,
+        logits=logits,
+        counts=counts,
+        naive_evaluations=batches * len(plan.model.graph.nodes),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def alone(toggle: Toggle) -> str:
+    """The name of the trial in which the reference has this one choice of the candidate."""
+    return f"{toggle.name} alone"
+
+
+def restored(toggle: Toggle) -> str:
+    """The name of the trial in which the candidate has this one choice of the reference."""
+    return f"{toggle.name} restored"
+
+
+def _trials(plan: Plan) -> list[Walker]:
+    trials = []
+    for toggle in plan.toggles:
+        trials.append(_walker(alone(toggle), mixed(plan.reference, [toggle], plan.candidate)))
+        trials.append(_walker(restored(toggle), mixed(plan.candidate, [toggle], plan.reference)))
+    return trials
+
+
+def _walker(name: str, side: Side, inputs_of: str | None = None) -> Walker:
+    return Walker(name=name, plan=side.plan, micro_batch=side.micro_batch, inputs_of=inputs_of)

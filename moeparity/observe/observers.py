@@ -1,0 +1,151 @@
+"""Observers of a lockstep pass: they reduce values to numbers as the values go by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from moeparity.engine.lockstep import Ids, NodeView
+from moeparity.graph.graph import Node
+from moeparity.observe.divergence import Error, compare
+from moeparity.observe.logprobs import SequenceSums, token_metrics
+from moeparity.observe.routing import Flips, flips
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together;
+    `root_cells` counts those with equal inputs and unequal output, `root_sequences` the sequences in them.
+
+    `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
+    inputs; both against the reference's value, None for nodes without floating-point output.
+    """
+
+    node: Node
+    cells: int = 0
+    root_cells: int = 0
+    root_sequences: int = 0
+    differing_cells: int = 0
+    carried: Error | None = None
+    local: Error | None = None
+
+
+class Divergence:
+    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker."""
+
+    def __init__(self, reference: str, candidate: str, shadow: str) -> None:
+        self.reference, self.candidate, self.shadow = reference, candidate, shadow
+        self.records: dict[str, NodeRecord] = {}
+
+    def see(self, view: NodeView) -> None:
+        record = self.records.setdefault(view.node.name, NodeRecord(view.node))
+        inputs = zip(view.input_ids(self.reference), view.input_ids(self.candidate), strict=True)
+        outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
+        record.cells += len(outputs)
+        record.differing_cells += sum(a != b for a, b in outputs)
+        roots = [_agree(*i) and o[0] != o[1] for i, o in zip(inputs, outputs, strict=True)]
+        record.root_cells += sum(roots)
+        record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
+        record.carried = _add(record.carried, self._error(view, self.candidate))
+        record.local = _add(record.local, self._error(view, self.shadow))
+
+    def _error(self, view: NodeView, other: str) -> Error | None:
+        total: Error | None = None
+        for port in range(len(view.node.outputs)):
+            reference = view.tensor(self.reference, port)
+            if reference.is_floating_point():
+                total = _add(total, compare(reference, view.tensor(other, port)))
+        return total
+
+
+def _agree(reference: Ids, candidate: Ids) -> bool:
+    """Equal in every input that both sides read."""
+    pairs = zip(reference, candidate, strict=True)
+    return all(a == b for a, b in pairs if a is not None and b is not None)
+
+
+def _add(total: Error | None, error: Error | None) -> Error | None:
+    return error if total is None else total if error is None else total + error
+
+
+class Changes:
+    """For pairs of walkers, the nodes at which any bit of an output differs."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        self.nodes: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
+
+    def see(self, view: NodeView) -> None:
+        for (a, b), nodes in self.nodes.items():
+            if view.output_ids(a) != view.output_ids(b):
+                nodes.add(view.node.name)
+
+
+@dataclass(slots=True)
+class Routes:
+    """Routing flips of several walkers against the reference: per layer, and tokens that flipped in any layer."""
+
+    reference: str
+    others: Sequence[str]
+    layers: dict[tuple[str, int], Flips] = field(default_factory=dict)
+    _any_layer: dict[tuple[str, tuple[int, int]], torch.Tensor] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        if view.node.op.name != "router":
+            return
+        assert view.node.layer is not None
+        for other in self.others:
+            found, mask = flips(view.tensor(self.reference), view.tensor(other))
+            key = (other, view.node.layer)
+            self.layers[key] = self.layers[key] + found if key in self.layers else found
+            seen = self._any_layer.get((other, view.wave))
+            self._any_layer[other, view.wave] = mask if seen is None else seen | mask
+
+    def total(self, other: str) -> Flips | None:
+        """All layers of one walker together; None where there is no router."""
+        found = [f for (name, _), f in self.layers.items() if name == other]
+        return sum(found[1:], found[0]) if found else None
+
+    def tokens_flipped(self, other: str) -> int:
+        """Tokens whose expert set differs in at least one layer."""
+        return sum(int(mask.sum()) for (name, _), mask in self._any_layer.items() if name == other)
+
+
+class Logits:
+    """Log-probability metrics of several walkers against the reference, summed per sequence as logits appear."""
+
+    def __init__(
+        self,
+        output: str,
+        reference: str,
+        others: Sequence[str],
+        input_ids: torch.Tensor,
+        loss_mask: torch.Tensor,
+        sampled_from: Literal["candidate", "reference"],
+    ) -> None:
+        self.output, self.reference, self.others = output, reference, others
+        self.input_ids, self.loss_mask, self.sampled_from = input_ids, loss_mask, sampled_from
+        self.parts: dict[str, list[SequenceSums]] = {other: [] for other in others}
+
+    def see(self, view: NodeView) -> None:
+        if view.node.name != self.output:
+            return
+        rows = slice(*view.wave)
+        known: dict[tuple[Ids, ...], SequenceSums] = {}
+        for other in self.others:
+            ids = tuple(view.output_ids(other))
+            if ids not in known:
+                known[ids] = token_metrics(
+                    view.tensor(self.reference),
+                    view.tensor(other),
+                    self.input_ids[rows],
+                    self.loss_mask[rows],
+                    sampled_from=self.sampled_from,
+                ).sums()
+            self.parts[other].append(known[ids])
+
+    def sums(self, other: str) -> SequenceSums:
+        """All sequences of one walker."""
+        return SequenceSums.concatenate(self.parts[other])

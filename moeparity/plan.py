@@ -1,0 +1,52 @@
+"""A recipe made ready: files read and checked, both sides bound, every difference between them a toggle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.attribution.toggles import Side, Toggle, toggles
+from moeparity.errors import Where
+from moeparity.graph.bind import bind
+from moeparity.graph.profile import load_profile, overrides
+from moeparity.model import Model, checked_tokens, open_model
+from moeparity.spec import files, schema
+from moeparity.tokens import TokenSet, read_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe made ready: both sides bound, and every difference between them as a toggle."""
+
+    path: Path
+    recipe: schema.RecipeFile
+    model: Model
+    tokens: TokenSet
+    reference: Side
+    candidate: Side
+    toggles: list[Toggle]
+
+
+def prepare(path: Path, *, device: str = "auto") -> Plan:
+    """Read and check everything a recipe names, bind both sides, find their differences; runs nothing."""
+    recipe = files.read_recipe(path)
+    tokens = read_tokens(path.parent / recipe.tokens.file)
+    model = open_model(path.parent / recipe.checkpoint, device=device)
+    checked_tokens(tokens.input_ids, model, str(Where(path.parent / recipe.tokens.file)))
+    reference, candidate = (_side(path, side, model, tokens) for side in (recipe.reference, recipe.candidate))
+    return Plan(
+        path=path,
+        recipe=recipe,
+        model=model,
+        tokens=tokens,
+        reference=reference,
+        candidate=candidate,
+        toggles=toggles(reference, candidate),
+    )
+
+
+def _side(path: Path, variant: schema.Variant, model: Model, tokens: TokenSet) -> Side:
+    where = Where(path, variant.line)
+    profile = load_profile(variant.profile, where)
+    plan = bind(model.graph, profile, variant.dtype or model.dtype, overrides(variant.set, where))
+    return Side(plan=plan, micro_batch=min(variant.micro_batch or len(tokens.input_ids), len(tokens.input_ids)))

@@ -1,0 +1,221 @@
+"""The report as frozen plain data: what the terminal shows and what `--json` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA = "moeparity.report/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An estimate with its bounds at `level`."""
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The gate and what was decided: `pass`, `fail` or `inconclusive`. `value` is in nats."""
+
+    status: str
+    reason: str
+    metric: str
+    reduce: str
+    below: float
+    value: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Candidate against reference over all scored tokens; k1, k2, k3, KL and |delta| in nats per token.
+
+    `kl` is the full-vocabulary KL(candidate || reference), `kl_reverse` KL(reference || candidate).
+    """
+
+    k1: float
+    k2: float
+    k3: float
+    kl: float
+    kl_reverse: float
+    mean_abs_delta: float
+    max_abs_delta: float
+    top1_agreement: float
+    nonfinite_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One attribute on which the two sides differ, and where each side's value was set."""
+
+    attribute: str
+    reference: str
+    candidate: str
+    reference_origin: str
+    candidate_origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """A node with equal inputs and unequal output in `sequences` of the sequences, and the choices that differ there."""
+
+    node: str
+    op: str
+    sequences: int
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of an error: share of bit-equal elements, absolute values, ulps of the coarser dtype, relative L2."""
+
+    equal_share: float
+    mean_abs: float
+    max_abs: float
+    mean_ulp: float
+    max_ulp: int
+    relative_l2: float
+    nonfinite_reference: int
+    nonfinite_candidate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeError:
+    """`carried`: candidate's value against the reference's. `local`: the candidate's op on the reference's inputs."""
+
+    node: str
+    op: str
+    layer: int | None
+    carried: Size
+    local: Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGrowth:
+    """The residual stream after a layer: the node that closes it, its carried error, and the largest local error in it."""
+
+    name: str
+    node: str
+    carried: Size
+    largest_local: float
+    largest_local_node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFlips:
+    """Routing flips of one layer: tokens whose expert set differs, and whose ordered slots differ."""
+
+    layer: int
+    tokens: int
+    set_flips: int
+    slot_flips: int
+    slots_replaced: int
+    zero_overlap: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingFlips:
+    """Flips over all MoE layers; `tokens_any_layer` of `tokens` have another expert set in at least one layer."""
+
+    layers: tuple[LayerFlips, ...]
+    tokens: int
+    tokens_any_layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """One trial: KL(trial || reference) and k3 in nats per token, share of flipped token-layers, nodes changed."""
+
+    kl: float
+    k3: float
+    flipped_routes: float
+    changed_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToggleResult:
+    """One difference between the sides: `alone` in the reference, and `restored` alone in the candidate."""
+
+    name: str
+    kind: str
+    reference: str
+    candidate: str
+    reference_origin: str
+    candidate_origin: str
+    flag: str | None
+    nodes: int
+    alone: TrialResult
+    restored: TrialResult
+    had_no_effect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One side as it ran."""
+
+    profile: str
+    dtype: str
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was run, on what, and what it cost. Evaluations are kernel calls; `naive` is without sharing."""
+
+    recipe: str
+    checkpoint: str
+    model_type: str
+    sequences: int
+    tokens_per_sequence: int
+    scored_tokens: int
+    sampled_from: str
+    device: str
+    cpu: str
+    torch: str
+    threads: int
+    evaluations: int
+    naive_evaluations: int
+    weight_bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything one bisection found."""
+
+    run: Run
+    reference: Variant
+    candidate: Variant
+    verdict: Verdict
+    metrics: Metrics
+    roots: tuple[Root, ...]
+    growth: tuple[LayerGrowth, ...]
+    flips: RoutingFlips | None
+    toggles: tuple[ToggleResult, ...]
+    reading: tuple[str, ...]
+    nodes: tuple[NodeError, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 parity, 1 divergence, 3 inconclusive."""
+        return {"pass": 0, "fail": 1, "inconclusive": 3}[self.verdict.status]
+
+    def to_json(self) -> str:
+        """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
+        return json.dumps({"schema": SCHEMA, **_plain(asdict(self))}, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

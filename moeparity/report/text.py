@@ -1,0 +1,182 @@
+"""A Report for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.report.model import Choice, Report, Root, ToggleResult
+
+_COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+_MORE_ROOTS = 4
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print a report, verdict first."""
+    for title, body in _sections(report):
+        if title:
+            console.print(Text(f"\n{title}", style="bold"))
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
+
+
+def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
+    yield "", _head(report)
+    yield "", _verdict(report)
+    yield "Where it starts", _roots(report)
+    if report.roots:
+        yield "Growth over layers", _growth(report)
+    if report.flips is not None and report.roots:
+        yield "Routing flips", _flips(report)
+    if report.toggles:
+        yield "Toggles", _toggles(report)
+    if report.reading:
+        yield "In words", Group(*(Text(f"- {sentence}") for sentence in report.reading))
+    yield "Cost", Text(_cost(report))
+
+
+def _head(report: Report) -> RenderableType:
+    run, table = report.run, Table.grid(padding=(0, 2))
+    table.add_row("recipe", run.recipe)
+    table.add_row(
+        "checkpoint",
+        f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
+        f"{run.sampled_from}, {run.scored_tokens} scored",
+    )
+    for name, side in (("reference", report.reference), ("candidate", report.candidate)):
+        table.add_row(name, f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}")
+    where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
+    table.add_row("machine", f"{where}, torch {run.torch}, {run.threads} threads")
+    return table
+
+
+def _verdict(report: Report) -> RenderableType:
+    verdict, metrics = report.verdict, report.metrics
+    value = verdict.value
+    line = Text.assemble(
+        "\n",
+        (verdict.status.upper(), _COLOUR[verdict.status]),
+        f"  {verdict.metric} = {value.estimate:.3g} nats per {verdict.reduce}",
+        f" [{value.low:.3g}, {value.high:.3g}] ({value.level:.0%}, {value.method} over sequences), ",
+        f"gate {verdict.below:g}",
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", verdict.reason)
+    table.add_row(
+        "",
+        f"k1 {metrics.k1:.3g}, k2 {metrics.k2:.3g}, k3 {metrics.k3:.3g}, "
+        f"KL(candidate || reference) {metrics.kl:.3g}, KL(reference || candidate) {metrics.kl_reverse:.3g}",
+    )
+    table.add_row(
+        "",
+        f"|delta log p| mean {metrics.mean_abs_delta:.3g}, max {metrics.max_abs_delta:.3g}; "
+        f"top-1 agreement {metrics.top1_agreement:.2%}",
+    )
+    if metrics.nonfinite_tokens:
+        table.add_row("", Text(f"{metrics.nonfinite_tokens} tokens have NaN or infinite logits", style="bold red"))
+    return Group(line, table)
+
+
+def _roots(report: Report) -> RenderableType:
+    if not report.roots:
+        return Text("nowhere: every node has equal bits on both sides")
+    first, *others = report.roots
+    lines: list[RenderableType] = [Text.assemble((first.node, "bold"), f" ({first.op}), {_sequences(first, report)}")]
+    lines += [_choice(choice) for choice in first.choices]
+    if others:
+        shown = ", ".join(root.node for root in others[:_MORE_ROOTS])
+        rest = f" and {len(others) - _MORE_ROOTS} more" if len(others) > _MORE_ROOTS else ""
+        lines.append(Text(f"further roots (equal inputs, unequal output): {shown}{rest}"))
+    return Group(*lines)
+
+
+def _sequences(root: Root, report: Report) -> str:
+    return f"equal inputs, unequal output in {root.sequences} of {report.run.sequences} sequences"
+
+
+def _choice(choice: Choice) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text(choice.attribute, style="bold"), "reference", choice.reference, choice.reference_origin)
+    table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin)
+    return table
+
+
+def _growth(report: Report) -> RenderableType:
+    table = _table("after", "rel. L2", "equal bits", "mean ulp", "max ulp", "largest local rel. L2", "at")
+    for layer in report.growth:
+        carried = layer.carried
+        table.add_row(
+            layer.name,
+            f"{carried.relative_l2:.2e}",
+            f"{carried.equal_share:.1%}",
+            f"{carried.mean_ulp:.2f}",
+            str(carried.max_ulp),
+            f"{layer.largest_local:.2e}" if layer.largest_local else "-",
+            layer.largest_local_node or "every op is exact on the reference's inputs",
+        )
+    return table
+
+
+def _flips(report: Report) -> RenderableType:
+    assert report.flips is not None
+    table = _table("layer", "expert set differs", "slot order differs", "no expert shared")
+    for layer in report.flips.layers:
+        table.add_row(
+            str(layer.layer),
+            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
+            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
+            str(layer.zero_overlap),
+        )
+    flipped = report.flips.tokens_any_layer
+    total = Text(f"{flipped} of {report.flips.tokens} tokens ({flipped / report.flips.tokens:.2%}) flip in some layer")
+    return Group(table, total)
+
+
+def _toggles(report: Report) -> RenderableType:
+    table = _table(
+        "toggle", "class", "reference -> candidate", "alone: KL", "share", "flips", "restored: KL", "left", ""
+    )
+    for toggle in report.toggles:
+        table.add_row(*_toggle_row(toggle, report.metrics.kl))
+    note = Text(
+        "alone: the reference with this one choice of the candidate; restored: the candidate with this one choice of the "
+        "reference.\nKL(trial || reference) over the vocabulary, nats per token; share and left are of the candidate's KL; "
+        "flips: token-layers with another expert set.",
+        style="dim",
+    )
+    return Group(table, note)
+
+
+def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
+    def share(kl: float) -> str:
+        return f"{kl / total:.0%}" if total > 0 else "-"
+
+    return [
+        toggle.name,
+        toggle.kind,
+        f"{toggle.reference} -> {toggle.candidate}",
+        f"{toggle.alone.kl:.2e}",
+        share(toggle.alone.kl),
+        f"{toggle.alone.flipped_routes:.2%}",
+        f"{toggle.restored.kl:.2e}",
+        share(toggle.restored.kl),
+        "had no effect" if toggle.had_no_effect else "",
+    ]
+
+
+def _cost(report: Report) -> str:
+    run = report.run
+    return (
+        f"{run.evaluations} op evaluations for {2 + 2 * len(report.toggles)} variants ({run.naive_evaluations} without "
+        f"sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read once, {run.seconds:.1f} s"
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,211 @@
+"""Makes checkpoints of random weights: small ones through transformers, a wide one written straight to its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+FILE = "model.safetensors"
+_NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
+
+# Expert width 40: no multiple of 32, yet rows of whole 16 bytes, which torch's grouped GEMM asks for.
+_QWEN3_MOE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 40,
+    "intermediate_size": 96,
+    "vocab_size": 512,
+    "norm_topk_prob": True,
+}
+_DEEPSEEK_V3: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 40,
+    "intermediate_size": 96,
+    "vocab_size": 512,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 24,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+}
+
+
+def _qwen3_moe() -> PreTrainedModel:
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**_QWEN3_MOE))
+
+
+def _qwen3_moe_mha() -> PreTrainedModel:
+    """As many key/value heads as heads, biases, every second layer dense, raw top-k weights, tied embeddings."""
+    own = {"num_key_value_heads": 4, "attention_bias": True, "decoder_sparse_step": 2, "norm_topk_prob": False}
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**{**_QWEN3_MOE, **own, "num_hidden_layers": 4, "tie_word_embeddings": True})
+    )
+
+
+def _qwen3_moe_odd() -> PreTrainedModel:
+    """Expert width 37: torch's grouped GEMM, and so transformers' default, refuses it."""
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**{**_QWEN3_MOE, "moe_intermediate_size": 37}))
+
+
+def _qwen3() -> PreTrainedModel:
+    """Dense, tied, hidden 72 and vocabulary 301: tensors whose sizes are no multiple of 64 bytes."""
+    sizes = {"hidden_size": 72, "intermediate_size": 100, "num_hidden_layers": 3, "vocab_size": 301}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
+    return Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=True))
+
+
+def _deepseek_v3() -> PreTrainedModel:
+    """Low-rank queries, expert groups, two shared experts, first layer dense."""
+    return DeepseekV3ForCausalLM(DeepseekV3Config(**_DEEPSEEK_V3))
+
+
+def _deepseek_v3_yarn() -> PreTrainedModel:
+    """Full-rank queries, one expert group, biases, yarn with both mscales."""
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "beta_fast": 32, "beta_slow": 1}
+    rope |= {"mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 128}
+    own = {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "attention_bias": True, "max_position_embeddings": 4096}
+    return DeepseekV3ForCausalLM(DeepseekV3Config(**{**_DEEPSEEK_V3, **own, "rope_parameters": rope}))
+
+
+SMALL: dict[str, Callable[[], PreTrainedModel]] = {
+    "qwen3_moe": _qwen3_moe,
+    "qwen3_moe_mha": _qwen3_moe_mha,
+    "qwen3_moe_odd": _qwen3_moe_odd,
+    "qwen3": _qwen3,
+    "deepseek_v3": _deepseek_v3,
+    "deepseek_v3_yarn": _deepseek_v3_yarn,
+}
+
+
+def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
+    """A bf16 checkpoint saved by transformers itself; the same name gives the same weights."""
+    torch.manual_seed(0)
+    model = SMALL[name]().to(torch.bfloat16)
+    named = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
+    with torch.no_grad():
+        for key, tensor in named.items():
+            if "e_score_correction_bias" in key:
+                tensor.data = torch.empty(tensor.shape, dtype=torch.float32)
+            is_bias, is_norm = "bias" in key, tensor.dim() == 1
+            mean, std = (0.0, 0.1) if is_bias else (1.0, 0.1) if is_norm else (0.0, tensor.shape[-1] ** -0.5)
+            tensor.normal_(mean, std)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return folder
+
+
+def make_fp32(source: Path, folder: Path, lead: int) -> Path:
+    """The checkpoint `source` as one fp32 file whose tensors all lie shifted by `lead` bytes modulo 64."""
+    tensors = load_file(source / FILE)
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float32"}), "utf-8")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    write_safetensors(folder / FILE, shapes, torch.float32, lambda name: tensors[name].float(), lead)
+    return folder
+
+
+WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 128, 2048, 768, 512
+
+
+def make_wide(folder: Path) -> Path:
+    """Two layers as wide as Qwen3-30B-A3B's, bf16, 2.5 GB: one tensor at a time in memory, never the whole."""
+    config = {
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "hidden_act": "silu",
+        "hidden_size": WIDE_HIDDEN,
+        "num_hidden_layers": WIDE_LAYERS,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": WIDE_EXPERTS,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": WIDE_EXPERT_WIDTH,
+        "intermediate_size": 6144,
+        "norm_topk_prob": True,
+        "vocab_size": WIDE_VOCAB,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    torch.manual_seed(0)
+    shapes = _wide_shapes()
+    write_safetensors(folder / FILE, shapes, torch.bfloat16, lambda name: _random(shapes[name]), lead=0)
+    return folder
+
+
+def _wide_shapes() -> dict[str, tuple[int, ...]]:
+    hidden, width = WIDE_HIDDEN, WIDE_EXPERT_WIDTH
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WIDE_VOCAB, hidden)}
+    for layer in range(WIDE_LAYERS):
+        at = f"model.layers.{layer}."
+        shapes |= {at + "input_layernorm.weight": (hidden,), at + "post_attention_layernorm.weight": (hidden,)}
+        for projection, rows in (("q", 4096), ("k", 512), ("v", 512)):
+            shapes[f"{at}self_attn.{projection}_proj.weight"] = (rows, hidden)
+        shapes |= {at + "self_attn.o_proj.weight": (hidden, 4096), at + "mlp.gate.weight": (WIDE_EXPERTS, hidden)}
+        shapes |= {at + "self_attn.q_norm.weight": (128,), at + "self_attn.k_norm.weight": (128,)}
+        for expert in range(WIDE_EXPERTS):
+            one = f"{at}mlp.experts.{expert}."
+            shapes |= {one + "gate_proj.weight": (width, hidden), one + "up_proj.weight": (width, hidden)}
+            shapes[one + "down_proj.weight"] = (hidden, width)
+    return shapes | {"model.norm.weight": (hidden,), "lm_head.weight": (WIDE_VOCAB, hidden)}
+
+
+def _random(shape: tuple[int, ...]) -> torch.Tensor:
+    mean, std = (1.0, 0.1) if len(shape) == 1 else (0.0, shape[-1] ** -0.5)
+    return torch.empty(shape, dtype=torch.bfloat16).normal_(mean, std)
+
+
+def write_safetensors(
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype,
+    tensor: Callable[[str], torch.Tensor],
+    lead: int,
+) -> None:
+    """One safetensors file, tensor by tensor in the order of `shapes`; the data begins at `lead` modulo 64."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + torch.Size(shape).numel() * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * ((lead - 8 - len(text)) % 64)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in shapes:
+            file.write(tensor(name).contiguous().view(torch.uint8).numpy().data)

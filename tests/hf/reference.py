@@ -1,0 +1,47 @@
+"""Hugging Face transformers, run live: the truth the shipped `hf-*` profiles are held against."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "hf-eager": {"attn_implementation": "eager", "experts_implementation": "eager"},
+    "hf-default": {},
+}
+"""What a user passes to `from_pretrained` to get what the profile describes."""
+
+Routes = list[tuple[Tensor, Tensor]]
+"""Per MoE layer: expert ids and routing weights, both [tokens, top_k], in slot order."""
+
+
+@lru_cache(maxsize=1)
+def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The checkpoint as transformers loads it; the last one is kept."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
+    assert isinstance(model, PreTrainedModel)
+    return model.eval()
+
+
+def reference(folder: Path, profile: str, dtype: torch.dtype, ids: Tensor) -> tuple[Tensor, Routes]:
+    """Logits [B, T, V] and routes of transformers' own forward over ids [B, T]."""
+    model = load(folder, profile, dtype)
+    routes: Routes = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        routes.append((output[2], output[1]))
+
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+    hooks = [router.register_forward_hook(keep) for router in routers]
+    try:
+        with torch.no_grad():
+            logits: Tensor = model(ids).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return logits, routes

@@ -1,0 +1,88 @@
+"""The `hf-*` profiles equal transformers bit for bit: logits, and every layer's routes in slot order."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+from reference import load, reference
+
+from checkpoint_factory import make_fp32, make_small
+from moeparity.model import Model, forward, open_model
+from moeparity.numerics.bits import same_bits
+
+QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
+PROFILES = ("hf-eager", "hf-default")
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (4, 128), (2, 300))
+MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn")
+CASES = [(model, profile) for model in MODELS for profile in PROFILES] + [("qwen3_moe_odd", "hf-eager")]
+
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+
+
+@lru_cache(maxsize=1)
+def opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def assert_equal(model: Model, profile: str, dtype: str, shape: tuple[int, int]) -> None:
+    ids = torch.randint(0, model.vocab_size, shape, generator=torch.Generator().manual_seed(sum(shape)))
+    logits, routes = reference(model.folder, profile, DTYPES[dtype], ids)
+    ours = forward(model, ids, profile=profile, dtype=dtype)
+    sparse = [node.layer for node in model.graph.nodes if node.op.name == "router"]
+    assert len(sparse) == len(routes)
+    for layer, (experts, weights) in zip(sparse, routes, strict=True):
+        assert torch.equal(ours[f"layers.{layer}.router.ids"], experts), f"routes of layer {layer}"
+        assert same_bits(ours[f"layers.{layer}.router.weights"], weights), f"routing weights of layer {layer}"
+    assert same_bits(ours["logits"], logits)
+
+
+@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@shapes
+def test_small_models(
+    request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
+) -> None:
+    assert_equal(opened(request.getfixturevalue(name)), profile, dtype, shape)
+
+
+@pytest.mark.xdist_group("wide")
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 7), (4, 128)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def test_wide_model(wide: Path, profile: str, shape: tuple[int, int]) -> None:
+    assert_equal(open_model(wide, device="cpu", residency="stream"), profile, "bf16", shape)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 300)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def test_shipped_checkpoint(profile: str, shape: tuple[int, int]) -> None:
+    assert_equal(opened(QUICKSTART), profile, "bf16", shape)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3"])
+def test_sharded_checkpoint_gives_the_same_bits(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    sharded = make_small(name, tmp_path, max_shard_size="100KB")
+    assert len(list(sharded.glob("model-*.safetensors"))) > 2
+    ids = torch.arange(21).view(3, 7)
+    whole, parts = (forward(folder, ids, device="cpu") for folder in (request.getfixturevalue(name), sharded))
+    assert whole.keys() == parts.keys()
+    assert all(same_bits(whole[key], parts[key]) for key in whole)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("lead", [4, 20])
+def test_fp32_file_with_unaligned_tensors(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, profile: str, lead: int
+) -> None:
+    folder = make_fp32(request.getfixturevalue(name), tmp_path, lead)
+    model = open_model(folder, device="cpu", residency="stream")
+    tensors = [model.weights.checkpoint.tensor(key) for key in model.weights.checkpoint.entries]
+    assert all(tensor.data_ptr() % 64 for tensor in tensors)
+    loaded = load(folder, profile, torch.float32).get_parameter("model.layers.0.self_attn.o_proj.weight")
+    assert loaded.data_ptr() % 64, "transformers too takes the file's tensors where they lie"
+    for shape in ((1, 1), (1, 5), (3, 7), (4, 33)):
+        assert_equal(model, profile, "fp32", shape)

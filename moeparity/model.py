@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from moeparity.graph.bind import bind
 from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph
-from moeparity.graph.profile import load_profile
+from moeparity.graph.profile import load_profile, overrides
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.weights.check import check, file_dtype
 from moeparity.weights.checkpoint import Checkpoint
@@ -81,12 +81,14 @@ def forward(
     dtype: str | None = None,
     device: str = "auto",
     save: Iterable[str] = (),
+    settings: Mapping[str, str | float] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Run one variant over input_ids [B, T] int64 and return its tensors on the CPU.
 
     `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
     [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
+    `settings` are a recipe's own `set:`, addresses and values on top of the profile.
     Raises MoeparityError.
     """
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device)
@@ -96,7 +98,8 @@ def forward(
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     here = Where(Path("forward"))
-    plan = bind(model.graph, load_profile(profile, here), dtype or model.dtype)
+    own = overrides(dict(settings or {}), here)
+    plan = bind(model.graph, load_profile(profile, here), dtype or model.dtype, own)
     recorder = _Recorder(model.graph, list(save))
     run([Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))], model.weights, tokens, [recorder])
     return recorder.tensors()

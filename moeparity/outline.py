@@ -100,9 +100,11 @@ def _rows(graph: Graph, plans: Sequence[BoundGraph]) -> Iterator[Row]:
             origins = dict.fromkeys(plan.settings[node.name, attribute.name].origin for plan in plans)
             key = (name, node.op.name, attribute.name, values, "; ".join(origins))
             layers.setdefault(key, []).append(-1 if node.layer is None else node.layer)
-    for (name, op, attribute, values, origin), indices in layers.items():
+    for (name, op, attribute_name, values, origin), indices in layers.items():
         nodes = name.replace("[]", f"[{_ranges(indices)}]")
-        yield Row(nodes=nodes, op=op, attribute=attribute, values=values, origin=origin, differs=len(set(values)) > 1)
+        yield Row(
+            nodes=nodes, op=op, attribute=attribute_name, values=values, origin=origin, differs=len(set(values)) > 1
+        )
 
 
 def _ranges(indices: Sequence[int]) -> str:

@@ -91,7 +91,7 @@ def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[report.Choice]:
-    """The choices that differ at a node and change its bits when made alone; all of them where only several together do."""
+    """The choices that differ at a node and alone change its bits; all of them where only several together do."""
     here = [toggle for toggle in plan.toggles if not toggle.nodes or node.name in toggle.nodes]
     acting = [toggle for toggle in here if node.name in observed.changes.nodes[alone(toggle), REFERENCE]]
     for toggle in acting or here:

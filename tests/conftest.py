@@ -1,18 +1,19 @@
-"""One torch thread, no network, and the checkpoints several tests share."""
+"""One torch thread, and the checkpoints several tests share."""
 
 from __future__ import annotations
 
-import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
 
-from checkpoint_factory import make_small, make_wide
+# So that tests can share helper modules, whichever way pytest was started.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.checkpoint_factory import make_small, make_wide  # noqa: E402
 
 torch.set_num_threads(1)
 

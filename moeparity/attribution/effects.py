@@ -52,9 +52,9 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     saturated = [e for e in active if _is_saturated(e, total_kl)]
     if len(saturated) > 1:
         sentences.append(
-            f"Saturated: {_names(saturated)} are interchangeable. Each alone costs at least {SATURATION:.0%} of the whole "
-            f"divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, once "
-            "seeded, grows to the same size: only restoring all of them gives the reference's bits."
+            f"Saturated: {_names(saturated)} are interchangeable. Each alone costs at least {SATURATION:.0%} of the "
+            f"whole divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, "
+            "once seeded, grows to the same size: only restoring all toggles gives the reference's bits."
         )
     decisive = [e for e in active if e.restored.kl < SATURATION * total_kl]
     sentences += [

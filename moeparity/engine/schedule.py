@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 Rows = tuple[int, int]
 """Sequences first..last+1 that are computed together."""
@@ -16,14 +17,14 @@ def micro_batches(sequences: int, size: int) -> tuple[Rows, ...]:
 def cells(schedules: Iterable[Sequence[Rows]]) -> tuple[Rows, ...]:
     """The finest blocks: cut wherever any schedule cuts. Values are compared cell by cell."""
     edges = sorted({edge for schedule in schedules for rows in schedule for edge in rows})
-    return tuple(zip(edges, edges[1:], strict=False))
+    return tuple(pairwise(edges))
 
 
 def waves(schedules: Sequence[Sequence[Rows]]) -> tuple[Rows, ...]:
     """The coarsest independent blocks: cut only where every schedule cuts. A wave is computed from end to end."""
     common = set.intersection(*({edge for rows in schedule for edge in rows} for schedule in schedules))
     edges = sorted(common)
-    return tuple(zip(edges, edges[1:], strict=False))
+    return tuple(pairwise(edges))
 
 
 def inside(rows: Sequence[Rows], outer: Rows) -> tuple[Rows, ...]:

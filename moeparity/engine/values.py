@@ -67,6 +67,7 @@ def assemble(blocks: Sequence[Block], rows: Rows) -> torch.Tensor:
         if block.rows[0] < rows[1] and rows[0] < block.rows[1]
     ]
     axes = range(1, parts[0].dim())
-    by_stride = sorted(axes, key=lambda axis: -parts[0].stride(axis))
+    strides = parts[0].stride()
+    by_stride = sorted(axes, key=lambda axis: -strides[axis])
     joined = torch.cat([part.permute(0, *by_stride).contiguous() for part in parts])
     return joined.permute(0, *(by_stride.index(axis) + 1 for axis in axes))

@@ -37,6 +37,16 @@ class BoundGraph:
     dtype: str
     settings: Mapping[Place, Setting]
 
+    def __post_init__(self) -> None:
+        """Raise SpecError where an op cannot run with these values."""
+        for node in self.graph.nodes:
+            shapes = {port: ref.shape for port, ref in node.weights.items()}
+            refusal = node.op.refuses(shapes, self.active(node)) if node.op.refuses else None
+            if refusal is not None:
+                attribute, reason = refusal
+                origin = self.settings[node.name, attribute].origin
+                raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+
     def resolved(self, value: Value) -> Value:
         """`model` becomes the dtype this variant runs in."""
         return self.dtype if value == MODEL else value
@@ -66,12 +76,8 @@ class BoundGraph:
 
 
 def attributes_of(node: Node) -> list[Attribute]:
-    """The attributes that exist on a node: those of its op whose parameter is truthy and whose weight is there."""
-    return [
-        a
-        for a in node.op.attributes
-        if (a.parameter is None or node.params[a.parameter]) and (a.weight is None or a.weight in node.weights)
-    ]
+    """The attributes that exist on a node: those of its op that need no parameter, or one that is truthy there."""
+    return [a for a in node.op.attributes if a.parameter is None or node.params[a.parameter]]
 
 
 def bind(graph: Graph, profile: Profile, dtype: str, own: tuple[Rule, ...] = ()) -> BoundGraph:
@@ -93,12 +99,12 @@ def _layer(graph: Graph, rules: Iterable[Rule]) -> dict[Place, Setting]:
     for rule in rules:
         for node in _matched(graph, rule):
             for name, value in rule.values:
-                attribute, value = checked(node.op, name, value, rule.where)
+                attribute, kept = checked(node.op, name, value, rule.where)
                 if attribute not in attributes_of(node):
                     continue
                 place = (node.name, name)
-                _refuse_conflict(place, settings.get(place), rule, value)
-                settings[place] = Setting(value=value, rule=rule)
+                _refuse_conflict(place, settings.get(place), rule, kept)
+                settings[place] = Setting(value=kept, rule=rule)
     return settings
 
 
@@ -116,8 +122,9 @@ def _matched(graph: Graph, rule: Rule) -> list[Node]:
 def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:
     if earlier is not None and earlier.value != value and earlier.rule is not None:
         raise SpecError(
-            f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but {_other(earlier.rule.where, rule)} "
-            f"({earlier.rule.label}) sets it to {earlier.value!r}. Narrow their selectors so that they do not overlap."
+            f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
+            f"{_other(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
+            "Narrow their selectors so that they do not overlap."
         )
 
 

@@ -46,7 +46,7 @@ class _Expansion:
         self.scope = Scope(path, spec.sizes, config)
         self.known: dict[str, str] = {source: source for source in SOURCES}
         self.producer: dict[str, str] = {source: source for source in SOURCES}
-        self.digraph = nx.DiGraph()
+        self.digraph: nx.DiGraph[str] = nx.DiGraph()
 
     def graph(self) -> Graph:
         self._check_expectations()

@@ -66,7 +66,7 @@ class Graph:
     segments: tuple[Segment, ...]
     output: str
     ignore: tuple[str, ...]
-    digraph: nx.DiGraph = field(compare=False)
+    digraph: nx.DiGraph[str] = field(compare=False)
 
     @property
     def nodes(self) -> tuple[Node, ...]:

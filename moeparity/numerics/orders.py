@@ -34,8 +34,8 @@ def tree(order: str, leaves: int) -> Tree:
     level: list[Tree | None] = [*indices, *[None] * (width - leaves)]
     while len(level) > 1:
         half = len(level) // 2
-        pairs = zip(level[:half], level[half:]) if order == "fold_hi" else zip(level[::2], level[1::2])
-        level = [_pair(left, right) for left, right in pairs]
+        low, high = (level[:half], level[half:]) if order == "fold_hi" else (level[::2], level[1::2])
+        level = [_pair(left, right) for left, right in zip(low, high, strict=True)]
     assert level[0] is not None
     return level[0]
 

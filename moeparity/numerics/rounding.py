@@ -43,10 +43,10 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`: operands rounded to `inputs`, torch's own GEMM, result rounded to `output`.
 
-    x [..., K], weight [N, K], bias [N]. Equal 16-bit `inputs` and `output` call torch's 16-bit kernel (fp32 accumulation
-    in the kernel's own order, one rounding; a bias is added inside the kernel). Otherwise the GEMM is torch's fp32
-    kernel on the upcast operands: products of 16-bit operands are exact in fp32, the order is that kernel's own, and
-    the result is rounded once to `output`.
+    x [..., K], weight [N, K], bias [N]. Equal 16-bit `inputs` and `output` call torch's 16-bit kernel (fp32
+    accumulation in the kernel's own order, one rounding; a bias is added inside the kernel). Otherwise the GEMM is
+    torch's fp32 kernel on the upcast operands: products of two 16-bit operands are exact in fp32, the order is that
+    kernel's own, and the result is rounded once to `output`.
     """
     x, weight = rounded(x, inputs), rounded(weight, inputs)
     if inputs == output:

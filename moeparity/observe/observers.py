@@ -41,6 +41,7 @@ class Divergence:
         self.records: dict[str, NodeRecord] = {}
 
     def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         inputs = zip(view.input_ids(self.reference), view.input_ids(self.candidate), strict=True)
         outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
@@ -78,6 +79,7 @@ class Changes:
         self.nodes: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
 
     def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
         for (a, b), nodes in self.nodes.items():
             if view.output_ids(a) != view.output_ids(b):
                 nodes.add(view.node.name)
@@ -93,6 +95,7 @@ class Routes:
     _any_layer: dict[tuple[str, tuple[int, int]], torch.Tensor] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
         if view.node.op.name != "router":
             return
         assert view.node.layer is not None
@@ -130,6 +133,7 @@ class Logits:
         self.parts: dict[str, list[SequenceSums]] = {other: [] for other in others}
 
     def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 
+Shapes = Mapping[str, tuple[int, ...]]
 Kind = Literal["rounding", "order", "form", "semantics"]
 Value = str | float
 Condition = Mapping[str, tuple[Value, ...]]
@@ -24,9 +25,9 @@ Condition = Mapping[str, tuple[Value, ...]]
 class Attribute:
     """One numerical choice of an op.
 
-    `values` lists the words allowed; with `number` any finite number is allowed too. `when` names other attributes and the
-    values of theirs under which this one takes effect. `parameter` and `weight` name a parameter that must be
-    truthy, or a weight that must be present, for the attribute to exist on a node at all.
+    `values` lists the words allowed; with `number` any finite number is allowed too. `when` names other attributes
+    and the values of theirs under which this one takes effect. `parameter` names a parameter that must be truthy for
+    the attribute to exist on a node at all.
     """
 
     name: str
@@ -37,7 +38,6 @@ class Attribute:
     number: bool = False
     when: Condition = field(default_factory=dict)
     parameter: str | None = None
-    weight: str | None = None
 
     @property
     def expected(self) -> str:
@@ -78,7 +78,8 @@ class Op:
 
     `outputs` are the named parts of the result; a single `out` is addressed by the node's own name. `outputs_from`
     names a parameter whose keys are the parts instead. `reads` lists inputs that are read only under a condition on
-    the attributes; every other input is always read.
+    the attributes; every other input is always read. `refuses` looks at the weights' shapes and the active values and
+    names an attribute that cannot be computed with them, and why.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Op:
     parameters: tuple[Parameter, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     reads: Mapping[str, Condition] = field(default_factory=dict)
+    refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""

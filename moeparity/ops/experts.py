@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from moeparity.numerics.orders import ORDERS
-from moeparity.ops.declaration import Attribute, Op, WeightPort, site
+from moeparity.ops.declaration import Attribute, Op, Shapes, Value, WeightPort, site
+
+_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """torch's grouped GEMM takes rows that are multiples of 16 bytes only; transformers stops there with an error."""
+    if values["implementation"] != "grouped":
+        return None
+    for port, site_name in (("gate", "projections"), ("down", "product")):
+        width, dtype = shapes[port][-1], str(values[site_name])
+        if width * _BYTES[dtype] % 16:
+            reason = (
+                f"torch's grouped GEMM needs rows of a multiple of 16 bytes, and {port} has rows of {width} {dtype}. "
+                "transformers refuses this checkpoint here too; set `loop`."
+            )
+            return "implementation", reason
+    return None
+
 
 EXPERTS = Op(
     name="experts",
@@ -34,6 +54,7 @@ EXPERTS = Op(
         site("product", "silu(gate) * up is rounded to this dtype"),
         site("output", "the down projection's result, one row per token and slot, is rounded to this dtype"),
     ),
+    refuses=_refuses,
     kernel="experts:experts",
     source="transformers 5.17 to 5.23, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward",
 )

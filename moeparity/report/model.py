@@ -65,7 +65,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """A node with equal inputs and unequal output in `sequences` of the sequences, and the choices that differ there."""
+    """A node with equal inputs and unequal output in `sequences` sequences, and the choices that differ there."""
 
     node: str
     op: str
@@ -100,7 +100,7 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGrowth:
-    """The residual stream after a layer: the node that closes it, its carried error, and the largest local error in it."""
+    """The stream after a layer: the node that closes it, its carried error, and the largest local error inside."""
 
     name: str
     node: str

@@ -142,8 +142,9 @@ def _toggles(report: Report) -> RenderableType:
     for toggle in report.toggles:
         table.add_row(*_toggle_row(toggle, report.metrics.kl))
     note = Text(
-        "alone: the reference with this one choice of the candidate; restored: the candidate with this one choice of the "
-        "reference.\nKL(trial || reference) over the vocabulary, nats per token; share and left are of the candidate's KL; "
+        "alone: the reference with this one choice of the candidate; "
+        "restored: the candidate with this one choice of the reference.\n"
+        "KL(trial || reference) over the vocabulary, nats per token; share and left are of the candidate's KL; "
         "flips: token-layers with another expert set.",
         style="dim",
     )

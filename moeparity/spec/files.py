@@ -86,7 +86,7 @@ def _in_file(data: Any, location: Iterable[int | str]) -> list[int | str]:
     """The part of pydantic's location that really is in the file (it also names union branches and missing keys)."""
     keys: list[int | str] = []
     for key in location:
-        if isinstance(data, dict) and key in data or isinstance(data, list) and isinstance(key, int):
+        if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int)):
             keys.append(key)
             data = data[key]
     return keys

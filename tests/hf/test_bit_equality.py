@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import load, reference
-
-from checkpoint_factory import make_fp32, make_small
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
+from tests.checkpoint_factory import make_fp32, make_small
+from tests.hf.reference import load, reference
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 PROFILES = ("hf-eager", "hf-default")
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (4, 128), (2, 300))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn")
 CASES = [(model, profile) for model in MODELS for profile in PROFILES] + [("qwen3_moe_odd", "hf-eager")]
 
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+
+def size(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
 
 
 @lru_cache(maxsize=1)
@@ -40,24 +41,36 @@ def assert_equal(model: Model, profile: str, dtype: str, shape: tuple[int, int])
     assert same_bits(ours["logits"], logits)
 
 
-@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize("shape", SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
-@shapes
+@pytest.mark.parametrize(("name", "profile"), CASES)
 def test_small_models(
     request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
 ) -> None:
     assert_equal(opened(request.getfixturevalue(name)), profile, dtype, shape)
 
 
-@pytest.mark.xdist_group("wide")
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 7), (4, 128)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3", "deepseek_v3_yarn"])
+def test_filling_a_key_value_cache_changes_nothing(
+    request: pytest.FixtureRequest, name: str, profile: str, dtype: str
+) -> None:
+    model = opened(request.getfixturevalue(name))
+    ids = torch.arange(21).view(3, 7)
+    logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
+    assert same_bits(forward(model, ids, profile=profile, dtype=dtype)["logits"], logits)
+
+
+@pytest.mark.xdist_group("wide")
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 7), (4, 128)], ids=size)
+@pytest.mark.parametrize("profile", PROFILES)
 def test_wide_model(wide: Path, profile: str, shape: tuple[int, int]) -> None:
     assert_equal(open_model(wide, device="cpu", residency="stream"), profile, "bf16", shape)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 300)], ids=size)
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("shape", [(1, 1), (2, 300)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
 def test_shipped_checkpoint(profile: str, shape: tuple[int, int]) -> None:
     assert_equal(opened(QUICKSTART), profile, "bf16", shape)
 

@@ -1,6 +1,6 @@
 """Kernels of `experts` and `combine`.
 
-The weights are the two stacks transformers holds in memory: `gate_up` [E, 2I, H], gate rows first, and `down` [E, H, I].
+The weights are the two stacks transformers holds in memory: `gate_up` [E, 2I, H], gate rows first; `down` [E, H, I].
 """
 
 from __future__ import annotations
@@ -116,4 +116,4 @@ def _native_sum(weighted: torch.Tensor, output: torch.dtype) -> torch.Tensor:
     if weighted.dtype != output:
         weighted = wide(weighted)
     flat = weighted.flatten(0, 1).sum(dim=1)
-    return rounded(flat, output).unflatten(0, weighted.shape[:2])
+    return rounded(flat, output).view(*weighted.shape[:2], -1)

@@ -15,7 +15,7 @@ def linear(
 ) -> torch.Tensor:
     """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads]."""
     out = rounding.linear(x, w["weight"], w.get("bias"), inputs=at["inputs"], output=at["output"])
-    return out if p["heads"] is None else out.unflatten(-1, (p["heads"], -1))
+    return out if p["heads"] is None else out.view(*out.shape[:-1], p["heads"], -1)
 
 
 def gate(
@@ -23,7 +23,7 @@ def gate(
 ) -> torch.Tensor:
     """x [B, T, K] -> router logits [B, T, E]; the GEMM sees [B * T, K]."""
     flat = x.reshape(-1, x.shape[-1])
-    return rounding.linear(flat, w["weight"], None, inputs=at["inputs"], output=at["output"]).unflatten(0, x.shape[:-1])
+    return rounding.linear(flat, w["weight"], None, inputs=at["inputs"], output=at["output"]).view(*x.shape[:-1], -1)
 
 
 def lm_head(

@@ -27,12 +27,12 @@ def router(
         total = weights.sum(dim=-1, keepdim=True) + at["renormalize_eps"]
         weights = weights * (1.0 / total) if at["renormalize"] == "reciprocal" else weights / total
     weights = rounded(weights * p["scale"], at["weights"])
-    return ids.unflatten(0, logits.shape[:-1]), weights.unflatten(0, logits.shape[:-1])
+    return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
 
 
 def _keep_best_groups(choice: torch.Tensor, groups: int, top_groups: int) -> torch.Tensor:
     """choice [N, E] with -inf outside the `top_groups` groups whose two best scores add up to most."""
-    by_group = choice.unflatten(-1, (groups, -1))
+    by_group = choice.view(len(choice), groups, -1)
     group_scores = by_group.topk(2, dim=-1)[0].sum(dim=-1)
     kept = torch.topk(group_scores, k=top_groups, dim=-1, sorted=False)[1]
     mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, value=True)

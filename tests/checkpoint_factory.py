@@ -10,15 +10,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -28,6 +20,7 @@ _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
 # Expert width 40: no multiple of 32, yet rows of whole 16 bytes, which torch's grouped GEMM asks for.
 _QWEN3_MOE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
     "hidden_size": 64,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -41,6 +34,7 @@ _QWEN3_MOE: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 _DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3",
     "hidden_size": 64,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -62,57 +56,63 @@ _DEEPSEEK_V3: dict[str, Any] = {
 }
 
 
-def _qwen3_moe() -> PreTrainedModel:
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**_QWEN3_MOE))
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 40,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "original_max_position_embeddings": 128,
+}
 
-
-def _qwen3_moe_mha() -> PreTrainedModel:
-    """As many key/value heads as heads, biases, every second layer dense, raw top-k weights, tied embeddings."""
-    own = {"num_key_value_heads": 4, "attention_bias": True, "decoder_sparse_step": 2, "norm_topk_prob": False}
-    return Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(**{**_QWEN3_MOE, **own, "num_hidden_layers": 4, "tie_word_embeddings": True})
-    )
-
-
-def _qwen3_moe_odd() -> PreTrainedModel:
-    """Expert width 37: torch's grouped GEMM, and so transformers' default, refuses it."""
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**{**_QWEN3_MOE, "moe_intermediate_size": 37}))
-
-
-def _qwen3() -> PreTrainedModel:
-    """Dense, tied, hidden 72 and vocabulary 301: tensors whose sizes are no multiple of 64 bytes."""
-    sizes = {"hidden_size": 72, "intermediate_size": 100, "num_hidden_layers": 3, "vocab_size": 301}
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
-    return Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=True))
-
-
-def _deepseek_v3() -> PreTrainedModel:
-    """Low-rank queries, expert groups, two shared experts, first layer dense."""
-    return DeepseekV3ForCausalLM(DeepseekV3Config(**_DEEPSEEK_V3))
-
-
-def _deepseek_v3_yarn() -> PreTrainedModel:
-    """Full-rank queries, one expert group, biases, yarn with both mscales."""
-    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "beta_fast": 32, "beta_slow": 1}
-    rope |= {"mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 128}
-    own = {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "attention_bias": True, "max_position_embeddings": 4096}
-    return DeepseekV3ForCausalLM(DeepseekV3Config(**{**_DEEPSEEK_V3, **own, "rope_parameters": rope}))
-
-
-SMALL: dict[str, Callable[[], PreTrainedModel]] = {
-    "qwen3_moe": _qwen3_moe,
-    "qwen3_moe_mha": _qwen3_moe_mha,
-    "qwen3_moe_odd": _qwen3_moe_odd,
-    "qwen3": _qwen3,
-    "deepseek_v3": _deepseek_v3,
-    "deepseek_v3_yarn": _deepseek_v3_yarn,
+SMALL: dict[str, dict[str, Any]] = {
+    "qwen3_moe": _QWEN3_MOE,
+    # As many key/value heads as heads, biases, every second layer dense, raw top-k weights, tied embeddings.
+    "qwen3_moe_mha": {
+        **_QWEN3_MOE,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "attention_bias": True,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": False,
+        "tie_word_embeddings": True,
+    },
+    # Expert width 37: torch's grouped GEMM, and so transformers' default, refuses it.
+    "qwen3_moe_odd": {**_QWEN3_MOE, "moe_intermediate_size": 37},
+    # Dense, with tensors whose sizes are no multiple of 64 bytes.
+    "qwen3": {
+        "model_type": "qwen3",
+        "hidden_size": 72,
+        "intermediate_size": 100,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 301,
+        "tie_word_embeddings": True,
+    },
+    # Low-rank queries, expert groups, two shared experts, first layer dense.
+    "deepseek_v3": _DEEPSEEK_V3,
+    # Full-rank queries, one expert group, biases, yarn with both mscales.
+    "deepseek_v3_yarn": {
+        **_DEEPSEEK_V3,
+        "q_lora_rank": None,
+        "n_group": 1,
+        "topk_group": 1,
+        "attention_bias": True,
+        "max_position_embeddings": 4096,
+        "rope_parameters": _YARN,
+    },
 }
 
 
 def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
     """A bf16 checkpoint saved by transformers itself; the same name gives the same weights."""
     torch.manual_seed(0)
-    model = SMALL[name]().to(torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SMALL[name]))  # type: ignore[no-untyped-call]
+    model.to(torch.bfloat16)
     named = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
     with torch.no_grad():
         for key, tensor in named.items():

@@ -13,7 +13,7 @@ import torch
 # So that tests can share helper modules, whichever way pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoint_factory import make_small, make_wide  # noqa: E402
+from tests.checkpoint_factory import make_small, make_wide
 
 torch.set_num_threads(1)
 

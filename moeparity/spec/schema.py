@@ -6,9 +6,18 @@ first that resolves counts. It is checked where it is resolved, in `moeparity.gr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from moeparity.spec import yaml
 
@@ -17,20 +26,43 @@ Setting = str | int | float
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
+def _with_lines(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """What pydantic makes of a mapping, with the lines of its keys kept."""
+    checked = handler(data)
+    if not isinstance(data, yaml.Mapping):
+        return checked
+    kept = yaml.Mapping(checked)
+    kept.line, kept.key_lines = data.line, data.key_lines
+    return kept
+
+
+Settings = Annotated[dict[str, Setting], WrapValidator(_with_lines)]
+"""Values by attribute or address; a `yaml.Mapping` where it was read from a file, so that each key has its line."""
+
+
 class Model(BaseModel):
-    """Base of all: knows the line its mapping starts on (0 when it was not read from a file)."""
+    """Base of all: knows the lines its mapping and the keys in it start on (0 when it was not read from a file)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
-    line: Annotated[int, Field(exclude=True)] = 0
+    _line: int = PrivateAttr(0)
+    _key_lines: dict[str, int] = PrivateAttr(default_factory=dict)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _keep_line(cls, data: Any) -> Any:
+    def _keep_lines(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        model = handler(data)
         if isinstance(data, yaml.Mapping):
-            if "line" in data:
-                raise ValueError("unknown key 'line'")
-            return {**data, "line": data.line}
-        return data
+            model._line, model._key_lines = data.line, data.key_lines
+        return model
+
+    @property
+    def line(self) -> int:
+        """The line its mapping starts on."""
+        return self._line
+
+    def line_of(self, key: str) -> int:
+        """The line of one of its keys."""
+        return self._key_lines.get(key, self._line)
 
 
 class Tied(Model):
@@ -114,14 +146,17 @@ class Rule(Model):
     op: str | None = None
     nodes: str | None = None
     model_type: list[str] | None = None
-    set: dict[str, Setting]
+    set: Settings
     evidence: Evidence | None = None
     flag: str | None = None
 
     @model_validator(mode="after")
     def _one_selector(self) -> Rule:
         if (self.op is None) == (self.nodes is None):
-            raise ValueError("a rule selects by exactly one of `op` and `nodes`")
+            raise ValueError(
+                "a rule selects by exactly one of `op` (all nodes of that op) and `nodes` (a selector); "
+                + ("this one has neither" if self.op is None else "this one has both")
+            )
         return self
 
 
@@ -140,7 +175,7 @@ class Variant(Model):
     profile: str
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     dtype: Literal["bf16", "fp16", "fp32"] | None = None
-    set: dict[str, Setting] = {}
+    set: Settings = {}
 
 
 class Tokens(Model):
@@ -154,7 +189,7 @@ class Gate(Model):
     """The bound that decides parity."""
 
     metric: Literal["k3"]
-    below: Annotated[float, Field(gt=0)]
+    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     reduce: Literal["token", "sequence"] = "token"
 
 

@@ -17,6 +17,9 @@ from moeparity.errors import SpecError, Where
 MAX_BYTES = 1_000_000
 MAX_NODES = 50_000
 """Nodes a document may hold with every alias expanded; the largest graph shipped has about 1,000."""
+MAX_DEPTH = 50
+"""Levels of nesting; the deepest graph shipped has 8."""
+MAX_INT = 2**63
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _OCTAL_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -40,6 +43,30 @@ class Mapping(dict[str, Any]):
 
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
+    text = _text(path)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        where = Where(path, text.count("\n", 0, error.position) + 1)
+        raise SpecError(f"{where}: character U+{ord(error.character):04X} may not stand in YAML. Remove it.") from None
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(_syntax_message(path, text.splitlines(), error)) from None
+    except RecursionError:
+        raise SpecError(f"{Where(path)}: nested too deeply; at most {MAX_DEPTH} levels are read.") from None
+    except (ValueError, OverflowError):
+        # PyYAML's own way to trip over a number in an escape like "\UFFFFFFFF" or in a %YAML directive.
+        raise SpecError(f"{Where(path)}: not YAML: an escape or a directive holds an impossible number.") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise SpecError(
+            f"{Where(path, 1)}: no `key: value` pairs at the top of the file; expected `kind: graph`, `kind: profile` "
+            "or `kind: recipe`, and what belongs to it."
+        )
+    data = _Builder(path).build(root)
+    assert isinstance(data, Mapping)
+    return data
+
+
+def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -47,16 +74,10 @@ def load(path: Path) -> Mapping:
     if len(raw) > MAX_BYTES:
         raise SpecError(f"{Where(path)}: {len(raw)} bytes, at most {MAX_BYTES} are read. Is this the right file?")
     try:
-        root = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{Where(path)}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from None
-    except yaml.YAMLError as error:
-        raise SpecError(_syntax_message(path, error)) from None
-    if not isinstance(root, yaml.MappingNode):
-        raise SpecError(f"{Where(path, 1)}: the file holds no mapping; expected `kind: graph|profile|recipe` and more.")
-    data = _Builder(path).build(root)
-    assert isinstance(data, Mapping)
-    return data
+        where = Where(path, raw.count(b"\n", 0, error.start) + 1)
+        raise SpecError(f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8.") from None
 
 
 class _Builder:
@@ -66,25 +87,35 @@ class _Builder:
         self.path = path
         self.nodes = 0
 
-    def build(self, node: yaml.Node) -> Any:
+    def build(self, node: yaml.Node, depth: int = 1) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise SpecError(
-                f"{self._where(node)}: more than {MAX_NODES} values with all aliases expanded. Write it without `*`."
+                f"{self._where(node)}: more than {MAX_NODES} values once every alias (`*name`) is replaced by what it "
+                "stands for. Write the file without aliases."
             )
+        if depth > MAX_DEPTH:
+            raise SpecError(
+                f"{self._where(node)}: nested deeper than {MAX_DEPTH} levels. Does an alias stand inside its own anchor?"
+            )
+        if node.tag not in _PLAIN_TAGS:
+            raise SpecError(f"{self._where(node)}: tag {_shown_tag(node.tag)} is not read. Remove it.")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode):
-            return [self.build(item) for item in node.value]
-        return self._mapping(node)
+            return [self.build(item, depth + 1) for item in node.value]
+        return self._mapping(node, depth)
 
-    def _mapping(self, node: yaml.Node) -> Mapping:
+    def _mapping(self, node: yaml.Node, depth: int) -> Mapping:
         result = Mapping()
         result.line, result.key_lines = node.start_mark.line + 1, {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
-                raise SpecError(f"{self._where(key_node)}: a key must be a word. Quote it if it starts with `[`.")
+                raise SpecError(
+                    f"{self._where(key_node)}: a key is a list or a mapping; expected a word. "
+                    'Quote selectors that hold brackets: "layers[*].moe".'
+                )
             if key == "<<":
                 raise SpecError(
                     f"{self._where(key_node)}: merge keys (`<<`) are not part of YAML 1.2. Write the keys out."
@@ -95,44 +126,66 @@ class _Builder:
                     "Keep one."
                 )
             result.key_lines[key] = key_node.start_mark.line + 1
-            result[key] = self.build(value_node)
+            self._refuse_unprintable(key_node)
+            result[key] = self.build(value_node, depth + 1)
         return result
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        text = node.value
-        if node.tag not in _PLAIN_TAGS:
-            raise SpecError(f"{self._where(node)}: tag {node.tag!r} is not read. Remove it.")
+        text: str = node.value
+        self._refuse_unprintable(node)
         if node.style is not None:
             return text
         if text in _WORDS:
             return _WORDS[text]
-        if _INT.fullmatch(text):
-            return int(text)
-        if _OCTAL_HEX.fullmatch(text):
-            return int(text, 0)
+        if _INT.fullmatch(text) or _OCTAL_HEX.fullmatch(text):
+            return self._integer(node)
         return float(text) if _FLOAT.fullmatch(text) else text
+
+    def _integer(self, node: yaml.ScalarNode) -> int:
+        text: str = node.value
+        # 30 characters hold every 64-bit number, and Python refuses to read numbers of thousands of digits.
+        value = int(text, 0 if _OCTAL_HEX.fullmatch(text) else 10) if len(text) <= 30 else MAX_INT
+        if abs(value) >= MAX_INT:
+            raise SpecError(f"{self._where(node)}: {text[:30]} is too large a number; at most 64 bits are read.")
+        return value
+
+    def _refuse_unprintable(self, node: yaml.ScalarNode) -> None:
+        """Escapes can write what no path and no terminal takes: control characters, halves of surrogate pairs."""
+        bad = _UNPRINTABLE.search(node.value)
+        if bad:
+            raise SpecError(f"{self._where(node)}: a text holds the character U+{ord(bad[0]):04X}. Remove it.")
 
     def _where(self, node: yaml.Node) -> Where:
         return Where(self.path, node.start_mark.line + 1)
 
 
 _PLAIN_TAGS = frozenset(
-    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map")
 )
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_SELECTOR = re.compile(r"[\w.*]+\[[^\]]*\][^\s,}]*")
+_ALIAS = re.compile(r"\*[^\s,}\]]*")
 
 
-def _syntax_message(path: Path, error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = Where(path, mark.line + 1 if mark else None)
-    problem = getattr(error, "problem", None) or str(error)
-    line = _line(path, mark.line) if mark else ""
-    if re.search(r"(:\s+|-\s+|^\s*)\*\S*", line) or "alias" in problem:
-        return f'{where}: `*` starts an alias in YAML: {line.strip()!r}. Quote selectors: "layers[*].moe".'
-    if re.search(r"(^|[\s{,])[\w.]+\[[^\]]*\]?[^:]*:", line) or re.search(r":\s*[\[{]", line):
-        return f'{where}: {problem}: {line.strip()!r}. Quote selectors that hold brackets: "layers[*].moe".'
-    return f"{where}: not YAML: {problem}: {line.strip()!r}."
+def _shown_tag(tag: str) -> str:
+    """`!!python/object` for `tag:yaml.org,2002:python/object`: as it stands in the file."""
+    return tag.replace("tag:yaml.org,2002:", "!!")
 
 
-def _line(path: Path, index: int) -> str:
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    return lines[index] if index < len(lines) else ""
+def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{Where(path)}: not YAML: {error.problem}."
+    where = Where(path, mark.line + 1)
+    line = lines[mark.line].strip() if mark.line < len(lines) else ""
+    if selector := _SELECTOR.search(line):
+        return f'{where}: a selector with brackets must be quoted: {line!r}. Write "{selector[0].rstrip(":")}".'
+    if "alias" in f"{error.context} {error.problem}":
+        given = _ALIAS.search(line)
+        example = given[0].rstrip(":") if given else "*.norm"
+        return f'{where}: `*` starts an alias in YAML: {line!r}. Quote selectors: "{example}".'
+    since = error.context_mark
+    opened = f" (in what began on line {since.line + 1})" if since and since.line != mark.line else ""
+    shown = f": {line!r}" if line else ""
+    return f"{where}: not YAML: {error.problem}{opened}{shown}."

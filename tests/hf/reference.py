@@ -19,18 +19,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 Routes = list[tuple[Tensor, Tensor]]
 """Per MoE layer: expert ids and routing weights, both [tokens, top_k], in slot order."""
 
+Truth = tuple[Tensor, Routes]
+"""Logits [B, T, V] and the routes."""
+
 
 @lru_cache(maxsize=1)
 def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
     """The checkpoint as transformers loads it; the last one is kept."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
-    assert isinstance(model, PreTrainedModel)
-    return model.eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
+    return model.eval()  # type: ignore[no-untyped-call, no-any-return]
 
 
-def reference(
-    folder: Path, profile: str, dtype: torch.dtype, ids: Tensor, *, use_cache: bool = False
-) -> tuple[Tensor, Routes]:
+def reference(folder: Path, profile: str, dtype: torch.dtype, ids: Tensor, *, use_cache: bool = False) -> Truth:
     """Logits [B, T, V] and routes of transformers' own forward over ids [B, T].
 
     Without a key/value cache, as trainers score tokens: filling one copies keys and values into another layout, and

@@ -1,0 +1,122 @@
+"""One variant's forward pass against transformers' own, on a model as wide as Qwen3-30B-A3B.
+
+    python -m benchmarks.forward [--threads 2] [--repetitions 9]
+
+Needs 10 GB of memory and 2.5 GB of disk. Loading is timed apart; both sides then hold their weights in memory. Exits
+with 1 where ours takes more than 1.1 times as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import transformers
+
+from moeparity.model import Model, forward, open_model
+from moeparity.numerics.bits import same_bits
+from tests.checkpoint_factory import WIDE_VOCAB, make_wide
+from tests.hf.reference import ARGUMENTS, load
+
+SEQUENCES, TOKENS = 4, 128
+BOUND = 1.1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Seconds of one profile: loading, then the median forward, on both sides."""
+
+    profile: str
+    load_ours: float
+    load_theirs: float
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over theirs."""
+        return self.ours / self.theirs
+
+
+def main() -> int:
+    """Print the table; 1 when a ratio is above the bound."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=9)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = make_wide(Path(folder))
+        rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
+    print(f"{SEQUENCES}x{TOKENS} tokens, bf16, {arguments.threads} threads, median of {arguments.repetitions}")
+    print(
+        f"{processor()}, torch {torch.__version__}, transformers {transformers.__version__}, {datetime.now(UTC):%Y-%m-%d}"
+    )
+    print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
+    for row in rows:
+        times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"
+        print(f"{row.profile:<12}{times}{row.ratio:>8.3f}")
+    return int(any(row.ratio > BOUND for row in rows))
+
+
+def measure(checkpoint: Path, profile: str, repetitions: int) -> Row:
+    """Both sides on the same tokens, in alternating order, after one pass that must give the same bits."""
+    ids = torch.randint(0, WIDE_VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
+    load.cache_clear()
+    theirs, load_theirs = timed(partial(load, checkpoint, profile, torch.bfloat16))
+    ours, load_ours = timed(partial(opened, checkpoint))
+
+    def run_ours() -> torch.Tensor:
+        return forward(ours, ids, profile=profile)["logits"]
+
+    def run_theirs() -> torch.Tensor:
+        with torch.inference_mode():
+            logits: torch.Tensor = theirs(ids, use_cache=False).logits
+        return logits
+
+    if not same_bits(run_ours(), run_theirs()):
+        raise SystemExit(f"{profile}: the two sides give different bits; their times say nothing.")
+    sides: dict[Callable[[], torch.Tensor], list[float]] = {run_ours: [], run_theirs: []}
+    for repetition in range(repetitions):
+        for side in list(sides)[:: 1 if repetition % 2 else -1]:
+            sides[side].append(timed(side)[1])
+    medians = [statistics.median(times) for times in sides.values()]
+    return Row(profile=profile, load_ours=load_ours, load_theirs=load_theirs, ours=medians[0], theirs=medians[1])
+
+
+def opened(checkpoint: Path) -> Model:
+    """Our model, checked, with all its weights in memory."""
+    model = open_model(checkpoint, device="cpu", residency="resident")
+    for segment in model.graph.segments:
+        model.weights.load(segment, (model.dtype,))
+    return model
+
+
+def timed(function: Callable[[], T]) -> tuple[T, float]:
+    """A call's result and its seconds."""
+    start = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - start
+
+
+def processor() -> str:
+    """The CPU's name, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

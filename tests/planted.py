@@ -1,0 +1,199 @@
+"""Recipes with one planted value: a node's attribute on the candidate's side, everything else the same on both."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from moeparity import observation
+from moeparity.attribution.toggles import REFERENCE
+from moeparity.engine.lockstep import Counts, Observer, Walker, run
+from moeparity.graph.bind import BoundGraph, attributes_of, bind
+from moeparity.graph.graph import Node
+from moeparity.graph.profile import load_profile
+from moeparity.errors import Where
+from moeparity.model import Model
+from moeparity.numerics.dtypes import MODEL
+from moeparity.observation import Observed, restored
+from moeparity.observe.observers import Changes
+from moeparity.ops.declaration import Attribute, Op, Value
+from moeparity.ops.registry import OPS
+from moeparity.plan import Plan, prepare
+from moeparity.report.model import Report
+from moeparity.summary import summarise
+from moeparity.weights.store import WeightStore
+from safetensors.torch import save_file
+
+PROFILE = "hf-eager"
+SEQUENCES, TOKENS = 4, 48
+
+MODEL_OF = {
+    "mla": "deepseek_v3",
+    "swiglu": "deepseek_v3",
+    # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
+    "experts:gate_up": "qwen3_moe_odd",
+}
+"""Op or attribute -> fixture, where it is not qwen3_moe."""
+
+SHORT = {"experts:gate_up": (8, 4)}
+"""Attribute -> sequences and tokens, one sequence at a time, where it matters for few rows only."""
+
+NUMBERS: dict[str, float] = {"rms_norm:eps": 1e-3, "router:renormalize_eps": 1e-2}
+"""What is planted where any number is allowed."""
+
+BACKGROUND: dict[str, dict[str, Value]] = {
+    # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
+    "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
+    "router:renormalize": {"weights": "fp32"},
+    # In bf16 torch has no sum of its own, and `native` is `sequential`.
+    "combine:order=native": {"accumulate": "fp32"},
+    "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
+    "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
+}
+"""Values both sides have on the node, beyond those the attribute's `when` asks for."""
+
+REFERENCE_VALUE: dict[str, Value] = {"combine:order=native": "reverse"}
+"""What the reference has where the profile's value will not do."""
+
+FED_FP32 = ("linear:inputs", "gate:inputs", "lm_head:inputs")
+"""Attributes that round what comes in: both sides give their node fp32, since bf16 fits into every other dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One value of one attribute, to be planted."""
+
+    op: Op
+    attribute: Attribute
+    value: Value
+
+    @property
+    def label(self) -> str:
+        return f"{self.place}={self.value}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.op.name}:{self.attribute.name}"
+
+    @property
+    def model(self) -> str:
+        return MODEL_OF.get(self.place, MODEL_OF.get(self.op.name, "qwen3_moe"))
+
+
+def all_values() -> list[Planted]:
+    """Every value of every attribute of every op."""
+    return [
+        Planted(op=op, attribute=attribute, value=value)
+        for op in OPS.values()
+        for attribute in op.attributes
+        for value in values_of(op, attribute)
+    ]
+
+
+def values_of(op: Op, attribute: Attribute) -> list[Value]:
+    """The words allowed, and the listed number where any number is."""
+    return [*attribute.values, *([NUMBERS[f"{op.name}:{attribute.name}"]] if attribute.number else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The node a value was planted on, what each side has there, and what both set."""
+
+    node: str
+    reference: Value
+    candidate: Value
+    sets: tuple[dict[str, Value], dict[str, Value]]
+
+
+def plant(planted: Planted, model: Model) -> Sides:
+    """Which node, by a seeded draw, and what each side sets there."""
+    base = bind(model.graph, load_profile(PROFILE, Where(Path(__file__))), model.dtype)
+    node = random.Random(planted.label).choice(_nodes(planted, model))  # noqa: S311
+    asked: dict[str, Value] = {name: allowed[0] for name, allowed in planted.attribute.when.items()}
+    asked |= BACKGROUND.get(planted.label, BACKGROUND.get(planted.place, {}))
+    both = {f"{node.name}:{name}": value for name, value in asked.items()}
+    both |= {f"{node.inputs[0]}:output": "fp32"} if planted.place in FED_FP32 else {}
+    address = f"{node.name}:{planted.attribute.name}"
+    reference = REFERENCE_VALUE.get(planted.label, _other(planted, base, node))
+    own = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}
+    return Sides(
+        node=node.name,
+        reference=reference,
+        candidate=planted.value,
+        sets=({**both, **own}, {**both, address: planted.value}),
+    )
+
+
+def _nodes(planted: Planted, model: Model) -> list[Node]:
+    return [n for n in model.graph.nodes if n.op is planted.op and planted.attribute in attributes_of(n)]
+
+
+def _other(planted: Planted, base: BoundGraph, node: Node) -> Value:
+    """The profile's value where it is another one, else a value that is."""
+    usual = base.settings[node.name, planted.attribute.name].value
+    for value in (usual, *reversed(values_of(planted.op, planted.attribute))):
+        if base.resolved(value) != base.resolved(planted.value):
+            return value
+    raise AssertionError(f"{planted.place} has one value only; list a number")
+
+
+def write_recipe(
+    folder: Path,
+    checkpoint: Path,
+    tokens: Mapping[str, torch.Tensor],
+    reference: Mapping[str, object],
+    candidate: Mapping[str, object],
+    *,
+    sampled_from: str = "candidate",
+    below: float = 1e-4,
+    reduce: str = "token",
+) -> Path:
+    """A recipe with its token file; JSON is YAML."""
+    save_file(dict(tokens), folder / "tokens.safetensors")
+    recipe = {
+        "kind": "recipe",
+        "checkpoint": str(checkpoint),
+        "tokens": {"file": "tokens.safetensors", "sampled_from": sampled_from},
+        "reference": {"profile": PROFILE, **reference},
+        "candidate": {"profile": PROFILE, **candidate},
+        "gate": {"metric": "k3", "below": below, "reduce": reduce},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(recipe, indent=1), "utf-8")
+    return path
+
+
+def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: int = 512, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, vocab, (sequences, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(slots=True)
+class Bisection:
+    """A bisection with what its report leaves out: the nodes at which each restored trial differs from the reference."""
+
+    plan: Plan
+    observed: Observed
+    report: Report
+    left: dict[str, set[str]] = field(default_factory=dict)
+
+
+def bisected(path: Path, patch: pytest.MonkeyPatch) -> Bisection:
+    """The steps of `moeparity.bisect`, with one more observer in the same pass."""
+    plan = prepare(path, device="cpu")
+    changes = Changes([(restored(toggle), REFERENCE) for toggle in plan.toggles])
+
+    def watched(
+        walkers: list[Walker], weights: WeightStore, tokens: torch.Tensor, observers: list[Observer]
+    ) -> Counts:
+        return run(walkers, weights, tokens, [*observers, changes])
+
+    with patch.context() as patched:
+        patched.setattr(observation, "run", watched)
+        observed = observation.observe(plan)
+    left = {name: nodes for (name, _), nodes in changes.nodes.items()}
+    return Bisection(plan=plan, observed=observed, report=summarise(plan, observed), left=left)

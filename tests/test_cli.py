@@ -1,0 +1,105 @@
+"""The commands as a user runs them: in a subprocess, on the shipped checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from moeparity.model import forward
+from moeparity.numerics.bits import same_bits
+
+ROOT = Path(__file__).parents[1]
+CHECKPOINT = ROOT / "checkpoints" / "quickstart"
+
+
+def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "moeparity.cli", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.safetensors"
+    save_file({"input_ids": torch.randint(0, 256, (3, 11), generator=torch.Generator().manual_seed(1))}, path)
+    return path
+
+
+def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    options = ["--profile", "hf-default", "--micro-batch", "2", "--save", "layers[1].moe.combine", "--device", "cpu"]
+    done = run("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
+    assert done.returncode == 0, done.stderr
+    written = load_file(out)
+    ids = load_file(tokens)["input_ids"]
+    expected = forward(
+        CHECKPOINT, ids, profile="hf-default", micro_batch=2, save=["layers[1].moe.combine"], device="cpu"
+    )
+    assert written.keys() == expected.keys()
+    assert {f"layers.{i}.router.{part}" for i in range(4) for part in ("ids", "weights")} < written.keys()
+    assert written["logits"].shape == (3, 11, 256)
+    assert written["layers.0.router.ids"].shape == (33, 6)
+    assert written["layers.1.moe.combine"].shape == (3, 11, 96)
+    assert all(same_bits(written[key], expected[key]) for key in expected)
+
+
+def test_forward_in_another_dtype(tokens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    done = run("forward", CHECKPOINT, "--tokens", tokens, "--out", out, "--dtype", "fp32", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert load_file(out)["logits"].dtype == torch.float32
+
+
+def test_bisect_prints_and_writes_the_same(tokens: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"kind: recipe\ncheckpoint: {CHECKPOINT}\n"
+        f"tokens: {{file: {tokens}, sampled_from: candidate}}\n"
+        "reference: {profile: hf-eager}\ncandidate: {profile: hf-default}\n"
+        "gate: {metric: k3, below: 1e-4}\n"
+    )
+    done = run("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert done.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
+    assert report["schema"] == "moeparity.report/1"
+    assert report["verdict"]["status"].upper() in done.stdout
+    assert report["roots"][0]["node"] in done.stdout
+    assert all(toggle["name"] in done.stdout for toggle in report["toggles"])
+
+
+def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"kind: recipe\ncheckpoint: {CHECKPOINT}\n"
+        f"tokens: {{file: {tokens}, sampled_from: candidate}}\n"
+        "reference: {profile: hf-eager}\ncandidate: {profile: hf-eager}\n"
+        "gate: {metric: k3, below: 1e-4}\n"
+    )
+    done = run("bisect", recipe, "--device", "cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nowhere: every node has equal bits on both sides" in done.stdout
+
+
+def test_show_prints_values_origins_and_toggles() -> None:
+    done = run("show", "recipes/quickstart.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "graphs/profiles/hf-default.yaml:" in done.stdout
+    assert "op combine:accumulate" in done.stdout
+    checkpoint = run("show", "checkpoints/quickstart", "--profile", "hf-default")
+    assert checkpoint.returncode == 0, checkpoint.stderr
+    assert "sdpa" in checkpoint.stdout
+    assert "toggles" not in checkpoint.stdout
+
+
+def test_ops_lists_every_op_and_one_in_full() -> None:
+    everything, one = run("ops"), run("ops", "combine")
+    assert everything.returncode == one.returncode == 0
+    assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
+    assert "read when leaves is expert" in one.stdout

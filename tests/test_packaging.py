@@ -1,0 +1,66 @@
+"""The package list is written by hand, so that the top-level folders can be mapped: it must name every folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAPPED = {"cli": "moeparity.cli", "graphs": "moeparity.graphs", "recipes": "moeparity.recipes"}
+
+
+def listed() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return set(project["tool"]["setuptools"]["packages"])
+
+
+def test_every_folder_with_code_is_packaged() -> None:
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "moeparity").rglob("__init__.py")}
+    found |= {name for folder, name in MAPPED.items() if (ROOT / folder / "__init__.py").exists()}
+    assert found == listed()
+
+
+def test_shipped_data_is_found_from_anywhere(tmp_path: Path) -> None:
+    code = "from moeparity.spec.files import shipped; print(*shipped('models'), *shipped('profiles'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {"qwen3", "qwen3_moe", "deepseek_v3", "hf-eager", "hf-default"} <= set(done.stdout.split())
+
+
+def test_cli_folder_is_not_importable_as_cli() -> None:
+    done = subprocess.run([sys.executable, "-c", "import cli"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "import this package as moeparity.cli" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["--help"], ["bisect", "--help"], ["ops"], ["ops", "combine"]])
+def test_commands_that_compute_nothing_do_not_import_torch(command: list[str]) -> None:
+    code = (
+        "import sys, moeparity.cli.main as m\n"
+        f"sys.argv = ['moeparity', *{command!r}]\n"
+        "try:\n    m.main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "sys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_show_does_not_import_torch() -> None:
+    code = (
+        "import sys, moeparity.cli.main as m\n"
+        "sys.argv = ['moeparity', 'show', 'recipes/quickstart.yaml']\n"
+        "try:\n    m.main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "sys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "layers[0:4].moe.combine" in done.stdout
+
+
+def test_nothing_in_the_package_imports_transformers() -> None:
+    sources = [*(ROOT / "moeparity").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
+    assert sources
+    assert not [p for p in sources if "import transformers" in p.read_text() or "from transformers" in p.read_text()]

@@ -1,0 +1,123 @@
+"""Every value of every attribute, planted alone on one node, is found: the node, the attribute, both values."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from moeparity import plan
+from moeparity.attribution.toggles import toggles
+from moeparity.model import Model, open_model
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.registry import OPS
+from moeparity.plan import prepare
+from moeparity.report.model import Choice, Report
+from tests.planted import (
+    MODEL_OF,
+    NUMBERS,
+    REFERENCE_VALUE,
+    SEQUENCES,
+    SHORT,
+    TOKENS,
+    Bisection,
+    Planted,
+    Sides,
+    all_values,
+    bisected,
+    plant,
+    random_tokens,
+    write_recipe,
+)
+
+_GROUPED = "torch's grouped GEMM on CPU is one GEMM per expert, the same that `loop` calls, in bf16 and in fp32"
+WITHOUT_EFFECT = {
+    "experts:implementation=loop": _GROUPED,
+    "experts:implementation=grouped": _GROUPED,
+}
+"""Planted values that change no bit here, and why."""
+
+VALUES = {planted.label: planted for planted in all_values()}
+
+
+@lru_cache(maxsize=4)
+def opened(folder: Path, *, device: str) -> Model:
+    return open_model(folder, device=device, residency="resident")
+
+
+@pytest.fixture(autouse=True)
+def _models_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "open_model", opened)
+
+
+def recipe_with(planted: Planted, folder: Path, checkpoint: Path) -> tuple[Path, Sides]:
+    sides = plant(planted, opened(checkpoint, device="cpu"))
+    sequences, tokens = SHORT.get(planted.place, (SEQUENCES, TOKENS))
+    micro_batch = {"micro_batch": 1} if planted.place in SHORT else {}
+    reference, candidate = ({"set": values, **micro_batch} for values in sides.sets)
+    ids = {"input_ids": random_tokens(sequences, tokens)}
+    return write_recipe(folder, checkpoint, ids, reference, candidate), sides
+
+
+@pytest.mark.parametrize("label", VALUES)
+def test_planted_value_is_found(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, label: str
+) -> None:
+    planted = VALUES[label]
+    path, sides = recipe_with(planted, tmp_path, request.getfixturevalue(planted.model))
+    found = bisected(path, monkeypatch)
+    assert [(t.nodes, t.attribute) for t in found.plan.toggles] == [((sides.node,), planted.attribute.name)]
+    if label in WITHOUT_EFFECT:
+        assert_without_effect(found.report)
+    else:
+        assert_found(found, planted, sides)
+
+
+def assert_found(found: Bisection, planted: Planted, sides: Sides) -> None:
+    root, *later = found.report.roots
+    assert (root.node, root.op) == (sides.node, planted.op.name)
+    assert [shown(choice) for choice in root.choices] == [
+        (planted.attribute.name, str(sides.reference), str(sides.candidate))
+    ]
+    assert not later, "one planted node is the only root"
+    (toggle,) = found.report.toggles
+    assert (toggle.reference, toggle.candidate) == (str(sides.reference), str(sides.candidate))
+    assert not toggle.had_no_effect
+    assert toggle.alone.changed_nodes == toggle.restored.changed_nodes > 0
+    assert (toggle.restored.kl, toggle.restored.k3, toggle.restored.flipped_routes) == (0.0, 0.0, 0.0)
+    assert toggle.alone.kl == found.report.metrics.kl
+    assert list(found.left.values()) == [set()], "the restored trial has the reference's bits at every node"
+
+
+def assert_without_effect(report: Report) -> None:
+    assert [toggle.had_no_effect for toggle in report.toggles] == [True]
+    assert report.reading == (f"{report.toggles[0].name} had no effect: no bit changed at any node.",)
+    assert (report.roots, report.verdict.status) == ((), "pass")
+
+
+def shown(choice: Choice) -> tuple[str, str, str]:
+    return choice.attribute, choice.reference, choice.candidate
+
+
+def test_the_tables_name_values_that_exist() -> None:
+    places = {planted.place for planted in VALUES.values()}
+    assert VALUES.keys() >= WITHOUT_EFFECT.keys() | REFERENCE_VALUE.keys()
+    assert places >= SHORT.keys() | NUMBERS.keys()
+    assert places | OPS.keys() >= MODEL_OF.keys()
+
+
+def test_every_number_is_listed() -> None:
+    assert NUMBERS.keys() == {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.number}
+
+
+SITES = [p for p in VALUES.values() if p.attribute.kind == "rounding" and p.value == MODEL]
+
+
+@pytest.mark.parametrize("site", SITES, ids=lambda site: site.place)
+def test_model_is_the_dtype_of_the_variant(request: pytest.FixtureRequest, tmp_path: Path, site: Planted) -> None:
+    """`model` and the variant's own dtype are one value: no toggle."""
+    checkpoint = request.getfixturevalue(site.model)
+    node = plant(site, opened(checkpoint, device="cpu")).node
+    sides = ({"set": {f"{node}:{site.attribute.name}": value}} for value in (MODEL, "bf16"))
+    ready = prepare(write_recipe(tmp_path, checkpoint, {"input_ids": random_tokens()}, *sides), device="cpu")
+    assert toggles(ready.reference, ready.candidate) == []

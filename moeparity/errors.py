@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class MoeparityError(Exception):
@@ -69,3 +70,13 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """Names for an `expected one of ...`, in the order given."""
     return ", ".join(str(name) for name in names)
+
+
+def shown(value: Any) -> str:
+    """A value as a message names it: `'word'`, `4`, `true`, `null`, `a list`, `a mapping`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -25,7 +25,7 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
     """The report of one pass."""
     sums = observed.logits.sums(CANDIDATE)
     metrics = _metrics(sums)
-    effects = [_effect(toggle, plan, observed) for toggle in plan.toggles]
+    effects = [_effect(toggle, observed) for toggle in plan.toggles]
     return report.Report(
         run=_run(plan, observed, sums),
         reference=_variant(plan.recipe.reference.profile, plan.reference),
@@ -91,9 +91,9 @@ def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[report.Choice]:
-    """The choices that differ at a node and alone change its bits; all of them where only several together do."""
+    """The choices that differ at a node and alone make it a root; all of them where only several together do."""
     here = [toggle for toggle in plan.toggles if not toggle.nodes or node.name in toggle.nodes]
-    acting = [toggle for toggle in here if node.name in observed.changes.nodes[alone(toggle), REFERENCE]]
+    acting = [toggle for toggle in here if node.name in observed.changes.roots[alone(toggle), REFERENCE]]
     for toggle in acting or here:
         yield report.Choice(
             attribute=toggle.attribute,
@@ -171,11 +171,14 @@ def _flips(observed: Observed) -> report.RoutingFlips | None:
     )
 
 
-def _effect(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
+def _effect(toggle: Toggle, observed: Observed) -> Effect:
+    with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
+    change = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
     return Effect(
         toggle=toggle,
         alone=_trial(alone(toggle), REFERENCE, observed),
         restored=_trial(restored(toggle), CANDIDATE, observed),
+        change=(change.low, change.high),
     )
 
 
@@ -204,7 +207,10 @@ def _toggle_result(effect: Effect) -> report.ToggleResult:
         nodes=len(toggle.nodes),
         alone=_trial_result(effect.alone),
         restored=_trial_result(effect.restored),
+        restored_change_low=effect.change[0],
+        restored_change_high=effect.change[1],
         had_no_effect=effect.had_no_effect,
+        masked=effect.is_masked,
     )
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
 from moeparity import observation
 from moeparity.attribution.toggles import REFERENCE
 from moeparity.engine.lockstep import Counts, Observer, Walker, run
+from moeparity.errors import Where
 from moeparity.graph.bind import BoundGraph, attributes_of, bind
 from moeparity.graph.graph import Node
 from moeparity.graph.profile import load_profile
-from moeparity.errors import Where
 from moeparity.model import Model
-from moeparity.numerics.dtypes import MODEL
 from moeparity.observation import Observed, restored
 from moeparity.observe.observers import Changes
 from moeparity.ops.declaration import Attribute, Op, Value
@@ -27,7 +28,6 @@ from moeparity.plan import Plan, prepare
 from moeparity.report.model import Report
 from moeparity.summary import summarise
 from moeparity.weights.store import WeightStore
-from safetensors.torch import save_file
 
 PROFILE = "hf-eager"
 SEQUENCES, TOKENS = 4, 48
@@ -51,7 +51,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
     "router:renormalize": {"weights": "fp32"},
     # In bf16 torch has no sum of its own, and `native` is `sequential`.
-    "combine:order=native": {"accumulate": "fp32"},
+    "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
     "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
 }
@@ -174,7 +174,7 @@ def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: in
 
 @dataclass(slots=True)
 class Bisection:
-    """A bisection with what its report leaves out: the nodes at which each restored trial differs from the reference."""
+    """A bisection, with what its report leaves out: the nodes where each restored trial differs from the reference."""
 
     plan: Plan
     observed: Observed
@@ -187,9 +187,7 @@ def bisected(path: Path, patch: pytest.MonkeyPatch) -> Bisection:
     plan = prepare(path, device="cpu")
     changes = Changes([(restored(toggle), REFERENCE) for toggle in plan.toggles])
 
-    def watched(
-        walkers: list[Walker], weights: WeightStore, tokens: torch.Tensor, observers: list[Observer]
-    ) -> Counts:
+    def watched(walkers: list[Walker], weights: WeightStore, tokens: torch.Tensor, observers: list[Observer]) -> Counts:
         return run(walkers, weights, tokens, [*observers, changes])
 
     with patch.context() as patched:

@@ -6,13 +6,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
 from moeparity import plan
 from moeparity.attribution.toggles import toggles
 from moeparity.model import Model, open_model
 from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.declaration import Value
 from moeparity.ops.registry import OPS
 from moeparity.plan import prepare
-from moeparity.report.model import Choice, Report
+from moeparity.report.model import Report
 from tests.planted import (
     MODEL_OF,
     NUMBERS,
@@ -76,12 +78,12 @@ def test_planted_value_is_found(
 def assert_found(found: Bisection, planted: Planted, sides: Sides) -> None:
     root, *later = found.report.roots
     assert (root.node, root.op) == (sides.node, planted.op.name)
-    assert [shown(choice) for choice in root.choices] == [
-        (planted.attribute.name, str(sides.reference), str(sides.candidate))
+    assert [(choice.attribute, choice.reference, choice.candidate) for choice in root.choices] == [
+        (planted.attribute.name, shown(sides.reference), shown(sides.candidate))
     ]
     assert not later, "one planted node is the only root"
     (toggle,) = found.report.toggles
-    assert (toggle.reference, toggle.candidate) == (str(sides.reference), str(sides.candidate))
+    assert (toggle.reference, toggle.candidate) == (shown(sides.reference), shown(sides.candidate))
     assert not toggle.had_no_effect
     assert toggle.alone.changed_nodes == toggle.restored.changed_nodes > 0
     assert (toggle.restored.kl, toggle.restored.k3, toggle.restored.flipped_routes) == (0.0, 0.0, 0.0)
@@ -95,8 +97,9 @@ def assert_without_effect(report: Report) -> None:
     assert (report.roots, report.verdict.status) == ((), "pass")
 
 
-def shown(choice: Choice) -> tuple[str, str, str]:
-    return choice.attribute, choice.reference, choice.candidate
+def shown(value: Value) -> str:
+    """A value as a report prints it, in the fixtures' dtype."""
+    return "model (bf16)" if value == MODEL else str(value)
 
 
 def test_the_tables_name_values_that_exist() -> None:

@@ -28,16 +28,26 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate."""
+    """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
+
+    `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
+    paired difference over sequences.
+    """
 
     toggle: Toggle
     alone: Trial
     restored: Trial
+    change: tuple[float, float]
 
     @property
     def had_no_effect(self) -> bool:
         """True when neither trial changed a bit at any node."""
         return self.alone.changed_nodes == self.restored.changed_nodes == 0
+
+    @property
+    def is_masked(self) -> bool:
+        """True when it acts alone in the reference, and restoring it changes no bit of the candidate."""
+        return self.alone.changed_nodes > 0 and self.restored.changed_nodes == 0
 
 
 def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
@@ -45,7 +55,10 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     without = [e for e in effects if e.had_no_effect]
     sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
     active = [e for e in effects if not e.had_no_effect]
-    if total_kl <= 0 or not active:
+    masked = [e for e in active if e.is_masked]
+    if masked:
+        sentences.append(f"Masked in the candidate: {_names(masked)}. Restoring alone changes no bit there.")
+    if not active or not total_kl > 0:
         return sentences
     if len(active) == 1:
         return [*sentences, f"{active[0].toggle.name} alone makes the whole difference."]
@@ -56,19 +69,19 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
             f"whole divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, "
             "once seeded, grows to the same size: only restoring all toggles gives the reference's bits."
         )
-    decisive = [e for e in active if e.restored.kl < SATURATION * total_kl]
     sentences += [
         f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
-        for e in decisive
+        for e in active
+        if e.change[1] < 0
     ]
-    worse = [e for e in active if e.restored.kl > total_kl]
+    worse = [e for e in active if e.change[0] > 0]
     if worse:
         sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
     return sentences
 
 
 def _is_saturated(effect: Effect, total_kl: float) -> bool:
-    return min(effect.alone.kl, effect.restored.kl) >= SATURATION * total_kl
+    return not effect.is_masked and min(effect.alone.kl, effect.restored.kl) >= SATURATION * total_kl
 
 
 def _names(effects: Sequence[Effect]) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from moeparity.graph.bind import BoundGraph
+from moeparity.graph.bind import BoundGraph, Place
 from moeparity.graph.difference import Difference, differences
-from moeparity.ops.declaration import Kind
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.declaration import Kind, Value
 
 REFERENCE, CANDIDATE = "reference", "candidate"
 
@@ -43,9 +44,11 @@ class Toggle:
 
 def toggles(reference: Side, candidate: Side) -> list[Toggle]:
     """Every difference: attributes grouped by the rule that made them, dtype and micro-batch one each."""
-    found = [_attribute(d) for d in differences(reference.plan, candidate.plan)]
+    attributes = differences(reference.plan, candidate.plan)
+    found = [_attribute(d, reference.plan, candidate.plan) for d in attributes]
     if reference.plan.dtype != candidate.plan.dtype:
-        found.append(_variant("dtype", "dtype", reference.plan.dtype, candidate.plan.dtype, _move_dtype))
+        move = _move_dtype(reference.plan, candidate.plan, {place for d in attributes for place in d.places})
+        found.append(_variant("dtype", "dtype", reference.plan.dtype, candidate.plan.dtype, move))
     if reference.micro_batch != candidate.micro_batch:
         sizes = str(reference.micro_batch), str(candidate.micro_batch)
         found.append(_variant("micro_batch", "schedule", *sizes, _move_micro_batch))
@@ -59,7 +62,7 @@ def mixed(base: Side, moved: Sequence[Toggle], source: Side) -> Side:
     return base
 
 
-def _attribute(difference: Difference) -> Toggle:
+def _attribute(difference: Difference, reference: BoundGraph, candidate: BoundGraph) -> Toggle:
     def move(base: Side, source: Side) -> Side:
         return replace(base, plan=base.plan.with_settings(difference.places, source.plan))
 
@@ -67,14 +70,18 @@ def _attribute(difference: Difference) -> Toggle:
         name=difference.label,
         attribute=difference.attribute,
         kind=difference.kind,
-        reference=str(difference.reference),
-        candidate=str(difference.candidate),
+        reference=_shown(difference.reference, reference),
+        candidate=_shown(difference.candidate, candidate),
         reference_origin=difference.reference_origin,
         candidate_origin=difference.candidate_origin,
         flag=difference.flag,
         nodes=difference.nodes,
         move=move,
     )
+
+
+def _shown(value: Value, plan: BoundGraph) -> str:
+    return f"model ({plan.dtype})" if value == MODEL else str(value)
 
 
 def _variant(
@@ -94,8 +101,15 @@ def _variant(
     )
 
 
-def _move_dtype(base: Side, source: Side) -> Side:
-    return replace(base, plan=base.plan.with_dtype(source.plan.dtype))
+def _move_dtype(reference: BoundGraph, candidate: BoundGraph, moved: set[Place]) -> Callable[[Side, Side], Side]:
+    """The dtype, with the settings that differ but that only it switches on: those no other toggle has moved."""
+    settings = reference.settings
+    places = [p for p in settings if p not in moved and settings[p].value != candidate.settings[p].value]
+
+    def move(base: Side, source: Side) -> Side:
+        return replace(base, plan=base.plan.with_settings(places, source.plan).with_dtype(source.plan.dtype))
+
+    return move
 
 
 def _move_micro_batch(base: Side, source: Side) -> Side:

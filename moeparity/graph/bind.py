@@ -53,8 +53,8 @@ class BoundGraph:
 
     def active(self, node: Node) -> dict[str, Value]:
         """The attributes that take effect on a node, with their values resolved."""
-        values = {a.name: self.settings[node.name, a.name].value for a in attributes_of(node)}
-        return {a.name: self.resolved(values[a.name]) for a in attributes_of(node) if holds(a.when, values)}
+        values = {a.name: self.resolved(self.settings[node.name, a.name].value) for a in attributes_of(node)}
+        return {a.name: values[a.name] for a in attributes_of(node) if holds(a.when, values)}
 
     def read_inputs(self, node: Node) -> tuple[str | None, ...]:
         """The node's input values; None in place of an input that is not read under these settings."""

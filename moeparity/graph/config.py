@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moeparity.errors import CheckpointError, Where, did_you_mean
-from moeparity.numerics.dtypes import name_of
+from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
+from moeparity.numerics.dtypes import FLOAT_NAMES, name_of
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
@@ -21,14 +23,37 @@ ROPE_FIELDS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 ROPE_TYPES = ("default", "yarn")
 YARN_NEEDS = ("original_max_position_embeddings",)
 
+AT_LEAST: dict[str, int] = {
+    "num_experts": 0,
+    "num_experts_per_tok": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "decoder_sparse_step": 1,
+    "first_k_dense_replace": 0,
+    "n_group": 1,
+    "topk_group": 1,
+    "original_max_position_embeddings": 1,
+}
+"""Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
+POSITIVE = ("rms_norm_eps", "rope_theta", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
+"""Pairs whose first must be a multiple of its second."""
+AT_MOST = (("num_experts_per_tok", "num_experts"), ("topk_group", "n_group"))
+"""Pairs whose first must not be above its second."""
+EVEN = ("head_dim", "qk_rope_head_dim")
+"""Widths that rotary embedding cuts into pairs."""
+
 
 class Config:
     """The fields of one config.json. Look-ups follow the alias table; `rope_parameters` is always there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fields = _read(path)
+        self._text = _text(path)
+        self._fields = _parsed(path, self._text)
         self._fields["rope_parameters"] = _rope_parameters(self)
+        _check_numbers(self)
+        _check_pairs(self)
 
     def __contains__(self, name: str) -> bool:
         return self._key(name) is not None
@@ -60,37 +85,107 @@ class Config:
     @property
     def dtype(self) -> str | None:
         """`bf16`, `fp16` or `fp32` as the checkpoint declares it, None where it does not."""
-        return name_of(str(self.get("dtype", "")))
+        name = name_of(str(self.get("dtype", "")))
+        if name is not None and name not in FLOAT_NAMES:
+            raise CheckpointError(
+                f"{self.where('dtype')}: dtype is {self['dtype']!r}; expected bfloat16, float16 or float32."
+            )
+        return name
+
+    def where(self, name: str) -> Where:
+        """The line a field stands on, under the name the file gives it; the file alone where it is not found."""
+        found = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self._text)
+        return Where(self.path, None if found is None else self._text.count("\n", 0, found.start()) + 1)
 
     def _key(self, name: str) -> str | None:
         return next((key for key in (name, *ALIASES.get(name, ())) if key in self._fields), None)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
     try:
-        data = json.loads(path.read_text("utf-8"))
+        return path.read_text("utf-8")
     except OSError as error:
         raise CheckpointError(
             f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        line = getattr(error, "lineno", None)
-        raise CheckpointError(f"{Where(path, line)}: not JSON: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{Where(path)}: not JSON: byte {error.start} is not UTF-8.") from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{Where(path, error.lineno)}: not JSON: {error.msg}, column {error.colno}.") from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise CheckpointError(f"{Where(path)}: not the config.json of a checkpoint: {reason}.") from None
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
-        raise CheckpointError(f"{Where(path)}: no `model_type` in it; it decides which graph is used.")
+        raise CheckpointError(
+            f'{Where(path)}: no `"model_type": "..."` in it, which decides what graph is used. '
+            "Is this the config.json of the checkpoint?"
+        )
     return data
+
+
+def _integer(text: str) -> int:
+    if len(text) > 18:
+        raise ValueError(f"{text[:18]}... is too large a number")
+    return int(text)
 
 
 def _rope_parameters(config: Config) -> Mapping[str, Any]:
     """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    field = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    given = config.get(field) or {}
+    if not isinstance(given, dict):
+        raise CheckpointError(f"{config.where(field)}: {field} is {shown(given)}; expected an object, as in {{...}}.")
     rope = {"rope_theta": config.get("rope_theta", 10_000.0), **given}
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     if rope["rope_type"] not in ROPE_TYPES:
-        raise CheckpointError(
-            f"{Where(config.path)}: rope_type is {rope['rope_type']!r}; expected one of {', '.join(ROPE_TYPES)}."
-        )
-    missing = [field for field in YARN_NEEDS if rope["rope_type"] == "yarn" and rope.get(field) is None]
+        place = config.where("rope_type" if "rope_type" in given else "type")
+        raise CheckpointError(f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_TYPES)}.")
+    yarn = rope["rope_type"] == "yarn"
+    # The softmax scale that mscale_all_dim asks for is a function of `factor`.
+    needed = (*YARN_NEEDS, "factor") if rope.get("mscale_all_dim") else YARN_NEEDS
+    missing = [name for name in needed if yarn and rope.get(name) is None]
     if missing:
-        raise CheckpointError(f"{Where(config.path)}: rope_type yarn needs {missing[0]!r} beside it.")
+        raise CheckpointError(f"{config.where(field)}: {field}: rope_type yarn needs {missing[0]!r}. Add it.")
     return rope
+
+
+def _check_numbers(config: Config) -> None:
+    """Numbers that are used before any weight's shape shows that they are wrong."""
+    rope = config["rope_parameters"]
+    for name in (*AT_LEAST, *POSITIVE):
+        value, least = rope.get(name, config.get(name)), AT_LEAST.get(name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if least is not None and value is not None and (not whole or value < least):
+            raise CheckpointError(
+                f"{config.where(name)}: {name} is {shown(value)}; expected a whole number of at least {least}."
+            )
+        number = whole or (isinstance(value, float) and math.isfinite(value))
+        if least is None and value is not None and not (number and value > 0):
+            raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected a number above 0.")
+    dense = config.get("mlp_only_layers", [])
+    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
+        raise CheckpointError(
+            f"{config.where('mlp_only_layers')}: mlp_only_layers is {shown(dense)}; expected a list of layer numbers."
+        )
+
+
+def _check_pairs(config: Config) -> None:
+    for name, divisor in MULTIPLES:
+        if config.get(name) and config.get(divisor) and config[name] % config[divisor]:
+            raise CheckpointError(
+                f"{config.where(divisor)}: {divisor} is {config[divisor]}; expected a divisor of {name}, {config[name]}."
+            )
+    for name, most in AT_MOST:
+        if config.get(name) and config.get(most) and config[name] > config[most]:
+            raise CheckpointError(
+                f"{config.where(name)}: {name} is {config[name]}; expected at most {most}, {config[most]}."
+            )
+    for name in EVEN:
+        width = config.get(name)
+        if isinstance(width, int) and width % 2:
+            raise CheckpointError(f"{config.where(name)}: {name} is {width}; rotary embedding needs an even number.")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.graph.address import split
 from moeparity.ops.declaration import Attribute, Op, Value
 from moeparity.ops.registry import OPS
@@ -50,7 +50,8 @@ def load_profile(name: str, beside: Where) -> Profile:
     path = first = files.find_profile(name, beside)
     while True:
         if path.resolve() in seen:
-            raise SpecError(f"{beside}: profile {path.stem!r} extends itself. Break the circle.")
+            circle = " -> ".join(known.name for known in (*seen, path))
+            raise SpecError(f"{beside}: profiles extend each other in a circle: {circle}. Break it.")
         seen.append(path.resolve())
         spec = files.read_profile(path)
         layers.insert(0, tuple(_rule(path, rule) for rule in spec.rules))
@@ -58,22 +59,24 @@ def load_profile(name: str, beside: Where) -> Profile:
             return Profile(
                 name=name if path == first else files.read_profile(first).name, path=first, layers=tuple(layers)
             )
-        beside = Where(path, spec.line)
+        beside = Where(path, spec.line_of("extends"))
         path = files.find_profile(spec.extends, beside)
 
 
 def overrides(settings: dict[str, schema.Setting], where: Where) -> tuple[Rule, ...]:
     """A recipe's own `set:` of `address: value` as rules, one per address."""
     rules = []
+    lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
-        selector, attribute = split(address, where)
+        at = Where(where.path, lines.get(address, where.line))
+        selector, attribute = split(address, at)
         rules.append(
             Rule(
                 op=None,
                 nodes=selector,
                 model_types=None,
                 values=((attribute, value),),
-                where=where,
+                where=at,
                 evidence="set by the recipe",
                 flag=None,
             )
@@ -92,7 +95,7 @@ def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribu
         return found, float(value)
     if value not in found.values:
         near = did_you_mean(str(value), found.values)
-        raise SpecError(f"{where}: {op.name}:{attribute} = {value!r}; expected one of {found.expected}.{near}")
+        raise SpecError(f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}.{near}")
     return found, value
 
 
@@ -100,11 +103,13 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
     where = Where(path, rule.line)
     if rule.op is not None and rule.op not in OPS:
         raise SpecError(
-            f"{where}: op {rule.op!r} is unknown; expected one of {listed(OPS)}." + did_you_mean(rule.op, OPS)
+            f"{Where(path, rule.line_of('op'))}: op {rule.op!r} is unknown; expected one of {listed(OPS)}."
+            + did_you_mean(rule.op, OPS)
         )
     if rule.op is not None:
+        lines = getattr(rule.set, "key_lines", {})
         for attribute, value in rule.set.items():
-            checked(OPS[rule.op], attribute, value, where)
+            checked(OPS[rule.op], attribute, value, Where(path, lines.get(attribute, rule.line)))
     evidence = rule.evidence
     return Rule(
         op=rule.op,

@@ -73,16 +73,21 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
 
 
 class Changes:
-    """For pairs of walkers, the nodes at which any bit of an output differs."""
+    """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self.nodes: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
+        self.roots: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         for (a, b), nodes in self.nodes.items():
-            if view.output_ids(a) != view.output_ids(b):
+            outputs = list(zip(view.output_ids(a), view.output_ids(b), strict=True))
+            if any(o[0] != o[1] for o in outputs):
                 nodes.add(view.node.name)
+                inputs = zip(view.input_ids(a), view.input_ids(b), strict=True)
+                if any(o[0] != o[1] and _agree(*i) for i, o in zip(inputs, outputs, strict=True)):
+                    self.roots[a, b].add(view.node.name)
 
 
 @dataclass(slots=True)

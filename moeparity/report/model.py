@@ -142,7 +142,10 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToggleResult:
-    """One difference between the sides: `alone` in the reference, and `restored` alone in the candidate."""
+    """One difference between the sides: `alone` in the reference, and `restored` alone in the candidate.
+
+    `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
+    """
 
     name: str
     kind: str
@@ -154,7 +157,10 @@ class ToggleResult:
     nodes: int
     alone: TrialResult
     restored: TrialResult
+    restored_change_low: float
+    restored_change_high: float
     had_no_effect: bool
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

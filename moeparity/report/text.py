@@ -20,7 +20,7 @@ def print_report(report: Report, console: Console) -> None:
     for title, body in _sections(report):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
 
 
 def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
@@ -49,7 +49,7 @@ def _head(report: Report) -> RenderableType:
     for name, side in (("reference", report.reference), ("candidate", report.candidate)):
         table.add_row(name, f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}")
     where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
-    table.add_row("machine", f"{where}, torch {run.torch}, {run.threads} threads")
+    table.add_row("machine", f"{where}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}")
     return table
 
 
@@ -137,15 +137,15 @@ def _flips(report: Report) -> RenderableType:
 
 def _toggles(report: Report) -> RenderableType:
     table = _table(
-        "toggle", "class", "reference -> candidate", "alone: KL", "share", "flips", "restored: KL", "left", ""
+        "toggle", "class", "reference -> candidate", "alone: KL", "of all", "flips", "restored: KL", "of all", ""
     )
     for toggle in report.toggles:
         table.add_row(*_toggle_row(toggle, report.metrics.kl))
     note = Text(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
-        "KL(trial || reference) over the vocabulary, nats per token; share and left are of the candidate's KL; "
-        "flips: token-layers with another expert set.",
+        "KL(trial || reference) over the vocabulary, nats per token, and its ratio to the candidate's KL (ratios do not "
+        "add up); flips: token-layers with another expert set.",
         style="dim",
     )
     return Group(table, note)
@@ -164,7 +164,7 @@ def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
         f"{toggle.alone.flipped_routes:.2%}",
         f"{toggle.restored.kl:.2e}",
         share(toggle.restored.kl),
-        "had no effect" if toggle.had_no_effect else "",
+        "had no effect" if toggle.had_no_effect else "masked" if toggle.masked else "",
     ]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.spec import schema, yaml
 
 File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile)
@@ -49,8 +52,8 @@ def find_profile(name: str, beside: Where) -> Path:
     known = shipped("profiles")
     if name not in known:
         raise SpecError(
-            f"{beside}: profile {name!r} is not shipped; expected one of {listed(known)}, or a path to a file."
-            + did_you_mean(name, known)
+            f"{beside}: profile {name!r} is not shipped; expected one of {listed(known)}, or a path with `/` or `.yaml` "
+            f"to a file of your own.{did_you_mean(name, known)}"
         )
     return known[name]
 
@@ -59,27 +62,62 @@ def _read(path: Path, model: type[File]) -> File:
     data = yaml.load(path)
     kind = next(name for name, known in KINDS.items() if known is model)
     if data.get("kind") != kind:
-        line = data.key_lines.get("kind", 1)
-        raise SpecError(f"{Where(path, line)}: kind is {data.get('kind')!r}; expected {kind!r} here.")
+        where = Where(path, data.key_lines.get("kind", 1))
+        given = f"kind is {shown(data['kind'])}" if "kind" in data else "key 'kind' is missing"
+        raise SpecError(f"{where}: {given}; a {kind} is expected here, which says `kind: {kind}`.")
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(_message(path, data, model, error)) from None
 
 
+_EXPECTED = {
+    "string_type": "a word",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "literal_error": "{expected}",
+    "list_type": "a list",
+    "dict_type": "a mapping (`key: value`)",
+    "model_type": "a mapping (`key: value`)",
+    "string_pattern_mismatch": "a name of a-z, 0-9 and _ that starts with a letter",
+}
+"""pydantic's error types in the words of a message."""
+
+
 def _message(path: Path, data: yaml.Mapping, model: type[BaseModel], error: ValidationError) -> str:
     """The complaint that lies deepest in the file: unions report every branch, and the deepest is the branch meant."""
-    found = max(error.errors(), key=lambda e: (len(_in_file(data, e["loc"])), e["type"] == "extra_forbidden"))
+    errors = error.errors()
+    found = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
     keys = _in_file(data, found["loc"])
-    where = Where(path, _line(data, keys))
-    place = ".".join(str(key) for key in keys) or "the file"
+    where, place = Where(path, _line(data, keys)), _place(keys)
     if found["type"] == "extra_forbidden":
-        known = _siblings(model, found["loc"])
+        known = _allowed(model, found["loc"])
         return f"{where}: unknown key {place!r}; expected one of {listed(known)}." + did_you_mean(str(keys[-1]), known)
     if found["type"] == "missing":
-        return f"{where}: {place}: key {found['loc'][-1]!r} is missing. Add it."
-    given = "" if isinstance(found["input"], dict | list) else f" = {found['input']!r}"
-    return f"{where}: {place}{given}: {found['msg'].removeprefix('Value error, ')}."
+        return f"{where}: {place + ': ' if place else ''}key {found['loc'][-1]!r} is missing. Add it."
+    if found["type"] == "value_error":
+        return f"{where}: {place}: {found['msg'].removeprefix('Value error, ')}."
+    branches = [e for e in errors if _in_file(data, e["loc"]) == keys and e["type"] in _EXPECTED]
+    if found["type"] == "string_pattern_mismatch":
+        return f"{where}: {place!r} is no name; expected {_expected(branches)}."
+    near = did_you_mean(str(found["input"]), re.findall("'([^']+)'", str(found.get("ctx", {}).get("expected", ""))))
+    return f"{where}: {place} is {shown(found['input'])}; expected {_expected(branches or [found])}.{near}"
+
+
+def _expected(branches: Iterable[ErrorDetails]) -> str:
+    """What the branches of a union expect, joined: `a word or a number`."""
+    words = [_EXPECTED.get(e["type"], e["msg"]).format_map(e.get("ctx", {})) for e in branches]
+    if "a number" in words:
+        words = [word for word in words if word != "a whole number"]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _place(keys: Iterable[int | str]) -> str:
+    """`rules[0].set.order` for the keys that lead there."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
 def _in_file(data: Any, location: Iterable[int | str]) -> list[int | str]:
@@ -103,23 +141,15 @@ def _line(data: Any, keys: Iterable[int | str]) -> int:
     return line
 
 
-def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys allowed where an unknown one was found: walk the models along the location."""
-    current: list[type[BaseModel]] = [model]
-    for key in location[:-1]:
-        inner = (
-            [m for c in current for m in _models_in(c.model_fields[str(key)].annotation)]
-            if any(str(key) in c.model_fields for c in current)
-            else []
-        )
-        alias = [
-            m for c in current for f in c.model_fields.values() if f.alias == key for m in _models_in(f.annotation)
-        ]
-        current = inner or alias or current
-    return [f.alias or name for c in current for name, f in c.model_fields.items() if name != "line"]
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _allowed(annotation: Any, location: Sequence[int | str]) -> list[str]:
+    """The keys allowed where an unknown one was found: the schema's types are walked along pydantic's location."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for argument in getattr(annotation, "__args__", ()) for m in _models_in(argument)]
+        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        return list(fields) if len(location) == 1 else _allowed(fields[str(location[0])], location[1:])
+    inner = [argument for argument in get_args(annotation) if argument is not NoneType]
+    if get_origin(annotation) in {dict, list}:
+        return _allowed(inner[-1], location[1:])
+    if len(inner) == 1:
+        return _allowed(inner[0], location)
+    # Where there are several branches, pydantic's location names the one it tried.
+    return _allowed(inner[0 if location[0] == inner[0].__name__ else -1], location[1:])

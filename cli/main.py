@@ -32,6 +32,8 @@ def bisect(
     from moeparity.report.files import write_text
     from moeparity.report.text import print_report
 
+    if json is not None:
+        refuse_unwritable(json)
     report = run(recipe, device=device)
     print_report(report, console())
     if json is not None:
@@ -58,6 +60,7 @@ def forward(
     from moeparity.report.files import write_tensors
     from moeparity.tokens import read_tokens
 
+    refuse_unwritable(out)
     ids = read_tokens(tokens, scored=False).input_ids
     tensors = run(
         checkpoint, ids, profile=profile, micro_batch=micro_batch, dtype=dtype, device=device, save=save or ()

@@ -48,7 +48,7 @@ def observe(plan: Plan) -> Observed:
     )
     shadow = _walker(SHADOW, plan.candidate, inputs_of=REFERENCE)
     counts = run([*walkers, shadow], plan.model.weights, tokens, [divergence, changes, routes, logits])
-    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
+    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in [*walkers, shadow])
     return Observed(
         divergence=divergence,
         changes=changes,

@@ -29,14 +29,10 @@ def read_tokens(path: Path, *, scored: bool = True) -> TokenSet:
     not supported yet) and, where tokens are to be `scored`, a loss mask that keeps none.
     """
     where = Where(path)
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise TokensError(f"{where}: cannot be read as safetensors ({reason}). Check the path.") from None
+    tensors = _load(path)
     for key in tensors:
         if key not in KEYS:
-            raise TokensError(f"{where}: unknown tensor {key!r}; expected {listed(KEYS)}.{did_you_mean(key, KEYS)}")
+            raise TokensError(f"{where}: unknown tensor {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}")
     if "input_ids" not in tensors:
         raise TokensError(f"{where}: holds no 'input_ids'; expected int64 [sequences, tokens].")
     ids = tensors["input_ids"]
@@ -48,13 +44,32 @@ def read_tokens(path: Path, *, scored: bool = True) -> TokenSet:
     mask = _mask(where, tensors, "loss_mask", ids)
     if not bool(_mask(where, tensors, "attention_mask", ids).all()):
         raise TokensError(
-            f"{where}: attention_mask holds a 0: padded sequences are not supported yet. Give equal lengths."
+            f"{where}: attention_mask holds a 0, and padded sequences are not supported yet. Give sequences of one length."
         )
     if scored and not bool(mask[:, 1:].any()):
         raise TokensError(
-            f"{where}: no token to score: loss_mask keeps none after position 0, which has no logits before it."
+            f"{where}: no token to score: "
+            + ("loss_mask keeps none" if "loss_mask" in tensors else "the sequences hold none")
+            + " after the first position, which has no logits before it."
         )
     return TokenSet(input_ids=ids, loss_mask=mask)
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    where = Where(path)
+    if not path.exists():
+        raise TokensError(f"{where}: no such token file. Check the path.")
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except OSError as error:
+        reason = "it is a folder" if path.is_dir() else error.strerror or error
+        raise TokensError(f"{where}: cannot be read: {reason}. Expected a safetensors file with input_ids.") from None
+    except SafetensorError as error:
+        reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
+        raise TokensError(
+            f"{where}: not a whole safetensors file ({reason[:200]}). Write it with safetensors.torch.save_file."
+        ) from None
+    return tensors
 
 
 def _mask(where: Where, tensors: dict[str, torch.Tensor], key: str, ids: torch.Tensor) -> torch.Tensor:
@@ -63,6 +78,8 @@ def _mask(where: Where, tensors: dict[str, torch.Tensor], key: str, ids: torch.T
         return torch.ones_like(ids, dtype=torch.bool)
     if mask.shape != ids.shape:
         raise TokensError(f"{where}: {key} is {list(mask.shape)}; expected {list(ids.shape)}, as input_ids.")
-    if not bool(((mask == 0) | (mask == 1)).all()):
+    # One-byte and smaller floats can't even be compared.
+    whole = mask.dtype.itemsize > 1 or mask.dtype in {torch.bool, torch.uint8, torch.int8}
+    if not whole or not bool(((mask == 0) | (mask == 1)).all()):
         raise TokensError(f"{where}: {key} holds values other than 0 and 1.")
     return mask.to(torch.bool)

@@ -20,7 +20,8 @@ def select(selector: str, names: Iterable[str], layers: int, where: Where) -> li
     pattern = _pattern(selector, layers, where)
     found = [name for name in names if pattern.fullmatch(name)]
     if not found:
-        near = did_you_mean(_INDEX.sub("[0]", selector), names)
+        index = _INDEX.search(selector)
+        near = did_you_mean(_INDEX.sub("[0]", selector), names).replace("[0]", index[0] if index else "[0]")
         raise GraphError(f"{where}: selector {selector!r} matches no node.{near} `moeparity show` lists them.")
     return found
 
@@ -31,7 +32,8 @@ def split(address: str, where: Where) -> tuple[str, str]:
     match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+)", address)
     if match is None:
         raise GraphError(
-            f'{where}: {address!r} is no address; expected `node:attribute`, as in "layers[*].moe.gate:output".'
+            f"{where}: {address!r} names no attribute; expected `node:attribute`, as in "
+            '"layers[*].moe.gate:output".'
         )
     return match[1], match[2]
 
@@ -59,14 +61,19 @@ def _indices(text: str, layers: int, selector: str, where: Where) -> str:
         return r"\[\d+\]"
     chosen = [index for part in text.split(",") for index in _index_range(part.strip(), layers, selector, where)]
     if not chosen:
-        raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; there are {layers}.")
+        raise GraphError(
+            f"{where}: [{text}] in {selector!r} selects no layer; the model has layers 0 to {layers - 1}."
+        )
     return rf"\[(?:{'|'.join(map(str, chosen))})\]"
 
 
 def _index_range(text: str, layers: int, selector: str, where: Where) -> range:
-    match = re.fullmatch(r"(-?\d+)|(-?\d*):(-?\d*)", text)
+    match = re.fullmatch(r"(-?\d{1,9})|(-?\d{1,9})?:(-?\d{1,9})?", text)
     if match is None:
-        raise GraphError(f"{where}: [{text}] in {selector!r} is no index; expected *, a number or a slice like 3:61.")
+        raise GraphError(
+            f"{where}: [{text}] in {selector!r} is no index; expected *, a layer number, a slice like 3:61, or a list "
+            "of them."
+        )
     if match[1] is not None:
         index = int(match[1])
         return range(layers)[index : index + 1 or None] if -layers <= index < layers else range(0)

@@ -35,13 +35,12 @@ AT_LEAST: dict[str, int] = {
     "original_max_position_embeddings": 1,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
-POSITIVE = ("rms_norm_eps", "rope_theta", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+NUMBERS = ("rms_norm_eps", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+"""Numbers that may not be negative; `rope_theta` must be above 1 besides."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
-"""Pairs whose first must be a multiple of its second."""
+"""Pairs whose first must be a multiple of its second, where the graph reads both."""
 AT_MOST = (("num_experts_per_tok", "num_experts"), ("topk_group", "n_group"))
-"""Pairs whose first must not be above its second."""
-EVEN = ("head_dim", "qk_rope_head_dim")
-"""Widths that rotary embedding cuts into pairs."""
+"""Pairs whose first must not be above its second, where the graph reads both."""
 
 
 class Config:
@@ -49,11 +48,12 @@ class Config:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._asked: set[str] = set()
         self._text = _text(path)
         self._fields = _parsed(path, self._text)
         self._fields["rope_parameters"] = _rope_parameters(self)
         _check_numbers(self)
-        _check_pairs(self)
+        self._asked.clear()
 
     def __contains__(self, name: str) -> bool:
         return self._key(name) is not None
@@ -65,6 +65,7 @@ class Config:
                 f"{Where(self.path)}: field {name!r} is missing.{did_you_mean(name, self._fields)} "
                 "Is this the config.json of the checkpoint?"
             )
+        self._asked.add(name)
         return self._fields[key]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -96,6 +97,28 @@ class Config:
         """The line a field stands on, under the name the file gives it; the file alone where it is not found."""
         found = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self._text)
         return Where(self.path, None if found is None else self._text.count("\n", 0, found.start()) + 1)
+
+    def check_pairs(self) -> None:
+        """Refuse fields that do not go together; only those that were read, since others may hold a default.
+
+        Raises CheckpointError.
+        """
+        asked = {name: value for name in sorted(self._asked) if (value := self.get(name))}
+        for name, divisor in MULTIPLES:
+            if name in asked and divisor in asked and asked[name] % asked[divisor]:
+                raise CheckpointError(
+                    f"{self.where(divisor)}: {divisor} is {asked[divisor]}; expected a divisor of {name}, {asked[name]}."
+                )
+        for name, most in AT_MOST:
+            if name in asked and most in asked and asked[name] > asked[most]:
+                raise CheckpointError(
+                    f"{self.where(name)}: {name} is {asked[name]}; expected at most {most}, {asked[most]}."
+                )
+        if asked.get("n_group", 1) > 1 and asked["n_group"] == asked.get("num_experts"):
+            raise CheckpointError(
+                f"{self.where('n_group')}: n_group is {asked['n_group']}, which leaves one expert per group; "
+                "a group is chosen by its two best."
+            )
 
     def _key(self, name: str) -> str | None:
         return next((key for key in (name, *ALIASES.get(name, ())) if key in self._fields), None)
@@ -157,35 +180,20 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
 def _check_numbers(config: Config) -> None:
     """Numbers that are used before any weight's shape shows that they are wrong."""
     rope = config["rope_parameters"]
-    for name in (*AT_LEAST, *POSITIVE):
-        value, least = rope.get(name, config.get(name)), AT_LEAST.get(name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if least is not None and value is not None and (not whole or value < least):
+    for name, least in AT_LEAST.items():
+        value = rope.get(name, config.get(name))
+        if value is not None and (type(value) is not int or value < least):
             raise CheckpointError(
                 f"{config.where(name)}: {name} is {shown(value)}; expected a whole number of at least {least}."
             )
-        number = whole or (isinstance(value, float) and math.isfinite(value))
-        if least is None and value is not None and not (number and value > 0):
-            raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected a number above 0.")
+    for name in ("rope_theta", *NUMBERS):
+        value, theta = rope.get(name, config.get(name)), name == "rope_theta"
+        number = type(value) in {int, float} and math.isfinite(value)
+        if value is not None and not (number and (value > 1 if theta else value >= 0)):
+            expected = "a number above 1" if theta else "a number of at least 0"
+            raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected {expected}.")
     dense = config.get("mlp_only_layers", [])
     if not isinstance(dense, list) or any(type(index) is not int for index in dense):
         raise CheckpointError(
             f"{config.where('mlp_only_layers')}: mlp_only_layers is {shown(dense)}; expected a list of layer numbers."
         )
-
-
-def _check_pairs(config: Config) -> None:
-    for name, divisor in MULTIPLES:
-        if config.get(name) and config.get(divisor) and config[name] % config[divisor]:
-            raise CheckpointError(
-                f"{config.where(divisor)}: {divisor} is {config[divisor]}; expected a divisor of {name}, {config[name]}."
-            )
-    for name, most in AT_MOST:
-        if config.get(name) and config.get(most) and config[name] > config[most]:
-            raise CheckpointError(
-                f"{config.where(name)}: {name} is {config[name]}; expected at most {most}, {config[most]}."
-            )
-    for name in EVEN:
-        width = config.get(name)
-        if isinstance(width, int) and width % 2:
-            raise CheckpointError(f"{config.where(name)}: {name} is {width}; rotary embedding needs an even number.")

@@ -8,14 +8,19 @@ from typing import Any
 
 import networkx as nx
 
-from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed
+from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
 from moeparity.graph.config import Config
 from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef
 from moeparity.graph.layers import LAYER_RULES
-from moeparity.graph.references import Scope
+from moeparity.graph.references import Scope, spelled
 from moeparity.ops.declaration import Op, Parameter
 from moeparity.ops.registry import OPS
 from moeparity.spec import files, schema
+
+
+MAX_LAYERS = 1_000
+MAX_EXPERTS = 10_000
+"""Several times what any model has; more is a slip in config.json that would only show as a hang."""
 
 
 def expand(config: Config, path: Path | None = None) -> Graph:
@@ -25,7 +30,9 @@ def expand(config: Config, path: Path | None = None) -> Graph:
     """
     path = path or _shipped_graph(config)
     spec = files.read_graph(path)
-    return _Expansion(path, spec, config).graph()
+    graph = _Expansion(path, spec, config).graph()
+    config.check_pairs()
+    return graph
 
 
 def _shipped_graph(config: Config) -> Path:
@@ -34,8 +41,9 @@ def _shipped_graph(config: Config) -> Path:
         by_type |= dict.fromkeys(files.read_graph(path).model_type, path)
     if config.model_type not in by_type:
         raise CheckpointError(
-            f"{Where(config.path)}: no graph for model_type {config.model_type!r}; there is one for {listed(by_type)}."
-            f"{did_you_mean(config.model_type, by_type)} A new model is a YAML file: see CONTRIBUTING.md."
+            f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
+            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type)} "
+            "A new model is a YAML file: see CONTRIBUTING.md."
         )
     return by_type[config.model_type]
 
@@ -52,20 +60,21 @@ class _Expansion:
         self._check_expectations()
         before = self._nodes("", self.spec.before, {}, layer=None, weights="")
         segments = [Segment(name="before", nodes=tuple(before))]
-        stream = self._value(self.spec.layers.input, {}, Where(self.path, self.spec.layers.line))
+        layers = self.spec.layers
+        stream = self._value(layers.input, {}, Where(self.path, layers.line_of("input")))
         for index, kind in enumerate(self._kinds()):
             nodes: list[Node] = []
-            for name in self.spec.layers.kinds[kind]:
+            for name in layers.kinds[kind]:
                 stream, added = self._block(index, name, stream)
                 nodes += added
             segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
-        after = self._nodes("", self.spec.after, {self.spec.layers.output: stream}, layer=None, weights="")
+        after = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
         segments.append(Segment(name="after", nodes=tuple(after)))
         return Graph(
             path=self.path,
             model_type=self.config.model_type,
             segments=tuple(segments),
-            output=self._value(self.spec.output, {}, Where(self.path)),
+            output=self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output"))),
             ignore=tuple(self.spec.ignore),
             digraph=self.digraph,
         )
@@ -74,28 +83,31 @@ class _Expansion:
         for field, allowed in self.spec.expects.items():
             if field in self.config and self.config[field] not in allowed:
                 raise CheckpointError(
-                    f"{Where(self.config.path)}: {field} is {self.config[field]!r}; "
-                    f"{self.path.name} computes only {listed(map(repr, allowed))}."
+                    f"{self.config.where(field)}: {field} is {shown(self.config[field])}; "
+                    f"{self.path.name} computes only {listed(map(shown, allowed))}."
                 )
 
     def _kinds(self) -> list[str]:
         layers = self.spec.layers
-        where = Where(self.path, layers.line)
+        where = Where(self.path, layers.line_of("kinds"))
         if layers.rule not in LAYER_RULES:
             raise GraphError(
-                f"{where}: layers.rule is {layers.rule!r}; expected one of {listed(LAYER_RULES)}."
-                + did_you_mean(layers.rule, LAYER_RULES)
+                f"{Where(self.path, layers.line_of('rule'))}: layers.rule is {layers.rule!r}; expected one of "
+                f"{listed(LAYER_RULES)}.{did_you_mean(layers.rule, LAYER_RULES)}"
             )
-        count = self.scope.integer(layers.count, where)
+        count = self.scope.integer(layers.count, Where(self.path, layers.line_of("count")), most=MAX_LAYERS)
         kinds = [LAYER_RULES[layers.rule](self.config, index) for index in range(count)]
         for kind in dict.fromkeys(kinds):
             if kind not in layers.kinds:
-                raise GraphError(f"{where}: layers.kinds has no {kind!r}, which rule {layers.rule!r} asks for.")
+                raise GraphError(
+                    f"{where}: layers.kinds has no {kind!r}, which rule {layers.rule!r} asks for; it has "
+                    f"{listed(layers.kinds)}."
+                )
             for block in layers.kinds[kind]:
                 if block not in self.spec.blocks:
                     near = did_you_mean(block, self.spec.blocks)
                     raise GraphError(
-                        f"{where}: block {block!r} is not declared; expected {listed(self.spec.blocks)}.{near}"
+                        f"{where}: block {block!r} is not declared; expected one of {listed(self.spec.blocks)}.{near}"
                     )
         return kinds
 
@@ -104,7 +116,7 @@ class _Expansion:
         prefix, weights = f"layers[{index}].{name}.", self.spec.layers.weights.replace("{i}", str(index))
         local = {block.input: stream}
         nodes = self._nodes(prefix, block.nodes, local, layer=index, weights=weights)
-        return self._value(block.output, local, Where(self.path, block.line)), nodes
+        return self._value(block.output, local, Where(self.path, block.line_of("output"))), nodes
 
     def _nodes(
         self, prefix: str, specs: schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
@@ -139,8 +151,15 @@ class _Expansion:
                 + did_you_mean(spec.op, OPS)
             )
         if len(spec.inputs) != len(op.inputs):
-            raise GraphError(f"{where}: {name}: {len(spec.inputs)} inputs given; {op.name} takes {listed(op.inputs)}.")
+            raise GraphError(
+                f"{where}: {name}: {len(spec.inputs)} inputs given; op {op.name} takes {len(op.inputs)}: "
+                f"{listed(op.inputs)}."
+            )
         params = self._params(name, op, spec, where)
+        if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):
+            raise GraphError(f"{where}: {name}: the {op.outputs_from} need a whole number each, their width.")
+        if op.name == "rotary" and params["dim"] % 2:
+            raise GraphError(f"{where}: {name}: dim is {params['dim']}; rotary embedding needs an even number.")
         return Node(
             name=name,
             op=op,
@@ -157,7 +176,7 @@ class _Expansion:
         if found is None:
             names = [*local, *self.known]
             raise GraphError(
-                f"{where}: value {value!r} is not known here; known are {listed(names)}." + did_you_mean(value, names)
+                f"{where}: no value {value!r} here; expected one of {listed(names)}." + did_you_mean(value, names)
             )
         return found
 
@@ -175,7 +194,12 @@ class _Expansion:
         if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):
-            raise GraphError(f"{where}: {name}: parameter {parameter.name} is {value!r}; expected {parameter.says}.")
+            source = given[parameter.name]
+            named = parameter.name if source == value else f"{parameter.name} (from {spelled(source)})"
+            raise GraphError(
+                f"{where}: {name}: parameter {named} is {shown(value)}; expected {_TYPES[parameter.type]}: "
+                f"{parameter.says}."
+            )
         return value
 
     def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:
@@ -197,21 +221,24 @@ class _Expansion:
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
             name = weight.tied.to
         if each != (weight.each is not None) or each != ("{e}" in name):
+            takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
             raise GraphError(
-                f"{where}: weight {name!r}: one tensor per expert needs both `each:` and {{e}} in its name."
+                f"{where}: weight {name!r} is {takes} `each:` {'and' if each else 'nor'} {{e}} in its name."
             )
-        names = (
-            tuple(name.replace("{e}", str(e)) for e in range(self.scope.integer(weight.each, where)))
-            if each
-            else (name,)
-        )
+        experts = self.scope.integer(weight.each, where, most=MAX_EXPERTS) if each else 1
+        names = tuple(name.replace("{e}", str(e)) for e in range(experts))
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
+
+
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
 
 
 def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
     for key in given:
         if key not in known:
             raise GraphError(
-                f"{where}: {what} {key!r} is unknown; expected one of {listed(known)}." + did_you_mean(key, known)
+                f"{where}: {what} {key!r} is unknown; "
+                + (f"expected one of {listed(known)}." if known else "this op takes none.")
+                + did_you_mean(key, known)
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean
+from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
 from moeparity.graph.config import Config
 
 _ABSENT = object()
@@ -21,23 +21,40 @@ class Scope:
         self._resolving: list[str] = []
 
     def resolve(self, reference: Any, where: Where) -> Any:
-        """The value of a reference. Raises GraphError where a name is neither a size nor a field of config.json."""
+        """The value of a reference. Raises CheckpointError where it needs a field that config.json lacks."""
         value = self._resolve(reference, where)
         if value is not _ABSENT:
             return value
-        names = [*self.sizes, *self.config.names]
-        missing = reference if isinstance(reference, str) else str(reference)
+        names = [name for name in self.fields(reference) if self.config.get(name) is None]
+        if not names:
+            raise GraphError(f"{where}: {spelled(reference)} has no value.")
+        near = did_you_mean(names[0], self.config.names) if len(names) == 1 else ""
         raise CheckpointError(
-            f"{Where(self.config.path)}: {missing.removeprefix('$')!r} is missing; {where} reads it."
-            + did_you_mean(missing.removeprefix("$"), names)
+            f"{Where(self.config.path)}: field {' or '.join(map(repr, names))} is missing; {where} reads it.{near}"
         )
 
-    def integer(self, reference: Any, where: Where) -> int:
-        """The same, and it must be a positive whole number."""
+    def integer(self, reference: Any, where: Where, *, most: int | None = None) -> int:
+        """The same, and it must be a whole number, at least 1 and at most `most`."""
         value = self.resolve(reference, where)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise GraphError(f"{where}: {reference!r} is {value!r}; expected a whole number of at least 1.")
-        return value
+        if type(value) is int and 1 <= value and (most is None or value <= most):
+            return value
+        expected = "a whole number of at least 1" + ("" if most is None else f" and at most {most}")
+        field = next((name for name in self.fields(reference) if self.config.get(name, _ABSENT) is value), None)
+        if field is None:
+            raise GraphError(f"{where}: {spelled(reference)} is {shown(value)}; expected {expected}.")
+        raise CheckpointError(
+            f"{self.config.where(field)}: {field} is {shown(value)}; expected {expected}, since {where} reads it."
+        )
+
+    def fields(self, reference: Any, seen: tuple[str, ...] = ()) -> list[str]:
+        """The fields of config.json a reference may lead to, by way of declared sizes."""
+        if isinstance(reference, str) and reference.startswith("$"):
+            name = reference[1:]
+            if name in self.sizes and name not in seen:
+                return self.fields(self.sizes[name], (*seen, name))
+            return [name]
+        inner = reference.values() if isinstance(reference, dict) else reference if isinstance(reference, list) else ()
+        return list(dict.fromkeys(name for part in inner for name in self.fields(part, seen)))
 
     def holds(self, reference: Any, where: Where) -> bool:
         """True when the reference is set: present and neither null, false nor 0."""
@@ -68,15 +85,25 @@ class Scope:
 
     def _arithmetic(self, operation: str, operands: Any, where: Where) -> Any:
         if not isinstance(operands, list) or len(operands) < 2:
-            raise GraphError(f"{where}: {operation} takes a list of at least two values, not {operands!r}.")
+            raise GraphError(f"{where}: {operation} of {spelled(operands)}; expected a list of at least two values.")
         values = [self._resolve(operand, where) for operand in operands]
         if any(value is _ABSENT or value is None for value in values):
             return _ABSENT
-        if any(not isinstance(value, int) for value in values):
-            raise GraphError(f"{where}: {operation} of {values!r}; expected whole numbers.")
+        shape = f"{where}: {operation} of {spelled(operands)}, which is {listed(map(shown, values))}"
+        if any(type(value) is not int for value in values):
+            raise GraphError(f"{shape}; expected whole numbers.")
         if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
-            raise GraphError(f"{where}: quotient of {values!r} is no whole number.")
+            raise GraphError(f"{shape}; expected two numbers, the first a multiple of the second.")
         return _ARITHMETIC[operation](values)
 
 
 _ARITHMETIC = {"sum": sum, "product": math.prod, "quotient": lambda values: values[0] // values[1]}
+
+
+def spelled(reference: Any) -> str:
+    """A reference as a graph file spells it."""
+    if isinstance(reference, list):
+        return f"[{listed(map(spelled, reference))}]"
+    if isinstance(reference, dict):
+        return f"{{{listed(f'{key}: {spelled(value)}' for key, value in reference.items())}}}"
+    return reference if isinstance(reference, str) else shown(reference)

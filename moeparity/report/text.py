@@ -171,8 +171,8 @@ def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
 def _cost(report: Report) -> str:
     run = report.run
     return (
-        f"{run.evaluations} op evaluations for {2 + 2 * len(report.toggles)} variants ({run.naive_evaluations} without "
-        f"sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read once, {run.seconds:.1f} s"
+        f"{run.evaluations} op evaluations for {2 + 2 * len(report.toggles)} variants and the local errors "
+        f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read once, {run.seconds:.1f} s"
     )
 
 

@@ -32,13 +32,16 @@ def check(checkpoint: Checkpoint, graph: Graph) -> None:
 def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
     entry = checkpoint.require(name, ref.where)
     where = Where(entry.file)
+    if entry.dtype not in READABLE:
+        raise CheckpointError(
+            f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}. "
+            "Quantised checkpoints are not read: give the one they were made from."
+        )
     if entry.shape != ref.shape:
         raise CheckpointError(
             f"{where}: {name} has shape {list(entry.shape)}; {ref.where} with {checkpoint.config_path.name} expects "
             f"{list(ref.shape)}. Do config.json and weights belong together?"
         )
-    if entry.dtype not in READABLE:
-        raise CheckpointError(f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}.")
 
 
 def _check_extra(checkpoint: Checkpoint, needed: set[str], graph: Graph) -> None:
@@ -63,7 +66,7 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> None:
     if not bool(finite.all()):
         bad = int((~finite).sum())
         raise CheckpointError(
-            f"{Where(checkpoint.entries[name].file)}: {name} holds {bad} NaN or infinite values of {tensor.numel()}. "
+            f"{Where(checkpoint.entries[name].file)}: {name}: {bad} of {tensor.numel()} values are NaN or infinite. "
             "The checkpoint is damaged, or was saved from a diverged run."
         )
 

@@ -35,7 +35,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if not folder.is_dir():
+        if not _exists(folder / "."):
             raise CheckpointError(f"{Where(folder)}: no such checkpoint folder. Check the path.")
         self.config_path = folder / "config.json"
         self._files: dict[Path, Any] = {}
@@ -75,16 +75,19 @@ class Checkpoint:
     def _open_sharded(self, index: Path) -> None:
         for shard, names in _weight_map(index).items():
             path = self.folder / shard
-            if not path.resolve().is_relative_to(self.folder.resolve()) and not path.is_symlink():
+            if not _lies_in(self.folder, path):
                 raise CheckpointError(f"{Where(index)}: weight_map points to {shard!r}, outside the checkpoint folder.")
-            if not path.exists():
+            if not _exists(path):
                 raise CheckpointError(f"{Where(index)}: shard {shard!r} is missing from the folder. Download it again.")
             self._open(path, names, index)
 
     def _open(self, path: Path, names: Iterable[str] | None, index: Path | None) -> None:
         try:
             file = safe_open(str(path), framework="pt")
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
+            reason = "it is a folder" if path.is_dir() else error.strerror or error
+            raise CheckpointError(f"{Where(path)}: cannot be read: {reason}.") from None
+        except SafetensorError as error:
             raise CheckpointError(
                 f"{Where(path)}: not a whole safetensors file ({_reason(path, error)}). Download it again."
             ) from None
@@ -99,6 +102,22 @@ class Checkpoint:
             self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long for the file system, or one with a NUL
+        return False
+
+
+def _lies_in(folder: Path, path: Path) -> bool:
+    """Whether a shard's path stays in its folder. The hub's cache holds symbolic links, which may point elsewhere."""
+    try:
+        inside = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no such file can be, which is another complaint
+        return True
+    return inside and ".." not in path.parts[len(folder.parts) :]
+
+
 def _weight_map(index: Path) -> dict[str, list[str]]:
     """Shard name -> tensor names."""
     try:
@@ -106,11 +125,17 @@ def _weight_map(index: Path) -> dict[str, list[str]]:
         shards: dict[str, list[str]] = {}
         for name, shard in weight_map.items():
             shards.setdefault(str(shard), []).append(name)
-    except (json.JSONDecodeError, KeyError, AttributeError, TypeError, UnicodeDecodeError):
-        raise CheckpointError(f"{Where(index)}: not a safetensors index: expected JSON with a `weight_map`.") from None
+    except OSError as error:
+        raise CheckpointError(f"{Where(index)}: cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise CheckpointError(
+            f"{Where(index, line)}: not a safetensors index; expected JSON with a `weight_map` of tensor names to file "
+            "names. Download it again."
+        ) from None
     return shards
 
 
 def _reason(path: Path, error: Exception) -> str:
     text = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
-    return f"{path.stat().st_size} bytes: {text}"
+    return f"{path.stat().st_size} bytes: {text[:200]}"

@@ -17,6 +17,8 @@ from tests.numerics import scalar
 from tests.numerics.scalar import BF16, DTYPES, FP16, FP32, number, tensor
 
 DTYPE = st.sampled_from(DTYPES)
+# Their exact product lies just above the tie 1 + 2^-8, their fp32 product on it.
+FACTORS = (float.fromhex("0x1.001p+0"), float.fromhex("0x1.00eff2p+0"))
 START = st.sampled_from([None, 0.0, -0.0, 1.5])
 # Sums that stay finite in fp16, and so never meet inf - inf; cancellation and denormals are in there.
 SIZES = {"exponents": 9}
@@ -132,8 +134,9 @@ def test_an_fp32_operand_is_rounded_twice() -> None:
     tie, crumb = torch.tensor(1 + 2.0**-8), torch.tensor(2.0**-40)
     assert scalar.nearest(Fraction(1 + 2.0**-8) + Fraction(2.0**-40), BF16) == 1 + 2.0**-7
     assert add(tie, crumb, BF16).item() == 1.0
-    # (1 + 2^-8 + 2^-9) * (1 - 2^-9 ...) is not needed: a factor of 1 + 2^-23 does the same for a product.
-    assert product(torch.tensor(1 + 2.0**-8), torch.tensor(1.0), BF16).item() == 1.0
+    x, y = FACTORS
+    assert scalar.nearest(Fraction(x) * Fraction(y), BF16) == 1 + 2.0**-7
+    assert product(torch.tensor(x), torch.tensor(y), BF16).item() == 1.0
 
 
 def test_rounded_and_wide_leave_alone_what_fits() -> None:
@@ -149,8 +152,7 @@ def test_rounded_and_wide_leave_alone_what_fits() -> None:
 def test_linear(inputs: torch.dtype, output: torch.dtype, bias: bool, data: st.DataObject) -> None:
     """Operands whose dot products are exact in fp32 in any order, so that only the stated roundings are left."""
     rows, width, columns = (data.draw(st.integers(1, high)) for high in (4, 11, 5))
-    # Odd thirteen-bit numbers: bf16 rounds them to multiples of 32 or so, fp16 and fp32 hold other sums exactly.
-    value = st.integers(-4095, 4095) if inputs != FP32 else st.integers(-700, 700)
+    value = st.integers(-1023, 1023)  # more bits than bf16 holds
     draw = [data.draw(st.lists(value, min_size=n, max_size=n)) for n in (rows * width, columns * width, columns)]
     x, weight = (torch.tensor(v, dtype=FP32).view(-1, width) / 1024 for v in draw[:2])
     added = torch.tensor(draw[2], dtype=FP32) / 1024

@@ -1,0 +1,94 @@
+"""What the table of effects says in words."""
+
+from __future__ import annotations
+
+import math
+
+from moeparity.attribution.effects import Effect, Trial, reading
+from moeparity.attribution.toggles import Side, Toggle
+
+TOTAL = 1e-3
+
+
+def unmoved(base: Side, source: Side) -> Side:
+    raise AssertionError("reading moves nothing")
+
+
+def effect(name: str, alone: float, restored: float, *, changed: tuple[int, int] = (3, 3)) -> Effect:
+    """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
+    toggle = Toggle(
+        name=name,
+        attribute="accumulate",
+        kind="rounding",
+        reference="bf16",
+        candidate="fp32",
+        reference_origin="a.yaml:1",
+        candidate_origin="b.yaml:1",
+        flag=None,
+        nodes=("layers[0].moe.combine",),
+        move=unmoved,
+    )
+    trials = [
+        Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=n)
+        for kl, n in zip((alone, restored), changed, strict=True)
+    ]
+    return Effect(toggle=toggle, alone=trials[0], restored=trials[1])
+
+
+def without(name: str) -> Effect:
+    return effect(name, 0.0, TOTAL, changed=(0, 0))
+
+
+def test_no_toggles_say_nothing() -> None:
+    assert reading([], TOTAL) == []
+    assert reading([], 0.0) == []
+
+
+def test_no_effect() -> None:
+    assert reading([without("a")], 0.0) == ["a had no effect: no bit changed at any node."]
+    said = reading([without("a"), without("b"), without("c")], 0.0)
+    assert said == ["a, b and c had no effect: no bit changed at any node."]
+
+
+def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
+    assert effect("a", 0.0, TOTAL, changed=(0, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, changed=(1, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, changed=(0, 1)).had_no_effect
+
+
+def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
+    assert reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0) == []
+
+
+def test_one_active() -> None:
+    said = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
+    assert said == ["a had no effect: no bit changed at any node.", "b alone makes the whole difference."]
+
+
+def test_saturated_names_the_interchangeable_ones_only() -> None:
+    effects = [effect("a", TOTAL, TOTAL), effect("b", TOTAL / 2, TOTAL / 2), effect("c", TOTAL / 100, TOTAL)]
+    (said,) = reading(effects, TOTAL)
+    assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
+    assert "only restoring all toggles gives the reference's bits" in said
+
+
+def test_one_large_toggle_is_not_saturation() -> None:
+    assert reading([effect("a", TOTAL, TOTAL), effect("b", TOTAL / 100, TOTAL)], TOTAL) == []
+
+
+def test_decisive() -> None:
+    said = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
+    assert said == ["Restoring a alone removes 90% of the divergence."]
+
+
+def test_interacting() -> None:
+    said = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
+    assert said == ["Restoring b alone raises the divergence: toggles interact."]
+
+
+def test_nothing_is_claimed_of_a_nan() -> None:
+    nan = math.nan
+    assert reading([effect("a", nan, nan), effect("b", nan, nan)], nan) == []
+    assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", nan, nan)], TOTAL) == []
+    assert reading([effect("a", TOTAL, nan), effect("b", TOTAL, TOTAL)], TOTAL) == []
+    assert reading([without("a"), effect("b", nan, nan), effect("c", nan, nan)], nan)[1:] == []

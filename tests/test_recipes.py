@@ -1,0 +1,42 @@
+"""Every recipe in recipes/ runs through the command line and ends as its own comment says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXPECTED = {
+    "quickstart": {"exit": 1, "root": "layers[0].attention.attend", "no_effect": {"op combine:order"}},
+    "fp32-background": {"exit": 1, "root": "layers[0].moe.gate", "no_effect": set()},
+}
+
+
+def test_every_recipe_is_expected_here() -> None:
+    assert {path.stem for path in (ROOT / "recipes").glob("*.yaml")} == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_recipe(name: str, tmp_path: Path) -> None:
+    expected = EXPECTED[name]
+    command = [sys.executable, "-m", "moeparity.cli", "bisect", f"recipes/{name}.yaml"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "report.json"), "--device", "cpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == expected["exit"], done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["roots"][0]["node"] == expected["root"]
+    assert report["verdict"]["value"]["low"] > report["verdict"]["below"]
+    without = {toggle["name"] for toggle in report["toggles"] if toggle["had_no_effect"]}
+    assert without >= expected["no_effect"]
+    assert report["run"]["sequences"] >= 64

@@ -60,9 +60,8 @@ def main() -> int:
         checkpoint = make_wide(Path(folder))
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
     print(f"{SEQUENCES}x{TOKENS} tokens, bf16, {arguments.threads} threads, median of {arguments.repetitions}")
-    print(
-        f"{processor()}, torch {torch.__version__}, transformers {transformers.__version__}, {datetime.now(UTC):%Y-%m-%d}"
-    )
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    print(f"{processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}")
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
     for row in rows:
         times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.errors import MoeparityError
+from moeparity.errors import MoeparityError, Where, display_path
 
 app = typer.Typer(
     help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
@@ -33,7 +34,7 @@ def bisect(
     from moeparity.report.text import print_report
 
     if json is not None:
-        refuse_unwritable(json)
+        _refuse_unwritable(json)
     report = run(recipe, device=device)
     print_report(report, console())
     if json is not None:
@@ -60,7 +61,7 @@ def forward(
     from moeparity.report.files import write_tensors
     from moeparity.tokens import read_tokens
 
-    refuse_unwritable(out)
+    _refuse_unwritable(out)
     ids = read_tokens(tokens, scored=False).input_ids
     tensors = run(
         checkpoint, ids, profile=profile, micro_batch=micro_batch, dtype=dtype, device=device, save=save or ()
@@ -92,6 +93,20 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, in full.")] = N
         print_ops(console())
     else:
         print_op(find(name), console())
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse, before a run is paid for, a path that could not be written after it."""
+    try:
+        reason = "it is a folder" if path.is_dir() else None
+        if reason is None and not path.parent.is_dir():
+            reason = f"there is no folder {display_path(path.parent)}"
+        elif reason is None and not os.access(path.parent, os.W_OK):
+            reason = f"the folder {display_path(path.parent)} is read-only"
+    except OSError as error:
+        reason = str(error.strerror)
+    if reason is not None:
+        raise MoeparityError(f"{Where(path)}: cannot be written: {reason}. Give a file in a folder that exists.")
 
 
 def main() -> None:

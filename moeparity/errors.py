@@ -61,9 +61,9 @@ def display_path(path: Path) -> str:
         return str(path)
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """` Did you mean 'x'?` with the nearest known name, or nothing when none is near."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

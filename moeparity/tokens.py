@@ -32,7 +32,9 @@ def read_tokens(path: Path, *, scored: bool = True) -> TokenSet:
     tensors = _load(path)
     for key in tensors:
         if key not in KEYS:
-            raise TokensError(f"{where}: unknown tensor {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}")
+            raise TokensError(
+                f"{where}: unknown tensor {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}"
+            )
     if "input_ids" not in tensors:
         raise TokensError(f"{where}: holds no 'input_ids'; expected int64 [sequences, tokens].")
     ids = tensors["input_ids"]
@@ -44,7 +46,7 @@ def read_tokens(path: Path, *, scored: bool = True) -> TokenSet:
     mask = _mask(where, tensors, "loss_mask", ids)
     if not bool(_mask(where, tensors, "attention_mask", ids).all()):
         raise TokensError(
-            f"{where}: attention_mask holds a 0, and padded sequences are not supported yet. Give sequences of one length."
+            f"{where}: attention_mask holds a 0, and padded sequences are not supported yet. Give equal lengths."
         )
     if scored and not bool(mask[:, 1:].any()):
         raise TokensError(
@@ -79,7 +81,8 @@ def _mask(where: Where, tensors: dict[str, torch.Tensor], key: str, ids: torch.T
     if mask.shape != ids.shape:
         raise TokensError(f"{where}: {key} is {list(mask.shape)}; expected {list(ids.shape)}, as input_ids.")
     # One-byte and smaller floats can't even be compared.
-    whole = mask.dtype.itemsize > 1 or mask.dtype in {torch.bool, torch.uint8, torch.int8}
-    if not whole or not bool(((mask == 0) | (mask == 1)).all()):
+    if mask.dtype.itemsize == 1 and mask.dtype not in {torch.bool, torch.uint8, torch.int8}:
+        raise TokensError(f"{where}: {key} is {str(mask.dtype).removeprefix('torch.')}; expected bool or int64.")
+    if not bool(((mask == 0) | (mask == 1)).all()):
         raise TokensError(f"{where}: {key} holds values other than 0 and 1.")
     return mask.to(torch.bool)

@@ -81,7 +81,9 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
 
 
 def _is_saturated(effect: Effect, total_kl: float) -> bool:
-    return not effect.is_masked and min(effect.alone.kl, effect.restored.kl) >= SATURATION * total_kl
+    # Not by min(), which may drop a NaN.
+    large = all(trial.kl >= SATURATION * total_kl for trial in (effect.alone, effect.restored))
+    return large and not effect.is_masked
 
 
 def _names(effects: Sequence[Effect]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -98,9 +99,11 @@ class _Lockstep:
     ) -> None:
         self.observers, self.counts = observers, Counts()
         self.dtypes = tuple(dict.fromkeys(walker.plan.dtype for walker in walkers))
-        self.batches = {w.name: schedule.micro_batches(len(tokens), w.micro_batch) for w in walkers}
-        self.cells = schedule.cells(self.batches.values())
-        self.waves = schedule.waves(list(self.batches.values()))
+        batches = {w.name: schedule.micro_batches(len(tokens), w.micro_batch) for w in walkers}
+        self.cells = schedule.cells(batches.values())
+        self.waves = schedule.waves(list(batches.values()))
+        self.cells_of = {wave: schedule.inside(self.cells, wave) for wave in self.waves}
+        self.batches = {name: {wave: schedule.inside(b, wave) for wave in self.waves} for name, b in batches.items()}
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.last_use = {value: node.name for node in graph.nodes for value in node.inputs}
@@ -114,12 +117,13 @@ class _Lockstep:
         for name, source in (("tokens", tokens), ("positions", positions)):
             identities = Identities(self.cells)
             for walker in self.walkers:
-                blocks = {rows: identities.block(source[rows[0] : rows[1]], rows) for rows in self.batches[walker.name]}
+                batches = chain.from_iterable(self.batches[walker.name].values())
+                blocks = {rows: identities.block(source[rows[0] : rows[1]], rows) for rows in batches}
                 self.values[walker.name, name] = blocks
 
     def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
-        cells = schedule.inside(self.cells, wave)
+        cells = self.cells_of[wave]
         identities = [Identities(cells) for _ in node.outputs]
         computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
         outputs: dict[str, tuple[list[Block], ...]] = {}
@@ -128,7 +132,7 @@ class _Lockstep:
             numerics = self.numerics[walker.name, node.name]
             inputs[walker.name] = self._inputs(walker, numerics.reads, wave)
             results: list[tuple[Block, ...]] = []
-            for rows in schedule.inside(self.batches[walker.name], wave):
+            for rows in self.batches[walker.name][wave]:
                 given = [None if b is None else _reblocked(b, rows, cells) for b in inputs[walker.name]]
                 key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in given))
                 if key not in computed:
@@ -143,7 +147,7 @@ class _Lockstep:
 
     def _inputs(self, walker: Walker, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         source = walker.inputs_of or walker.name
-        rows = schedule.inside(self.batches[source], wave)
+        rows = self.batches[source][wave]
         return tuple(None if value is None else [self.values[source, value][r] for r in rows] for value in reads)
 
     def _compute(
@@ -164,7 +168,7 @@ class _Lockstep:
         for value in node.inputs:
             if self.last_use[value] == node.name:
                 for walker in self.walkers:
-                    for rows in schedule.inside(self.batches[walker.name], wave):
+                    for rows in self.batches[walker.name][wave]:
                         self.values.get((walker.name, value), {}).pop(rows, None)
 
 

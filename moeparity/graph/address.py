@@ -1,7 +1,8 @@
 """Addresses: `layers[0].moe.router:weights` names an attribute; selectors stand for several nodes.
 
-`layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for anything
-without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`; both are read.
+`layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for
+anything without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`;
+both are read.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ def split(address: str, where: Where) -> tuple[str, str]:
     match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+)", address)
     if match is None:
         raise GraphError(
-            f"{where}: {address!r} names no attribute; expected `node:attribute`, as in "
-            '"layers[*].moe.gate:output".'
+            f'{where}: {address!r} names no attribute; expected `node:attribute`, as in "layers[*].moe.gate:output".'
         )
     return match[1], match[2]
 
@@ -61,9 +61,7 @@ def _indices(text: str, layers: int, selector: str, where: Where) -> str:
         return r"\[\d+\]"
     chosen = [index for part in text.split(",") for index in _index_range(part.strip(), layers, selector, where)]
     if not chosen:
-        raise GraphError(
-            f"{where}: [{text}] in {selector!r} selects no layer; the model has layers 0 to {layers - 1}."
-        )
+        raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; the model has layers 0 to {layers - 1}.")
     return rf"\[(?:{'|'.join(map(str, chosen))})\]"
 
 

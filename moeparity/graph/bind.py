@@ -58,6 +58,8 @@ class BoundGraph:
 
     def read_inputs(self, node: Node) -> tuple[str | None, ...]:
         """The node's input values; None in place of an input that is not read under these settings."""
+        if not node.op.reads:
+            return node.inputs
         active = self.active(node)
         conditions = node.op.reads
         return tuple(

@@ -107,7 +107,8 @@ class Config:
         for name, divisor in MULTIPLES:
             if name in asked and divisor in asked and asked[name] % asked[divisor]:
                 raise CheckpointError(
-                    f"{self.where(divisor)}: {divisor} is {asked[divisor]}; expected a divisor of {name}, {asked[name]}."
+                    f"{self.where(divisor)}: {divisor} is {asked[divisor]}; expected a divisor of {name}, which is "
+                    f"{asked[name]}."
                 )
         for name, most in AT_MOST:
             if name in asked and most in asked and asked[name] > asked[most]:
@@ -128,6 +129,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
+        if not path.parent.is_dir():
+            raise CheckpointError(f"{Where(path.parent)}: no such checkpoint folder. Check the path.") from None
         raise CheckpointError(
             f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?"
         ) from None
@@ -167,7 +170,9 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     if rope["rope_type"] not in ROPE_TYPES:
         place = config.where("rope_type" if "rope_type" in given else "type")
-        raise CheckpointError(f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_TYPES)}.")
+        raise CheckpointError(
+            f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_TYPES)}."
+        )
     yarn = rope["rope_type"] == "yarn"
     # The softmax scale that mscale_all_dim asks for is a function of `factor`.
     needed = (*YARN_NEEDS, "factor") if rope.get("mscale_all_dim") else YARN_NEEDS

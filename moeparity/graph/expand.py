@@ -12,11 +12,10 @@ from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, l
 from moeparity.graph.config import Config
 from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef
 from moeparity.graph.layers import LAYER_RULES
-from moeparity.graph.references import Scope, spelled
+from moeparity.graph.references import Scope
 from moeparity.ops.declaration import Op, Parameter
 from moeparity.ops.registry import OPS
 from moeparity.spec import files, schema
-
 
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 10_000
@@ -152,7 +151,7 @@ class _Expansion:
             )
         if len(spec.inputs) != len(op.inputs):
             raise GraphError(
-                f"{where}: {name}: {len(spec.inputs)} inputs given; op {op.name} takes {len(op.inputs)}: "
+                f"{where}: {name}: `in` lists {len(spec.inputs)}; op {op.name} takes {len(op.inputs)}: "
                 f"{listed(op.inputs)}."
             )
         params = self._params(name, op, spec, where)
@@ -188,18 +187,19 @@ class _Expansion:
     def _param(self, name: str, parameter: Parameter, given: Mapping[str, Any], where: Where) -> Any:
         if parameter.name not in given:
             if parameter.required:
-                raise GraphError(f"{where}: {name}: parameter {parameter.name!r} is missing: {parameter.says}.")
+                raise GraphError(
+                    f"{where}: {name}: parameter {parameter.name!r} ({parameter.says}) is missing. Add it."
+                )
             return parameter.default
         value = self.scope.resolve(given[parameter.name], where)
         if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):
-            source = given[parameter.name]
-            named = parameter.name if source == value else f"{parameter.name} (from {spelled(source)})"
-            raise GraphError(
-                f"{where}: {name}: parameter {named} is {shown(value)}; expected {_TYPES[parameter.type]}: "
-                f"{parameter.says}."
-            )
+            field = self.scope.field_of(given[parameter.name], value)
+            expected = f"{shown(value)}; expected {_type(parameter)} ({parameter.says})"
+            if field is None:
+                raise GraphError(f"{where}: {name}: parameter {parameter.name} is {expected}.")
+            raise CheckpointError(f"{self.config.where(field)}: {field} is {expected}, since {where} reads it.")
         return value
 
     def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:
@@ -210,7 +210,7 @@ class _Expansion:
         for port in op.weights:
             weight = spec.weights.get(port.name)
             if weight is None and port.required:
-                raise GraphError(f"{where}: {name}: weight {port.name!r} is missing: {port.says}.")
+                raise GraphError(f"{where}: {name}: weight {port.name!r} ({port.says}) is missing. Add it.")
             if weight is not None and self.scope.holds(weight.when, Where(self.path, weight.line)):
                 refs[port.name] = self._weight(weight, prefix, each=port.each)
         return refs
@@ -231,7 +231,10 @@ class _Expansion:
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
 
 
-_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
+def _type(parameter: Parameter) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
+    types = parameter.type if isinstance(parameter.type, tuple) else (parameter.type,)
+    return " or ".join(words[one] for one in types)
 
 
 def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,21 @@ class Scope:
     def integer(self, reference: Any, where: Where, *, most: int | None = None) -> int:
         """The same, and it must be a whole number, at least 1 and at most `most`."""
         value = self.resolve(reference, where)
-        if type(value) is int and 1 <= value and (most is None or value <= most):
+        if type(value) is int and value >= 1 and (most is None or value <= most):
             return value
         expected = "a whole number of at least 1" + ("" if most is None else f" and at most {most}")
-        field = next((name for name in self.fields(reference) if self.config.get(name, _ABSENT) is value), None)
+        field = self.field_of(reference, value)
         if field is None:
-            raise GraphError(f"{where}: {spelled(reference)} is {shown(value)}; expected {expected}.")
+            named = spelled(reference) if self.fields(reference) else "a size"
+            raise GraphError(f"{where}: {named} is {shown(value)}; expected {expected}.")
         raise CheckpointError(
             f"{self.config.where(field)}: {field} is {shown(value)}; expected {expected}, since {where} reads it."
         )
+
+    def field_of(self, reference: Any, value: Any) -> str | None:
+        """The field of config.json that a reference took its value from; None where the graph file made it."""
+        names = (name for name in self.fields(reference) if name in self.config)
+        return next((name for name in names if self.config[name] is value), None)
 
     def fields(self, reference: Any, seen: tuple[str, ...] = ()) -> list[str]:
         """The fields of config.json a reference may lead to, by way of declared sizes."""
@@ -76,6 +82,9 @@ class Scope:
     def _name(self, name: str, where: Where) -> Any:
         # Inside its own definition a size's name means the config field it stands for.
         if name not in self.sizes or name in self._resolving:
+            if name in self._resolving[:-1] and name not in self.config:
+                circle = " -> ".join((*self._resolving, name))
+                raise GraphError(f"{where}: sizes are defined by each other in a circle: {circle}. Break it.")
             return self.config[name] if name in self.config else _ABSENT
         self._resolving.append(name)
         try:
@@ -89,7 +98,8 @@ class Scope:
         values = [self._resolve(operand, where) for operand in operands]
         if any(value is _ABSENT or value is None for value in values):
             return _ABSENT
-        shape = f"{where}: {operation} of {spelled(operands)}, which is {listed(map(shown, values))}"
+        shape = f"{where} with {Where(self.config.path)}: {operation} of {spelled(operands)}"
+        shape += f", here {listed(map(shown, values))}"
         if any(type(value) is not int for value in values):
             raise GraphError(f"{shape}; expected whole numbers.")
         if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
@@ -97,7 +107,11 @@ class Scope:
         return _ARITHMETIC[operation](values)
 
 
-_ARITHMETIC = {"sum": sum, "product": math.prod, "quotient": lambda values: values[0] // values[1]}
+_ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
+    "sum": sum,
+    "product": math.prod,
+    "quotient": lambda values: values[0] // values[1],
+}
 
 
 def spelled(reference: Any) -> str:

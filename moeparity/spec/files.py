@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.spec import schema, yaml
 
 File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile)
@@ -46,14 +46,17 @@ def shipped(folder: str) -> dict[str, Path]:
 
 
 def find_profile(name: str, beside: Where) -> Path:
-    """The file of a profile: a path (with `/` or ending in `.yaml`) relative to the file that names it, else shipped."""
+    """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
     if "/" in name or name.endswith(".yaml"):
-        return beside.path.parent / name
+        path = beside.path.parent / name
+        if not path.is_file():
+            raise SpecError(f"{beside}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
+        return path
     known = shipped("profiles")
     if name not in known:
         raise SpecError(
-            f"{beside}: profile {name!r} is not shipped; expected one of {listed(known)}, or a path with `/` or `.yaml` "
-            f"to a file of your own.{did_you_mean(name, known)}"
+            f"{beside}: profile {name!r} is not shipped; expected one of {listed(known)}, or a path with `/` or "
+            f"`.yaml` to a file of your own.{did_you_mean(name, known)}"
         )
     return known[name]
 
@@ -76,7 +79,7 @@ _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
-    "greater_than": "a number above {gt}",
+    "greater_than": "a number above {gt:g}",
     "greater_than_equal": "at least {ge}",
     "literal_error": "{expected}",
     "list_type": "a list",
@@ -126,7 +129,7 @@ def _in_file(data: Any, location: Iterable[int | str]) -> list[int | str]:
     for key in location:
         if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int)):
             keys.append(key)
-            data = data[key]
+            data = data[key]  # type: ignore[index]
     return keys
 
 
@@ -151,5 +154,6 @@ def _allowed(annotation: Any, location: Sequence[int | str]) -> list[str]:
         return _allowed(inner[-1], location[1:])
     if len(inner) == 1:
         return _allowed(inner[0], location)
-    # Where there are several branches, pydantic's location names the one it tried.
-    return _allowed(inner[0 if location[0] == inner[0].__name__ else -1], location[1:])
+    # Of `Node | list[Node]` pydantic's location names the branch it tried.
+    is_list = str(location[0]).startswith("list[")
+    return _allowed(next(branch for branch in inner if (get_origin(branch) is list) == is_list), location[1:])

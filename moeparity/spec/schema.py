@@ -52,7 +52,7 @@ class Model(BaseModel):
     def _keep_lines(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         model = handler(data)
         if isinstance(data, yaml.Mapping):
-            model._line, model._key_lines = data.line, data.key_lines
+            model._line, model._key_lines = data.line, data.key_lines  # noqa: SLF001
         return model
 
     @property

@@ -48,7 +48,7 @@ def load(path: Path) -> Mapping:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
         where = Where(path, text.count("\n", 0, error.position) + 1)
-        raise SpecError(f"{where}: character U+{ord(error.character):04X} may not stand in YAML. Remove it.") from None
+        raise SpecError(f"{where}: character U+{error.character:04X} may not stand in YAML. Remove it.") from None
     except yaml.MarkedYAMLError as error:
         raise SpecError(_syntax_message(path, text.splitlines(), error)) from None
     except RecursionError:
@@ -77,7 +77,9 @@ def _text(path: Path) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         where = Where(path, raw.count(b"\n", 0, error.start) + 1)
-        raise SpecError(f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8.") from None
+        raise SpecError(
+            f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8. Is this a YAML file? Then save it as UTF-8."
+        ) from None
 
 
 class _Builder:
@@ -96,7 +98,8 @@ class _Builder:
             )
         if depth > MAX_DEPTH:
             raise SpecError(
-                f"{self._where(node)}: nested deeper than {MAX_DEPTH} levels. Does an alias stand inside its own anchor?"
+                f"{self._where(node)}: nested deeper than {MAX_DEPTH} levels. "
+                "Does an alias stand inside its own anchor?"
             )
         if node.tag not in _PLAIN_TAGS:
             raise SpecError(f"{self._where(node)}: tag {_shown_tag(node.tag)} is not read. Remove it.")
@@ -164,8 +167,16 @@ _PLAIN_TAGS = frozenset(
     for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map")
 )
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_SELECTOR = re.compile(r"[\w.*]+\[[^\]]*\][^\s,}]*")
+_SELECTOR = re.compile(r"(?:[\w.*]+\[[^\]]*\]|\[[\d*:,-]+\]\.)[^\s,}]*")
 _ALIAS = re.compile(r"\*[^\s,}\]]*")
+
+
+_PROBLEMS = {
+    "found character '\\t'": "a tab where only spaces may stand",
+    "mapping values are not allowed": "a second `: ` in one line; quote a value that holds one",
+    "found another document": "`---` begins a second document; a file holds one",
+}
+"""PyYAML's words -> what to do."""
 
 
 def _shown_tag(tag: str) -> str:
@@ -185,7 +196,14 @@ def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -
         given = _ALIAS.search(line)
         example = given[0].rstrip(":") if given else "*.norm"
         return f'{where}: `*` starts an alias in YAML: {line!r}. Quote selectors: "{example}".'
-    since = error.context_mark
-    opened = f" (in what began on line {since.line + 1})" if since and since.line != mark.line else ""
-    shown = f": {line!r}" if line else ""
-    return f"{where}: not YAML: {error.problem}{opened}{shown}."
+    since, problem = error.context_mark, str(error.problem)
+    if since is not None and "stream" in problem:
+        opened = lines[since.line].strip()
+        return (
+            f"{Where(path, since.line + 1)}: not YAML: what begins here is not closed before the file ends: {opened!r}."
+        )
+    for known, said in _PROBLEMS.items():
+        if known in problem:
+            problem = said
+    began = f" (in what began on line {since.line + 1})" if since and since.line != mark.line else ""
+    return f"{where}: not YAML: {problem}{began}: {line!r}."

@@ -49,9 +49,10 @@ def _check_extra(checkpoint: Checkpoint, needed: set[str], graph: Graph) -> None
     # A tied head may be stored all the same; the graph takes the embedding.
     extra = [n for n in checkpoint.entries if n not in needed and not ignored.fullmatch(n) and n != "lm_head.weight"]
     if extra:
+        where = Where(checkpoint.entries[extra[0]].file)
         shown = listed(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
         raise CheckpointError(
-            f"{Where(checkpoint.entries[extra[0]].file)}: holds tensors the {graph.model_type} graph does not use: {shown}. "
+            f"{where}: holds tensors the {graph.model_type} graph does not use: {shown}. "
             "Is model_type right? A graph lists tensors to pass over under `ignore:`."
         )
 

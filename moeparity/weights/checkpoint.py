@@ -7,6 +7,7 @@ is that of the file, which changes the bits of some fp32 kernels on CPU.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from moeparity.errors import CheckpointError, Where, did_you_mean
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
+
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +56,11 @@ class Checkpoint:
     def require(self, name: str, needed_by: Where) -> Entry:
         """The entry of a tensor that must be there."""
         if name not in self.entries:
+            # Another layer's or expert's tensor has the nearest name, and is none that was misspelt.
+            alike = [other for other in self.entries if _NUMBERS.findall(other) == _NUMBERS.findall(name)]
             raise CheckpointError(
-                f"{Where(self.folder)}: tensor {name!r} is missing; {needed_by} needs it.{did_you_mean(name, self.entries)}"
-                " Is the checkpoint complete, and does its model_type fit?"
+                f"{Where(self.folder)}: tensor {name!r} is missing; {needed_by} needs it."
+                f"{did_you_mean(name, alike, cutoff=0.9)} Is the checkpoint complete, and does its model_type fit?"
             )
         return self.entries[name]
 
@@ -137,5 +142,8 @@ def _weight_map(index: Path) -> dict[str, list[str]]:
 
 
 def _reason(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        if file.read(19) == b"version https://git":
+            return "it is a Git LFS pointer: run `git lfs pull`"
     text = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
     return f"{path.stat().st_size} bytes: {text[:200]}"

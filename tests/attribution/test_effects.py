@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from moeparity.attribution.effects import Effect, Trial, reading
 from moeparity.attribution.toggles import Side, Toggle
 
@@ -14,7 +16,9 @@ def unmoved(base: Side, source: Side) -> Side:
     raise AssertionError("reading moves nothing")
 
 
-def effect(name: str, alone: float, restored: float, *, changed: tuple[int, int] = (3, 3)) -> Effect:
+def effect(
+    name: str, alone: float, restored: float, *, nodes: tuple[int, int] = (3, 3), spread: float = TOTAL / 1000
+) -> Effect:
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
     toggle = Toggle(
         name=name,
@@ -28,15 +32,18 @@ def effect(name: str, alone: float, restored: float, *, changed: tuple[int, int]
         nodes=("layers[0].moe.combine",),
         move=unmoved,
     )
-    trials = [
-        Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=n)
-        for kl, n in zip((alone, restored), changed, strict=True)
-    ]
-    return Effect(toggle=toggle, alone=trials[0], restored=trials[1])
+    without, with_it = (
+        Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=changed)
+        for kl, changed in zip((alone, restored), nodes, strict=True)
+    )
+    # As an interval of sums that are not finite: no bounds.
+    finite = math.isfinite(restored)
+    change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
+    return Effect(toggle=toggle, alone=without, restored=with_it, change=change)
 
 
 def without(name: str) -> Effect:
-    return effect(name, 0.0, TOTAL, changed=(0, 0))
+    return effect(name, 0.0, TOTAL, nodes=(0, 0))
 
 
 def test_no_toggles_say_nothing() -> None:
@@ -51,9 +58,9 @@ def test_no_effect() -> None:
 
 
 def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
-    assert effect("a", 0.0, TOTAL, changed=(0, 0)).had_no_effect
-    assert not effect("a", 0.0, TOTAL, changed=(1, 0)).had_no_effect
-    assert not effect("a", 0.0, TOTAL, changed=(0, 1)).had_no_effect
+    assert effect("a", 0.0, TOTAL, nodes=(0, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, nodes=(1, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, nodes=(0, 1)).had_no_effect
 
 
 def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
@@ -66,7 +73,11 @@ def test_one_active() -> None:
 
 
 def test_saturated_names_the_interchangeable_ones_only() -> None:
-    effects = [effect("a", TOTAL, TOTAL), effect("b", TOTAL / 2, TOTAL / 2), effect("c", TOTAL / 100, TOTAL)]
+    effects = [
+        effect("a", TOTAL, TOTAL),
+        effect("b", TOTAL / 2, TOTAL / 2, spread=TOTAL),
+        effect("c", TOTAL / 100, TOTAL),
+    ]
     (said,) = reading(effects, TOTAL)
     assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
     assert "only restoring all toggles gives the reference's bits" in said
@@ -86,9 +97,22 @@ def test_interacting() -> None:
     assert said == ["Restoring b alone raises the divergence: toggles interact."]
 
 
+@pytest.mark.parametrize("restored", [TOTAL / 10, TOTAL, 2 * TOTAL])
+def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: float) -> None:
+    effects = [effect("a", TOTAL / 4, restored, spread=1.1 * TOTAL), effect("b", TOTAL / 4, TOTAL)]
+    assert reading(effects, TOTAL) == []
+
+
+def test_masked() -> None:
+    said = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
+    assert said == ["Masked in the candidate: a. Restoring alone changes no bit there."]
+    assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
+    assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
+
+
 def test_nothing_is_claimed_of_a_nan() -> None:
     nan = math.nan
     assert reading([effect("a", nan, nan), effect("b", nan, nan)], nan) == []
     assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", nan, nan)], TOTAL) == []
-    assert reading([effect("a", TOTAL, nan), effect("b", TOTAL, TOTAL)], TOTAL) == []
+    assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", TOTAL, TOTAL)], TOTAL) == []
     assert reading([without("a"), effect("b", nan, nan), effect("c", nan, nan)], nan)[1:] == []

@@ -72,7 +72,7 @@ def test_both_sides_set_the_attribute_by_rules_of_their_own(qwen3_moe: Path) -> 
         ("layers[1].moe.gate:output", "fp16", "fp32", ("layers[1].moe.gate",)),
         ("layers[2].moe.gate:output", "fp16", "fp32", ("layers[2].moe.gate",)),
     ]
-    assert [t.candidate_origin for t in found][0] == "default of the op"
+    assert found[0].candidate_origin == "default of the op"
     assert all(t.reference_origin.endswith("(layers[*].moe.gate)") for t in found)
 
 

@@ -17,7 +17,7 @@ FORMATS = {BF16: (8, -126, 127), FP16: (11, -14, 15), FP32: (24, -126, 127)}
 
 def nearest(x: Fraction | float, dtype: torch.dtype) -> float:
     """`x` rounded to nearest even; infinite beyond the greatest finite number. A signed zero keeps its sign."""
-    if x == 0 or isinstance(x, float) and math.isinf(x):
+    if x == 0 or (isinstance(x, float) and math.isinf(x)):
         return float(x)
     precision, least, greatest = FORMATS[dtype]
     magnitude = abs(Fraction(x))

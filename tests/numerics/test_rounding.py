@@ -29,9 +29,9 @@ Nested = int | list["Nested"]
 def order_top_down(order: str, leaves: list[int]) -> Nested:
     """The same trees as `tree`, but split from the root down: evens and odds, or left and right half."""
     if order == "sequential" or len(leaves) == 1:
-        return list(leaves) if len(leaves) > 1 else leaves[0]
+        return [*leaves] if len(leaves) > 1 else leaves[0]
     if order == "reverse":
-        return leaves[::-1]
+        return [*leaves[::-1]]
     half = 1 << (len(leaves) - 1).bit_length() - 1
     parts = (leaves[::2], leaves[1::2]) if order == "fold_hi" else (leaves[:half], leaves[half:])
     return [order_top_down(order, part) for part in parts]
@@ -58,16 +58,17 @@ def nested(node: Nested) -> Tree:
     return node if isinstance(node, int) else tuple(nested(child) for child in node)
 
 
-@pytest.mark.parametrize(("order", "leaf", "accumulate"), itertools.product(EXPLICIT, DTYPES, DTYPES))
+@pytest.mark.parametrize(("order", "leaf", "accumulate"), list(itertools.product(EXPLICIT, DTYPES, DTYPES)))
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_sum_of_every_order(order: str, leaf: torch.dtype, accumulate: torch.dtype, data: st.DataObject) -> None:
     leaves = data.draw(st.integers(1, 20))
-    rows = data.draw(st.lists(st.lists(number(leaf, **SIZES), min_size=leaves, max_size=leaves), min_size=1, max_size=3))
+    row = st.lists(number(leaf, **SIZES), min_size=leaves, max_size=leaves)
+    rows = data.draw(st.lists(row, min_size=1, max_size=3))
     start = data.draw(START)
-    x = torch.stack([tensor(row, leaf) for row in rows])
+    x = torch.stack([tensor(values, leaf) for values in rows])
     by_hand = order_top_down(order, list(range(leaves)))
-    expected = tensor([scalar_sum(row, by_hand, accumulate, start) for row in rows], accumulate)
+    expected = tensor([scalar_sum(values, by_hand, accumulate, start) for values in rows], accumulate)
     assert same_bits(sum_tree(x, tree(order, leaves), 1, accumulate=accumulate, start=start), expected)
     assert same_bits(sum_tree(x.t(), tree(order, leaves), 0, accumulate=accumulate, start=start), expected)
 
@@ -85,9 +86,7 @@ def any_tree(draw: st.DrawFn, leaves: int) -> Nested:
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data(), leaf=DTYPE, accumulate=DTYPE, start=START)
-def test_sum_of_any_tree(
-    data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype, start: float | None
-) -> None:
+def test_sum_of_any_tree(data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype, start: float | None) -> None:
     values = data.draw(st.lists(number(leaf, **SIZES), min_size=1, max_size=12))
     shape = data.draw(any_tree(len(values)))
     expected = tensor([scalar_sum(values, shape, accumulate, start)], accumulate)
@@ -146,7 +145,7 @@ def test_rounded_and_wide_leave_alone_what_fits() -> None:
     assert same_bits(wide(half), torch.ones(3))
 
 
-@pytest.mark.parametrize(("inputs", "output", "bias"), itertools.product(DTYPES, DTYPES, [False, True]))
+@pytest.mark.parametrize(("inputs", "output", "bias"), list(itertools.product(DTYPES, DTYPES, [False, True])))
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_linear(inputs: torch.dtype, output: torch.dtype, bias: bool, data: st.DataObject) -> None:
@@ -154,15 +153,15 @@ def test_linear(inputs: torch.dtype, output: torch.dtype, bias: bool, data: st.D
     rows, width, columns = (data.draw(st.integers(1, high)) for high in (4, 11, 5))
     value = st.integers(-1023, 1023)  # more bits than bf16 holds
     draw = [data.draw(st.lists(value, min_size=n, max_size=n)) for n in (rows * width, columns * width, columns)]
-    x, weight = (torch.tensor(v, dtype=FP32).view(-1, width) / 1024 for v in draw[:2])
-    added = torch.tensor(draw[2], dtype=FP32) / 1024
-    held = [[[scalar.nearest(v, inputs) for v in row] for row in matrix.tolist()] for matrix in (x, weight, added[None])]
-    expected = [
-        [
-            scalar.nearest(sum((Fraction(a) * Fraction(b) for a, b in zip(row, column, strict=True)), Fraction(extra)), output)
-            for column, extra in zip(held[1], held[2][0] if bias else [0.0] * columns, strict=True)
-        ]
-        for row in held[0]
-    ]
-    out = linear(x, weight, rounded(added, inputs) if bias else None, inputs=inputs, output=output)
+    x, weight, extra = (torch.tensor(values, dtype=FP32) / 1024 for values in draw)
+    x, weight, extra = x.view(rows, width), weight.view(columns, width), rounded(extra * bias, inputs)
+    held = [[[scalar.nearest(value, inputs) for value in row] for row in matrix.tolist()] for matrix in (x, weight)]
+    added = extra.tolist()
+    exact = [[dot(row, held[1][i]) + Fraction(added[i]) for i in range(columns)] for row in held[0]]
+    expected = [[scalar.nearest(value, output) for value in row] for row in exact]
+    out = linear(x, weight, extra if bias else None, inputs=inputs, output=output)
     assert same_bits(out, torch.tensor(expected, dtype=torch.float64).to(output))
+
+
+def dot(a: list[float], b: list[float]) -> Fraction:
+    return sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))

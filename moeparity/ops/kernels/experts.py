@@ -36,12 +36,12 @@ def _loop(x: torch.Tensor, ids: torch.Tensor, w: Mapping[str, torch.Tensor], at:
     n, k = ids.shape
     rows = torch.empty(n, k, x.shape[-1], dtype=at["output"], device=x.device)
     by_expert = ids.t().reshape(-1).sort(stable=True)
+    slots, tokens = by_expert.indices // n, by_expert.indices % n
     counts = torch.bincount(by_expert.values, minlength=w["down"].shape[0]).tolist()
     start = 0
     for expert, count in enumerate(counts):
         if count:
-            slots_tokens = by_expert.indices[start : start + count]
-            slot, token = slots_tokens // n, slots_tokens % n
+            slot, token = slots[start : start + count], tokens[start : start + count]
             hidden = _swiglu(x[token], w["gate_up"][expert], at, _project)
             rows[token, slot] = _project(hidden, w["down"][expert], at["product"], at["output"])
             start += count
@@ -101,8 +101,9 @@ def combine(
     weighted = product(rows, weights.unsqueeze(-1), at["weighted"])
     if at["leaves"] == "expert":
         assert ids is not None
-        by_expert = ids.argsort(dim=-1).unsqueeze(-1).expand_as(weighted)
-        weighted = weighted.gather(-2, by_expert)
+        # Whole rows by their index: gather would go element by element, and take longer than the GEMMs.
+        starts = torch.arange(0, ids.numel(), ids.shape[-1], device=ids.device).view(*ids.shape[:-1], 1)
+        weighted = weighted.flatten(0, -2)[starts + ids.argsort(dim=-1)]
     accumulate = at["accumulate"]
     if at["order"] == orders.NATIVE and accumulate == torch.float32:
         return _native_sum(weighted, at["output"])

@@ -1,0 +1,183 @@
+"""Walkers in lockstep: the same bits as alone, each distinct piece of work done once, equal values merged again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.engine.lockstep import Counts, NodeView, Walker, run
+from moeparity.engine.values import assemble
+from moeparity.errors import Where
+from moeparity.graph.bind import BoundGraph, bind
+from moeparity.graph.profile import load_profile, overrides
+from moeparity.model import Model, open_model
+from moeparity.numerics.bits import same_bits
+
+HERE = Where(Path("test"))
+IDS = torch.randint(0, 512, (6, 13), generator=torch.Generator().manual_seed(5))
+
+VARIANTS: list[dict[str, str | float | int]] = [
+    {"layers[*].moe.combine:accumulate": "fp32"},
+    {"layers[*].moe.combine:weighted": "fp32"},
+    {"layers[*].moe.combine:order": "reverse"},
+    {"layers[*].moe.combine:leaves": "slot"},
+    {"layers[1].moe.router:weights": "fp32"},
+    {"layers[0].moe.router:scores": "bf16"},
+    {"layers[*].moe.gate:output": "fp32"},
+    {"layers[2].attention.norm:normalized": "fp32"},
+    {"layers[*].attention.rope:products": "fp32"},
+    {"layers[*].attention.attend:implementation": "sdpa"},
+    {"layers[-1].moe.experts:implementation": "grouped"},
+    {"lm_head:output": "fp32"},
+]
+
+
+@dataclass
+class Outputs:
+    """Keeps every walker's value of the chosen nodes, all waves together."""
+
+    nodes: tuple[str, ...]
+    parts: dict[tuple[str, str], list[torch.Tensor]] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        if view.node.name in self.nodes:
+            for walker in view.outputs:
+                self.parts.setdefault((walker, view.node.name), []).append(view.tensor(walker).clone())
+
+    def of(self, walker: str, node: str = "lm_head") -> torch.Tensor:
+        return torch.cat(self.parts[walker, node])
+
+
+@pytest.fixture(scope="module")
+def model(qwen3_moe: Path) -> Model:
+    return open_model(qwen3_moe, device="cpu", residency="resident")
+
+
+def plan(model: Model, **settings: str | float) -> BoundGraph:
+    return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(settings, HERE))
+
+
+def walk(model: Model, walkers: Sequence[Walker], *nodes: str) -> tuple[Outputs, Counts]:
+    outputs = Outputs(nodes=("lm_head", *nodes))
+    return outputs, run(walkers, model.weights, IDS, [outputs])
+
+
+def variants(model: Model, micro_batch: int) -> list[Walker]:
+    return [
+        Walker(name=f"variant {i}", plan=plan(model, **settings), micro_batch=micro_batch)
+        for i, settings in enumerate(VARIANTS)
+    ]
+
+
+@pytest.mark.parametrize("micro_batch", [6, 4, 1])
+def test_company_changes_no_bit(model: Model, micro_batch: int) -> None:
+    reference = Walker(name="reference", plan=plan(model), micro_batch=micro_batch)
+    together, _ = walk(model, [reference, *variants(model, micro_batch)])
+    for walker in (reference, *variants(model, micro_batch)):
+        alone, _ = walk(model, [walker])
+        assert same_bits(together.of(walker.name), alone.of(walker.name)), walker.name
+    plain = together.of("reference")
+    differing = [w.name for w in variants(model, micro_batch) if not same_bits(together.of(w.name), plain)]
+    assert len(differing) >= 10, "most variants must really differ, or nothing is shown"
+
+
+@pytest.mark.parametrize(("micro_batch", "waves"), [(6, 1), (4, 2), (1, 6)])
+def test_work_before_the_first_difference_is_done_once(model: Model, micro_batch: int, waves: int) -> None:
+    orders = ["sequential", "reverse", "fold_hi", "fold_lo"]
+    walkers = [
+        Walker(name=order, plan=plan(model, **{"layers[1].moe.combine:order": order}), micro_batch=micro_batch)
+        for order in orders
+    ]
+    outputs, counts = walk(model, walkers)
+    names = [node.name for node in model.graph.nodes]
+    split = names.index("layers[1].moe.combine")
+    assert {name: counts.evaluations[name] for name in names[:split]} == dict.fromkeys(names[:split], waves)
+    assert counts.evaluations[names[split]] == len(orders) * waves
+    assert all(waves <= counts.evaluations[name] <= len(orders) * waves for name in names[split:])
+    assert counts.evaluations["lm_head"] > waves
+    assert not same_bits(outputs.of("sequential"), outputs.of("reverse"))
+
+
+def test_equal_outputs_merge_again(model: Model) -> None:
+    # With a bf16 accumulator `native` is sequential: other numerics, the same bits.
+    native = plan(model, **{"layers[1].moe.combine:order": "native"})
+    walkers = [Walker(name="a", plan=plan(model), micro_batch=6), Walker(name="b", plan=native, micro_batch=6)]
+    outputs, counts = walk(model, walkers)
+    expected = dict.fromkeys((node.name for node in model.graph.nodes), 1) | {"layers[1].moe.combine": 2}
+    assert counts.evaluations == expected
+    assert same_bits(outputs.of("a"), outputs.of("b"))
+
+
+def test_an_input_that_is_not_read_has_no_identity(model: Model) -> None:
+    by_slot = Walker(name="slot", plan=plan(model, **{"layers[1].moe.combine:leaves": "slot"}), micro_batch=6)
+    seen: dict[str, list[tuple[int | None, ...]]] = {}
+
+    class Inputs:
+        def see(self, view: NodeView) -> None:
+            if view.node.op.name == "combine":
+                seen[view.node.name] = view.input_ids("slot")
+
+    run([by_slot], model.weights, IDS, [Inputs()])
+    expected = [("layers[0].moe.combine", (0, 0, 0)), ("layers[1].moe.combine", (0, None, 0))]
+    assert list(seen.items())[:2] == [(name, [ids]) for name, ids in expected]
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "qwen3"])
+def test_each_micro_batch_gives_what_it_gives_alone(request: pytest.FixtureRequest, name: str) -> None:
+    model = open_model(request.getfixturevalue(name), device="cpu", residency="resident")
+    profiles = ("hf-eager", "hf-default")
+    plans = {profile: bind(model.graph, load_profile(profile, HERE), "fp32") for profile in profiles}
+    walkers = [
+        Walker(name=f"{profile} {size}", plan=plans[profile], micro_batch=size)
+        for profile in profiles
+        for size in (1, 2, 3, 4, 6)
+    ]
+    ids = IDS % model.vocab_size
+    together = Outputs(nodes=("lm_head",))
+    run(walkers, model.weights, ids, [together])
+    for walker in walkers:
+        alone = Outputs(nodes=("lm_head",))
+        run([walker], model.weights, ids, [alone])
+        assert same_bits(together.of(walker.name), alone.of(walker.name)), walker.name
+
+
+@pytest.mark.parametrize("sizes", [(6, 6), (3, 2)], ids=["same batches", "other batches"])
+@pytest.mark.parametrize("node", ["layers[1].moe.norm", "layers[2].attention.q_proj", "lm_head"])
+def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, sizes: tuple[int, int]) -> None:
+    own = {f"{node}:output": "fp32", "layers[0].moe.combine:accumulate": "fp32"}
+    walkers = [
+        Walker(name="shadow", plan=plan(model, **own), micro_batch=sizes[1], inputs_of="reference"),
+        Walker(name="reference", plan=plan(model), micro_batch=sizes[0]),
+        Walker(name="candidate", plan=plan(model, **own), micro_batch=sizes[1]),
+    ]
+    looked_at = next(n for n in model.graph.nodes if n.name == node)
+    kernel = looked_at.op.load()
+    segment = next(s for s in model.graph.segments if looked_at in s.nodes)
+    weights = model.weights.load(segment, ("bf16",))[node, "bf16"]
+    float_of = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    at = {name: float_of.get(str(value), value) for name, value in plan(model, **own).active(looked_at).items()}
+    checked: list[bool] = []
+
+    class ByHand:
+        def see(self, view: NodeView) -> None:
+            if view.node is looked_at:
+                blocks = view.inputs["reference"][0]
+                assert blocks is not None
+                x = assemble(blocks, view.wave)
+                starts = range(0, len(x), sizes[1])
+                expected = [kernel(x[s : s + sizes[1]], w=weights, p=looked_at.params, at=at) for s in starts]
+                checked.append(same_bits(view.tensor("shadow"), torch.cat(expected)))
+
+    outputs = Outputs(nodes=(node,))
+    run(walkers, model.weights, IDS, [ByHand(), outputs])
+    assert checked
+    assert all(checked)
+    assert not same_bits(outputs.of("shadow", node), outputs.of("candidate", node)), "the candidate's inputs differ"
+    assert outputs.of("shadow", node).dtype == torch.float32
+    alone, _ = walk(model, walkers[1:2])
+    with_shadow, _ = walk(model, walkers)
+    assert same_bits(alone.of("reference"), with_shadow.of("reference"))

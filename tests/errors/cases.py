@@ -1,0 +1,148 @@
+"""Every bad input and how it is given to moeparity; `run` gives it in this process, `command` as a user would."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from moeparity.cli import main
+from moeparity.errors import MoeparityError
+from moeparity.graph.config import Config
+from moeparity.graph.expand import expand
+from moeparity.model import forward
+from tests.errors.base import BAD, BASE, TOKENS
+from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
+
+Command = tuple[str | Path, ...]
+BISECT = {"recipe-tokens-missing"}
+"""Recipes whose defect `show` does not look at."""
+OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
+FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
+RECIPE = "base/recipe.yaml"
+
+COMMAND_LINES: dict[str, Command] = {
+    "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),
+    "cli-recipe-a-folder": ("bisect", "base"),
+    "cli-recipe-a-checkpoint-file": ("show", "base/model.safetensors"),
+    "cli-recipe-too-large": ("show", "{tmp}/large.yaml"),
+    "cli-show-nothing-there": ("show", "no-such-path"),
+    "cli-checkpoint-missing": ("forward", "bsae", *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
+    "cli-checkpoint-a-file": ("forward", RECIPE, *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
+    "cli-device-without-gpu": ("bisect", RECIPE, "--device", "cuda"),
+    "cli-device-unknown": ("bisect", RECIPE, "--device", "cdua"),
+    "cli-dtype-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--dtype", "bfloat16"),
+    "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
+    "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
+    "cli-show-profile-unknown": ("show", "base", "--profile", "vllm"),
+    "cli-save-matches-nothing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[*].moe.combined"),
+    "cli-save-malformed": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[1:2:3].moe.combine"),
+    "cli-op-unknown": ("ops", "rmsnorm"),
+    "cli-out-in-no-folder": (*FORWARD, "--out", "{tmp}/no/out.safetensors"),
+    "cli-out-a-folder": (*FORWARD, "--out", "{tmp}"),
+    "cli-out-too-long": (*FORWARD, "--out", "{tmp}/" + "x" * 300),
+    "cli-json-in-no-folder": ("bisect", RECIPE, "--json", "{tmp}/no/report.json"),
+    "cli-json-a-folder": ("bisect", RECIPE, "--json", "{tmp}"),
+}
+
+CALLS: dict[str, Callable[[], object]] = {
+    "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
+    "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),
+    "python-forward-micro-batch-zero": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), micro_batch=0, device="cpu"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exit code, what was printed to standard error (paths normalised), and the line that raised."""
+
+    code: int | str | None
+    message: str
+    raised: tuple[Path, int] | None
+
+
+def files() -> dict[str, Path]:
+    """The committed bad inputs by name."""
+    return {path.stem: path for path in sorted(BAD.iterdir()) if path.name not in {"base", "messages"}}
+
+
+def names() -> list[str]:
+    """Every bad input."""
+    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *COMMAND_LINES, *CALLS])
+
+
+def command(name: str, tmp: Path) -> Command | None:
+    """The command line that meets the defect, with everything it needs made in `tmp`; None where there is none."""
+    if name in COMMAND_LINES:
+        (tmp / "large.yaml").write_text("# x\n" * 300_000, "utf-8")
+        return tuple(str(argument).replace("{tmp}", str(tmp)) for argument in COMMAND_LINES[name])
+    if name in CHECKPOINTS:
+        folder = Path(shutil.copytree(BASE, tmp / name))
+        CHECKPOINTS[name](folder)
+        return ("forward", folder, *FORWARD[2:], "--out", tmp / "out.safetensors")
+    if name in TOKEN_FILES:
+        TOKEN_FILES[name](tmp / TOKENS)
+        recipe = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {BASE}")
+        (tmp / "recipe.yaml").write_text(recipe, "utf-8")
+        return ("bisect", tmp / "recipe.yaml", "--device", "cpu")
+    if name.startswith("profile-"):
+        return ("show", "base", "--profile", f"./{name}.yaml")
+    if name in CALLS or name.startswith("graph-"):
+        return None
+    return ("bisect" if name in BISECT else "show", files()[name].name, *OPTIONS.get(name, ()))
+
+
+def run(name: str, tmp: Path) -> Outcome:
+    """Give a bad input to moeparity in this process, in the folder tests/bad."""
+    arguments = command(name, tmp)
+    error: BaseException | None = None
+    code: int | str | None = 0
+    printed = io.StringIO()
+    gpu = patch("torch.cuda.is_available", return_value=False)
+    argv = patch.object(sys, "argv", ["moeparity", *map(str, arguments or ())])
+    with contextlib.chdir(BAD), gpu, argv, contextlib.redirect_stderr(printed):
+        try:
+            main() if arguments else _called(name)
+        except SystemExit as left:
+            code, error = left.code, left.__context__
+    return Outcome(code, normalised(printed.getvalue(), tmp), _raised(error))
+
+
+def _called(name: str) -> None:
+    """What the command line does with an error, for inputs that it has no way to take."""
+    try:
+        CALLS[name]() if name in CALLS else expand(Config(BASE / "config.json"), BAD / f"{name}.yaml")
+    except MoeparityError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _raised(error: BaseException | None) -> tuple[Path, int] | None:
+    if not isinstance(error, MoeparityError) or error.__traceback__ is None:
+        return None
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    return Path(last.tb_frame.f_code.co_filename).resolve(), last.tb_lineno
+
+
+def normalised(text: str, tmp: Path) -> str:
+    """Without the paths and the line numbers that another checkout or an edit of a shipped graph would change."""
+    graphs = Path(str(resources.files("moeparity.graphs")))
+    for path in (tmp, tmp.resolve()):
+        text = text.replace(str(path), "<tmp>")
+    for path in (graphs, graphs.resolve()):
+        text = text.replace(str(path), "<graphs>")
+    text = text.replace(str(BAD.resolve()), "<bad>").replace(str(BAD), "<bad>")
+    return re.sub(r"(<graphs>/\S+\.yaml):\d+", r"\1:N", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,14 @@ def expand(config: Config, path: Path | None = None) -> Graph:
     return graph
 
 
+@functools.cache
+def _shipped_types() -> dict[str, Path]:
+    """The shipped graph of each model_type; they are part of the package and read once."""
+    return {name: path for path in files.shipped("models").values() for name in files.read_graph(path).model_type}
+
+
 def _shipped_graph(config: Config) -> Path:
-    by_type: dict[str, Path] = {}
-    for path in files.shipped("models").values():
-        by_type |= dict.fromkeys(files.read_graph(path).model_type, path)
+    by_type = _shipped_types()
     if config.model_type not in by_type:
         raise CheckpointError(
             f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "

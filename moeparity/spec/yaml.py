@@ -198,10 +198,8 @@ def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -
         return f'{where}: `*` starts an alias in YAML: {line!r}. Quote selectors: "{example}".'
     since, problem = error.context_mark, str(error.problem)
     if since is not None and "stream" in problem:
-        opened = lines[since.line].strip()
-        return (
-            f"{Where(path, since.line + 1)}: not YAML: what begins here is not closed before the file ends: {opened!r}."
-        )
+        at = min(since.line, len(lines) - 1)
+        return f"{Where(path, at + 1)}: not YAML: what begins here is not closed: {lines[at].strip()!r}."
     for known, said in _PROBLEMS.items():
         if known in problem:
             problem = said

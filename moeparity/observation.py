@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from moeparity.attribution.toggles import CANDIDATE, REFERENCE, Side, Toggle, mixed
 from moeparity.engine.lockstep import Counts, Walker, run
 from moeparity.engine.schedule import micro_batches
+from moeparity.errors import SpecError
 from moeparity.observe.observers import Changes, Divergence, Logits, Routes
 from moeparity.plan import Plan
 
@@ -30,13 +32,13 @@ class Observed:
 def observe(plan: Plan) -> Observed:
     """One pass over the weights: both sides, every toggle alone and restored alone, and the local errors."""
     started = time.perf_counter()
-    walkers = [_walker(REFERENCE, plan.reference), _walker(CANDIDATE, plan.candidate), *_trials(plan)]
+    trials = _trials(plan)
+    walkers = [_walker(REFERENCE, plan.reference), _walker(CANDIDATE, plan.candidate)]
+    walkers += [_walker(name, side) for name, (side, _) in trials.items()]
     names = [walker.name for walker in walkers]
     tokens = plan.tokens.input_ids.to(plan.model.device)
     divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
-    changes = Changes(
-        [*((alone(t), REFERENCE) for t in plan.toggles), *((restored(t), CANDIDATE) for t in plan.toggles)]
-    )
+    changes = Changes([(name, base) for name, (_, base) in trials.items()])
     routes = Routes(REFERENCE, names[1:])
     logits = Logits(
         plan.model.graph.output,
@@ -70,11 +72,14 @@ def restored(toggle: Toggle) -> str:
     return f"{toggle.name} restored"
 
 
-def _trials(plan: Plan) -> list[Walker]:
-    trials = []
+def _trials(plan: Plan) -> dict[str, tuple[Side, str]]:
+    """Every trial by name, with the side it is made from; mixtures that an op refuses to run are left out."""
+    trials = {}
     for toggle in plan.toggles:
-        trials.append(_walker(alone(toggle), mixed(plan.reference, [toggle], plan.candidate)))
-        trials.append(_walker(restored(toggle), mixed(plan.candidate, [toggle], plan.reference)))
+        with suppress(SpecError):
+            trials[alone(toggle)] = (mixed(plan.reference, [toggle], plan.candidate), REFERENCE)
+        with suppress(SpecError):
+            trials[restored(toggle)] = (mixed(plan.candidate, [toggle], plan.reference), CANDIDATE)
     return trials
 
 

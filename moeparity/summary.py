@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,7 @@ def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
                 node=record.node.name,
                 op=record.node.op.name,
                 sequences=record.root_sequences,
+                same_values=record.carried is not None and record.carried.equal == record.carried.elements,
                 choices=tuple(_choices(plan, observed, record.node)),
             )
 
@@ -93,7 +95,7 @@ def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[report.Choice]:
     """The choices that differ at a node and alone make it a root; all of them where only several together do."""
     here = [toggle for toggle in plan.toggles if not toggle.nodes or node.name in toggle.nodes]
-    acting = [toggle for toggle in here if node.name in observed.changes.roots[alone(toggle), REFERENCE]]
+    acting = [toggle for toggle in here if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())]
     for toggle in acting or here:
         yield report.Choice(
             attribute=toggle.attribute,
@@ -172,17 +174,18 @@ def _flips(observed: Observed) -> report.RoutingFlips | None:
 
 
 def _effect(toggle: Toggle, observed: Observed) -> Effect:
-    with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
-    change = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
-    return Effect(
-        toggle=toggle,
-        alone=_trial(alone(toggle), REFERENCE, observed),
-        restored=_trial(restored(toggle), CANDIDATE, observed),
-        change=(change.low, change.high),
-    )
+    trial = _trial(restored(toggle), CANDIDATE, observed)
+    change = (-math.inf, math.inf)
+    if trial is not None:
+        with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
+        paired = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
+        change = (paired.low, paired.high)
+    return Effect(toggle=toggle, alone=_trial(alone(toggle), REFERENCE, observed), restored=trial, change=change)
 
 
-def _trial(name: str, base: str, observed: Observed) -> Trial:
+def _trial(name: str, base: str, observed: Observed) -> Trial | None:
+    if (name, base) not in observed.changes.nodes:
+        return None
     sums = observed.logits.sums(name)
     tokens = float(sums.tokens.sum())
     flips = observed.routes.total(name)
@@ -214,7 +217,9 @@ def _toggle_result(effect: Effect) -> report.ToggleResult:
     )
 
 
-def _trial_result(trial: Trial) -> report.TrialResult:
+def _trial_result(trial: Trial | None) -> report.TrialResult | None:
+    if trial is None:
+        return None
     return report.TrialResult(
         kl=trial.kl, k3=trial.k3, flipped_routes=trial.flipped_routes, changed_nodes=trial.changed_nodes
     )
@@ -235,7 +240,7 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         scored_tokens=int(sums.tokens.sum()),
         sampled_from=plan.recipe.tokens.sampled_from,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
         evaluations=sum(observed.counts.evaluations.values()),
@@ -245,7 +250,7 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
     )
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     """The processor's name, since its instruction set is part of the numerics."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []

@@ -81,6 +81,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     # Expert width 37: torch's grouped GEMM, and so transformers' default, refuses it.
     "qwen3_moe_odd": {**_QWEN3_MOE, "moe_intermediate_size": 37},
+    # Expert width 36: rows of whole 16 bytes in fp32 only.
+    "qwen3_moe_even": {**_QWEN3_MOE, "moe_intermediate_size": 36},
     # Dense, with tensors whose sizes are no multiple of 64 bytes.
     "qwen3": {
         "model_type": "qwen3",

@@ -25,6 +25,7 @@ from moeparity.observe.statistics import MINIMUM_SEQUENCES
 from moeparity.plan import prepare
 from moeparity.report.model import SCHEMA, Report
 from moeparity.summary import summarise
+from tests.checkpoint_factory import make_small
 from tests.planted import random_tokens, write_recipe
 
 Side = Mapping[str, Any]
@@ -365,3 +366,28 @@ def differs(node: Node, rows: slice, report: Report, reference: Tensors, candida
         return (x if x.shape[0] == report.run.sequences else x.view(report.run.sequences, -1, x.shape[-1]))[rows]
 
     return not all(same_bits(part(reference, value), part(candidate, value)) for value in node.values)
+
+
+def test_a_mixture_that_cannot_run_is_said_and_the_rest_goes_on(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Rows of 36 elements fit torch's grouped GEMM in fp32 only: bf16 with `grouped` is a mixture of both sides."""
+    folder = make_small("qwen3_moe_even", tmp_path_factory.mktemp("qwen3_moe_even"))
+    report = report_of(tmp_path, folder, {"dtype": "fp32", "profile": "hf-default"}, {"dtype": "bf16"})
+    refused = {t.name: (t.alone is None, t.restored is None) for t in report.toggles if not (t.alone and t.restored)}
+    assert refused == {"op experts:implementation": (False, True), "dtype": (True, False)}
+    assert report.verdict.status in {"pass", "fail", "inconclusive"}
+    assert any("refuses" in sentence for sentence in report.reading)
+
+
+def test_a_root_that_only_widens_says_so(tmp_path: Path, qwen3_moe: Path) -> None:
+    report = report_of(tmp_path, qwen3_moe, {}, {"set": {"embed:output": "fp32"}})
+    assert (report.roots[0].node, report.roots[0].same_values) == ("embed", True)
+    assert report.reading
+    other = report_of(tmp_path, qwen3_moe, {}, ACCUMULATE)
+    assert not other.roots[0].same_values
+
+
+def test_a_toggle_is_named_after_the_side_that_singles_out_nodes(tmp_path: Path, qwen3_moe: Path) -> None:
+    report = report_of(tmp_path, qwen3_moe, ACCUMULATE, {})
+    assert [toggle.name for toggle in report.toggles] == ["layers[*].moe.combine:accumulate"]

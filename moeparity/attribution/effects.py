@@ -31,22 +31,24 @@ class Effect:
     """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
-    paired difference over sequences.
+    paired difference over sequences. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
-    alone: Trial
-    restored: Trial
+    alone: Trial | None
+    restored: Trial | None
     change: tuple[float, float]
 
     @property
     def had_no_effect(self) -> bool:
-        """True when neither trial changed a bit at any node."""
-        return self.alone.changed_nodes == self.restored.changed_nodes == 0
+        """True when both trials ran and neither changed a bit at any node."""
+        return all(trial is not None and trial.changed_nodes == 0 for trial in (self.alone, self.restored))
 
     @property
     def is_masked(self) -> bool:
         """True when it acts alone in the reference, and restoring it changes no bit of the candidate."""
+        if self.alone is None or self.restored is None:
+            return False
         return self.alone.changed_nodes > 0 and self.restored.changed_nodes == 0
 
 
@@ -58,6 +60,11 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     masked = [e for e in active if e.is_masked]
     if masked:
         sentences.append(f"Masked in the candidate: {_names(masked)}. Restoring alone changes no bit there.")
+    refused = [e for e in effects if e.alone is None or e.restored is None]
+    if refused:
+        sentences.append(f"An op refuses {_names(refused)} mixed with the other side's choices: see the table.")
+    if active and total_kl == 0:
+        sentences.append("Bits change, but none of the changes reaches the logits.")
     if not active or not total_kl > 0:
         return sentences
     if len(active) == 1:
@@ -72,7 +79,7 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     sentences += [
         f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
         for e in active
-        if e.change[1] < 0
+        if e.restored is not None and e.change[1] < 0
     ]
     worse = [e for e in active if e.change[0] > 0]
     if worse:
@@ -82,7 +89,8 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
 
 def _is_saturated(effect: Effect, total_kl: float) -> bool:
     # Not by min(), which may drop a NaN.
-    large = all(trial.kl >= SATURATION * total_kl for trial in (effect.alone, effect.restored))
+    trials = (effect.alone, effect.restored)
+    large = all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
     return large and not effect.is_masked
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.graph.bind import BoundGraph, Place, Setting, attributes_of
 from moeparity.graph.graph import Node
+from moeparity.graph.profile import Rule
 from moeparity.ops.declaration import Attribute, Kind, Value
 
 
@@ -61,9 +62,16 @@ def _differs(reference: BoundGraph, candidate: BoundGraph, place: Place) -> bool
 
 
 def _maker(reference: Setting, candidate: Setting) -> object:
-    """What the difference is grouped by: the candidate's rule, or the reference's where the candidate has a default."""
-    rule = candidate.rule or reference.rule
+    """What the difference is grouped by."""
+    rule = _telling(reference, candidate)
     return None if rule is None else (rule.where, rule.label)
+
+
+def _telling(reference: Setting, candidate: Setting) -> Rule | None:
+    """The rule a difference is named after: the candidate's, unless only the reference singles out nodes or sets it."""
+    if candidate.rule is None or (candidate.rule.op and reference.rule and reference.rule.nodes):
+        return reference.rule
+    return candidate.rule
 
 
 def _difference(
@@ -74,7 +82,7 @@ def _difference(
 ) -> Difference:
     (first, attribute), places = members[0], [place for place, _ in members]
     ref, cand = reference.settings[first], candidate.settings[first]
-    rule = cand.rule or ref.rule
+    rule = _telling(ref, cand)
     assert rule is not None
     folded = [p for place in places for p in _folded(by_name[place[0]], place[1], reference, candidate)]
     return Difference(

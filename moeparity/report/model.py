@@ -65,11 +65,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """A node with equal inputs and unequal output in `sequences` sequences, and the choices that differ there."""
+    """A node with equal inputs and unequal output in `sequences` sequences, and the choices that differ there.
+
+    `same_values`: the output differs in dtype only, every value is the same.
+    """
 
     node: str
     op: str
     sequences: int
+    same_values: bool
     choices: tuple[Choice, ...]
 
 
@@ -144,6 +148,8 @@ class TrialResult:
 class ToggleResult:
     """One difference between the sides: `alone` in the reference, and `restored` alone in the candidate.
 
+    A trial is None where an op refuses to run that mixture.
+
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
     """
 
@@ -155,8 +161,8 @@ class ToggleResult:
     candidate_origin: str
     flag: str | None
     nodes: int
-    alone: TrialResult
-    restored: TrialResult
+    alone: TrialResult | None
+    restored: TrialResult | None
     restored_change_low: float
     restored_change_high: float
     had_no_effect: bool

@@ -94,6 +94,8 @@ def _roots(report: Report) -> RenderableType:
 
 
 def _sequences(root: Root, report: Report) -> str:
+    if root.same_values:
+        return f"equal inputs, equal values in another dtype in {root.sequences} of {report.run.sequences} sequences"
     return f"equal inputs, unequal output in {root.sequences} of {report.run.sequences} sequences"
 
 
@@ -144,26 +146,28 @@ def _toggles(report: Report) -> RenderableType:
     note = Text(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
-        "KL(trial || reference) over the vocabulary, nats per token, and its ratio to the candidate's KL (ratios do not "
-        "add up); flips: token-layers with another expert set.",
+        "KL(trial || reference) over the vocabulary, nats per token, and its ratio to the candidate's KL; ratios do not "
+        "add up. flips: token-layers with another expert set.",
         style="dim",
     )
     return Group(table, note)
 
 
 def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
-    def share(kl: float) -> str:
+    def of_all(kl: float) -> str:
         return f"{kl / total:.0%}" if total > 0 else "-"
 
+    alone, restored = toggle.alone, toggle.restored
     return [
         toggle.name,
         toggle.kind,
         f"{toggle.reference} -> {toggle.candidate}",
-        f"{toggle.alone.kl:.2e}",
-        share(toggle.alone.kl),
-        f"{toggle.alone.flipped_routes:.2%}",
-        f"{toggle.restored.kl:.2e}",
-        share(toggle.restored.kl),
+        *(
+            ("cannot run", "", "")
+            if alone is None
+            else (f"{alone.kl:.2e}", of_all(alone.kl), f"{alone.flipped_routes:.2%}")
+        ),
+        *(("cannot run", "") if restored is None else (f"{restored.kl:.2e}", of_all(restored.kl))),
         "had no effect" if toggle.had_no_effect else "masked" if toggle.masked else "",
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -64,7 +65,16 @@ def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
 
 
 def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
-    assert reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0) == []
+    said = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
+    assert said == ["Bits change, but none of the changes reaches the logits."]
+
+
+def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
+    refused = replace(effect("a", TOTAL, TOTAL), alone=None)
+    assert not refused.had_no_effect
+    assert not refused.is_masked
+    said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
+    assert said == ["An op refuses a mixed with the other side's choices: see the table."]
 
 
 def test_one_active() -> None:

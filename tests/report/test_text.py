@@ -84,7 +84,8 @@ CHOICE = Choice(
     candidate_origin="recipe.yaml:7 (layers[*].moe.combine)",
 )
 ROOTS = tuple(
-    Root(node=f"layers[{i}].moe.combine", op="combine", sequences=30 - i, choices=(CHOICE,)) for i in range(7)
+    Root(node=f"layers[{i}].moe.combine", op="combine", sequences=30 - i, same_values=False, choices=(CHOICE,))
+    for i in range(7)
 )
 
 

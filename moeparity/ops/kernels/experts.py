@@ -101,7 +101,7 @@ def combine(
     weighted = product(rows, weights.unsqueeze(-1), at["weighted"])
     if at["leaves"] == "expert":
         assert ids is not None
-        # Whole rows by their index: gather would go element by element, and take longer than the GEMMs.
+        # Whole rows by their index; gather would go element by element.
         starts = torch.arange(0, ids.numel(), ids.shape[-1], device=ids.device).view(*ids.shape[:-1], 1)
         weighted = weighted.flatten(0, -2)[starts + ids.argsort(dim=-1)]
     accumulate = at["accumulate"]

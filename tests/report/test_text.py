@@ -257,3 +257,12 @@ def test_narrow_terminals_lose_nothing(width: int) -> None:
     squeezed = re.sub(r"\s", "", text)
     for kept in (VERDICT.reason, ROOTS[0].node, "lies above", "FAIL", *FAIL.reading):
         assert re.sub(r"\s", "", kept) in squeezed
+
+
+def test_a_trial_that_cannot_run_and_a_root_that_only_widens() -> None:
+    shown = lines(replace(FAIL, toggles=(replace(TOGGLE, alone=None), replace(TOGGLE, restored=None))))
+    start = "layers[*].moe.combine:accumulate rounding model (bf16) -> fp32"
+    assert f"{start} cannot run 5.00e-04 25%" in shown
+    assert f"{start} 1.00e-03 50% 1.25% cannot run" in shown
+    widened = lines(replace(FAIL, roots=(replace(ROOTS[0], same_values=True),)))
+    assert any("equal values in another dtype in 30 of 30 sequences" in line for line in widened)

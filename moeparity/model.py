@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from moeparity.engine import device as devices
+from moeparity.engine.memory import keep_freed_memory
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.errors import SpecError, TokensError, Where, listed
 from moeparity.graph.address import file_key, select
@@ -45,6 +46,7 @@ def open_model(folder: str | Path, *, device: str = "auto", residency: Residency
     Raises CheckpointError, GraphError, SpecError, DeviceError.
     """
     target = devices.choose(device)
+    keep_freed_memory()
     checkpoint = Checkpoint(Path(folder))
     config = Config(checkpoint.config_path)
     graph = expand(config)

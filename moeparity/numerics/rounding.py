@@ -8,6 +8,8 @@ rounded before the second rounding, as in an engine that multiplies in fp32 regi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -54,23 +56,28 @@ def linear(
     return rounded(F.linear(wide(x), wide(weight), bias if bias is None else wide(bias)), output)
 
 
-def sum_tree(x: torch.Tensor, tree: Tree, dim: int, *, accumulate: torch.dtype, start: float | None) -> torch.Tensor:
-    """Sum `x` over `dim` along `tree`, every addition rounded to `accumulate`.
+def sum_tree(
+    leaf: Callable[[int], torch.Tensor], tree: Tree, *, accumulate: torch.dtype, start: float | None
+) -> torch.Tensor:
+    """Sum the tensors `leaf(0)`, `leaf(1)`, ... along `tree`, every addition rounded to `accumulate`.
 
-    A leaf enters its addition as it is (round it before, if the engine does). `start` is the value of the root's
-    accumulator before its first child is added (an output that is zeroed and added into), None where the first child
-    itself starts the sum. Returns dtype `accumulate`, `dim` removed.
+    A leaf is asked for once, when it is added, and enters its addition as it is (round it before, if the engine does).
+    `start` is the value of the root's accumulator before its first child is added (an output that is zeroed and added
+    into), None where the first child itself starts the sum. Returns dtype `accumulate`.
     """
 
     def evaluate(node: Tree, start: float | None = None) -> torch.Tensor:
         if isinstance(node, int):
             if start is None:
-                return x.select(dim, node)
+                return leaf(node)
             node = (node,)
-        children = [evaluate(child) for child in node]
-        total = children.pop(0) if start is None else children[0].new_full((), start)
-        for child in children:
-            total = add(total, child, accumulate)
+        total: torch.Tensor | None = None
+        for child in node:
+            value = evaluate(child)
+            if total is None and start is not None:
+                total = value.new_full((), start)
+            total = value if total is None else add(total, value, accumulate)
+        assert total is not None
         return total
 
     return rounded(evaluate(tree, start), accumulate)

@@ -7,6 +7,7 @@ numerics each of these is a wrong verdict, so its composer is used and everythin
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ class Mapping(dict[str, Any]):
 
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
-    text = _text(path)
+    return _parsed(path, _text(path))
+
+
+# PyYAML takes 15 ms for a profile, which would be a tenth of a small forward pass.
+@lru_cache(maxsize=64)
+def _parsed(path: Path, text: str) -> Mapping:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:

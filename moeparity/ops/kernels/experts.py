@@ -34,16 +34,17 @@ def experts(
 def _loop(x: torch.Tensor, ids: torch.Tensor, w: Mapping[str, torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
     """One GEMM per expert hit, in ascending id; inside an expert, rows by slot, then token."""
     n, k = ids.shape
-    rows = torch.empty(n, k, x.shape[-1], dtype=at["output"], device=x.device)
+    rows = torch.empty(n * k, x.shape[-1], dtype=at["output"], device=x.device)
     by_expert = ids.t().reshape(-1).sort(stable=True)
-    slots, tokens = by_expert.indices // n, by_expert.indices % n
+    tokens = by_expert.indices % n
+    places = tokens * k + by_expert.indices // n
     counts = torch.bincount(by_expert.values, minlength=w["down"].shape[0]).tolist()
     start = 0
     for expert, count in enumerate(counts):
         if count:
-            slot, token = slots[start : start + count], tokens[start : start + count]
-            hidden = _swiglu(x[token], w["gate_up"][expert], at, _project)
-            rows[token, slot] = _project(hidden, w["down"][expert], at["product"], at["output"])
+            here = slice(start, start + count)
+            hidden = _swiglu(x.index_select(0, tokens[here]), w["gate_up"][expert], at, _project)
+            rows.index_copy_(0, places[here], _project(hidden, w["down"][expert], at["product"], at["output"]))
             start += count
     return rows
 
@@ -98,18 +99,34 @@ def combine(
     at: Mapping[str, Any],
 ) -> torch.Tensor:
     """rows [B, T, K, H], ids and weights [B, T, K] -> [B, T, H]; ids are read for `leaves: expert` only."""
-    weighted = product(rows, weights.unsqueeze(-1), at["weighted"])
-    if at["leaves"] == "expert":
-        assert ids is not None
-        # Whole rows by their index; gather would go element by element.
-        starts = torch.arange(0, ids.numel(), ids.shape[-1], device=ids.device).view(*ids.shape[:-1], 1)
-        weighted = weighted.flatten(0, -2)[starts + ids.argsort(dim=-1)]
-    accumulate = at["accumulate"]
-    if at["order"] == orders.NATIVE and accumulate == torch.float32:
-        return _native_sum(weighted, at["output"])
-    order = "sequential" if at["order"] == orders.NATIVE else at["order"]
-    tree = orders.tree(order, weighted.shape[-2])
-    return rounded(sum_tree(weighted, tree, -2, accumulate=accumulate, start=0.0), at["output"])
+    pick, weights = _leaves(rows, ids, weights, at["leaves"])
+    slots = range(rows.shape[-2])
+    if at["order"] == orders.NATIVE and at["accumulate"] == torch.float32:
+        stacked = rows if at["leaves"] == "slot" else torch.stack([pick(i) for i in slots], dim=-2)
+        return _native_sum(product(stacked, weights.unsqueeze(-1), at["weighted"]), at["output"])
+
+    def leaf(i: int) -> torch.Tensor:
+        # One leaf at a time: all weighted rows at once are K times the memory, and page faults cost more than the sum.
+        return product(pick(i), weights[..., i, None], at["weighted"])
+
+    tree = orders.tree("sequential" if at["order"] == orders.NATIVE else at["order"], len(slots))
+    return rounded(sum_tree(leaf, tree, accumulate=at["accumulate"], start=0.0), at["output"])
+
+
+def _leaves(
+    rows: torch.Tensor, ids: torch.Tensor | None, weights: torch.Tensor, leaves: str
+) -> tuple[Callable[[int], torch.Tensor], torch.Tensor]:
+    """Each token's i-th row [B, T, H] as a function of i, by slot or by expert id, and the weights in that order."""
+    if leaves == "slot":
+        return lambda i: rows[..., i, :], weights
+    assert ids is not None
+    by_expert = ids.argsort(dim=-1)
+    starts = torch.arange(0, ids.numel(), ids.shape[-1], device=ids.device).view(*ids.shape[:-1], 1)
+    places, flat = starts + by_expert, rows.flatten(0, -2)
+    # index_select moves whole rows; gather would go element by element, and take longer than the GEMMs.
+    return lambda i: flat.index_select(0, places[..., i].flatten()).view_as(rows[..., 0, :]), weights.gather(
+        -1, by_expert
+    )
 
 
 def _native_sum(weighted: torch.Tensor, output: torch.dtype) -> torch.Tensor:

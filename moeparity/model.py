@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from moeparity.engine import device as devices
-from moeparity.engine.memory import keep_freed_memory
 from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.memory import keep_freed_memory
 from moeparity.errors import SpecError, TokensError, Where, listed
 from moeparity.graph.address import file_key, select
 from moeparity.graph.bind import bind
@@ -93,15 +93,16 @@ def forward(
     `settings` are a recipe's own `set:`, addresses and values on top of the profile.
     Raises MoeparityError.
     """
-    model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device)
-    tokens = checked_tokens(input_ids, model, "forward")
     if dtype is not None and dtype not in FLOAT_NAMES:
         raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     here = Where(Path("forward"))
-    own = overrides(dict(settings or {}), here)
-    plan = bind(model.graph, load_profile(profile, here), dtype or model.dtype, own)
+    rules, own = load_profile(profile, here), overrides(dict(settings or {}), here)
+    # Opening reads every weight once, so whatever can be wrong without them comes before.
+    model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device)
+    tokens = checked_tokens(input_ids, model, "forward")
+    plan = bind(model.graph, rules, dtype or model.dtype, own)
     recorder = _Recorder(model.graph, list(save))
     run([Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))], model.weights, tokens, [recorder])
     return recorder.tensors()

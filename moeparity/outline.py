@@ -42,7 +42,7 @@ class Outline:
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
     """The plan of one profile on a checkpoint's graph. Raises MoeparityError."""
     graph, config = _graph(folder)
-    plan = bind(graph, load_profile(profile, Where(folder)), _dtype(folder, config))
+    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), _dtype(folder, config))
     title = f"{display_path(folder)} ({graph.model_type}, {graph.layers} layers), profile {profile}, {plan.dtype}"
     return Outline(title=title, sides=("value",), rows=tuple(_rows(graph, [plan])), toggles=None)
 

@@ -122,8 +122,10 @@ def load_corpus() -> Corpus:
             parts[held_out].append(path.read_bytes())
             if held_out and "encodings" not in relative.parts:
                 source.append(path.read_bytes())
-    joined = [torch.frombuffer(bytearray(b"".join(p)), dtype=torch.uint8) for p in (parts[False], parts[True], source)]
-    return Corpus(*joined, len(parts[False]), len(parts[True]))
+    train, held_out, ordinary = (
+        torch.frombuffer(bytearray(b"".join(p)), dtype=torch.uint8) for p in (parts[False], parts[True], source)
+    )
+    return Corpus(train, held_out, ordinary, len(parts[False]), len(parts[True]))
 
 
 def windows(data: Tensor, starts: Tensor) -> Tensor:

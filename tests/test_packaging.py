@@ -39,9 +39,9 @@ def test_cli_folder_is_not_importable_as_cli() -> None:
 @pytest.mark.parametrize("command", [["--help"], ["bisect", "--help"], ["ops"], ["ops", "combine"]])
 def test_commands_that_compute_nothing_do_not_import_torch(command: list[str]) -> None:
     code = (
-        "import sys, moeparity.cli.main as m\n"
+        "import sys\nfrom moeparity.cli import main\n"
         f"sys.argv = ['moeparity', *{command!r}]\n"
-        "try:\n    m.main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -50,9 +50,9 @@ def test_commands_that_compute_nothing_do_not_import_torch(command: list[str]) -
 
 def test_show_does_not_import_torch() -> None:
     code = (
-        "import sys, moeparity.cli.main as m\n"
+        "import sys\nfrom moeparity.cli import main\n"
         "sys.argv = ['moeparity', 'show', 'recipes/quickstart.yaml']\n"
-        "try:\n    m.main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

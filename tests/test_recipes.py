@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXPECTED = {
-    "quickstart": {"exit": 1, "root": "layers[0].attention.attend", "no_effect": {"op combine:order"}},
-    "fp32-background": {"exit": 1, "root": "layers[0].moe.gate", "no_effect": set()},
+EXPECTED: dict[str, tuple[int, str, set[str]]] = {
+    "quickstart": (1, "layers[0].attention.attend", {"op combine:order"}),
+    "fp32-background": (1, "layers[0].moe.gate", set()),
 }
+"""Exit code, first root, toggles without effect."""
 
 
 def test_every_recipe_is_expected_here() -> None:
@@ -23,7 +24,7 @@ def test_every_recipe_is_expected_here() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_recipe(name: str, tmp_path: Path) -> None:
-    expected = EXPECTED[name]
+    code, root, no_effect = EXPECTED[name]
     command = [sys.executable, "-m", "moeparity.cli", "bisect", f"recipes/{name}.yaml"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "report.json"), "--device", "cpu"],
@@ -33,10 +34,10 @@ def test_recipe(name: str, tmp_path: Path) -> None:
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == expected["exit"], done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["roots"][0]["node"] == expected["root"]
+    assert report["roots"][0]["node"] == root
     assert report["verdict"]["value"]["low"] > report["verdict"]["below"]
     without = {toggle["name"] for toggle in report["toggles"] if toggle["had_no_effect"]}
-    assert without >= expected["no_effect"]
+    assert without >= no_effect
     assert report["run"]["sequences"] >= 64

@@ -23,5 +23,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    settings = ((_TRIM_THRESHOLD, _KEPT_BYTES), (_MMAP_THRESHOLD, _LARGEST_BLOCK))
-    return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+    trimmed: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    mapped: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+    return trimmed == mapped == 1

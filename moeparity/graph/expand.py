@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,26 @@ class _Expansion:
             segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
         after = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
         segments.append(Segment(name="after", nodes=tuple(after)))
+        output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
+        self._refuse_unread(segments, output)
         return Graph(
             path=self.path,
             model_type=self.config.model_type,
             segments=tuple(segments),
-            output=self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output"))),
+            output=output,
             ignore=tuple(self.spec.ignore),
             digraph=self.digraph,
         )
+
+    def _refuse_unread(self, segments: Sequence[Segment], output: str) -> None:
+        """A node that leads nowhere is a wiring mistake: its error would never reach the logits."""
+        last = self.producer[output]
+        leading = nx.ancestors(self.digraph, last) | {last}
+        for node in (node for segment in segments for node in segment.nodes):
+            if node.name not in leading:
+                raise GraphError(
+                    f"{node.where}: {node.name}: its value never reaches the output {output!r}. Wire it or drop it."
+                )
 
     def _check_expectations(self) -> None:
         for field, allowed in self.spec.expects.items():
@@ -205,6 +217,11 @@ class _Expansion:
             if field is None:
                 raise GraphError(f"{where}: {name}: parameter {parameter.name} is {expected}.")
             raise CheckpointError(f"{self.config.where(field)}: {field} is {expected}, since {where} reads it.")
+        if parameter.values and value not in parameter.values:
+            raise GraphError(
+                f"{where}: {name}: parameter {parameter.name} is {value!r}; expected one of {listed(parameter.values)}."
+                + did_you_mean(str(value), parameter.values)
+            )
         return value
 
     def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:

@@ -53,13 +53,17 @@ def site(name: str, says: str, *, default: str = MODEL, when: Condition | None =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A constant of a node, taken from the graph or from config.json: a fact of the model, not a numerical choice."""
+    """A constant of a node, taken from the graph or from config.json: a fact of the model, not a numerical choice.
+
+    `values` lists the words allowed, where not every value of the type is.
+    """
 
     name: str
     type: type | tuple[type, ...]
     says: str
     required: bool = True
     default: Any = None
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

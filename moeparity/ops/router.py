@@ -12,7 +12,7 @@ ROUTER = Op(
     weights=(WeightPort(name="bias", says="[experts] fp32, added to the scores for selection only", required=False),),
     parameters=(
         Parameter(name="top_k", type=int, says="experts per token"),
-        Parameter(name="score", type=str, says="softmax or sigmoid"),
+        Parameter(name="score", type=str, says="softmax or sigmoid", values=("softmax", "sigmoid")),
         Parameter(name="renormalize", type=bool, says="divide the chosen scores by their sum"),
         Parameter(name="groups", type=int, required=False, default=1, says="expert groups (DeepSeek)"),
         Parameter(

@@ -20,9 +20,13 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Write a safetensors file atomically. Raises MoeparityError where the folder is missing or not writable."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    _atomically(path, lambda temporary: save_file(tensors, temporary))
+    try:
+        _atomically(path, lambda temporary: save_file(tensors, temporary))
+    except SafetensorError as error:
+        raise MoeparityError(f"{Where(path)}: cannot be written: {error}. Is the disk full?") from None
 
 
 def _atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -146,8 +146,8 @@ def _toggles(report: Report) -> RenderableType:
     note = Text(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
-        "KL(trial || reference) over the vocabulary, nats per token, and its ratio to the candidate's KL; ratios do not "
-        "add up. flips: token-layers with another expert set.",
+        "KL(trial || reference) over the vocabulary, nats per token, and as a share of the candidate's KL; shares do "
+        "not add up.\nflips: token-layers with another expert set.",
         style="dim",
     )
     return Group(table, note)

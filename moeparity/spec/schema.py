@@ -43,7 +43,7 @@ Settings = Annotated[dict[str, Setting], WrapValidator(_with_lines)]
 class Model(BaseModel):
     """Base of all: knows the lines its mapping and the keys in it start on (0 when it was not read from a file)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     _line: int = PrivateAttr(0)
     _key_lines: dict[str, int] = PrivateAttr(default_factory=dict)
 

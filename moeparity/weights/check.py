@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 
@@ -63,6 +64,9 @@ def _pattern(pattern: str) -> str:
 
 def _check_finite(checkpoint: Checkpoint, name: str) -> None:
     tensor: torch.Tensor = checkpoint.tensor(name)
+    # One quick pass: a NaN or an infinity makes the sum so. A sum may also overflow, hence the count below.
+    if math.isfinite(float(tensor.sum(dtype=torch.float32))):
+        return
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):
         bad = int((~finite).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from typing import Literal
 
 import pytest
 import torch
@@ -71,7 +72,12 @@ def block(seed: int, b: int, t: int, v: int) -> tuple[torch.Tensor, torch.Tensor
     sampled_from=st.sampled_from(["candidate", "reference"]),
 )
 def test_equals_scalar_loop(
-    seed: int, b: int, t: int, v: int, dtypes: tuple[torch.dtype, torch.dtype], sampled_from: str
+    seed: int,
+    b: int,
+    t: int,
+    v: int,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    sampled_from: Literal["candidate", "reference"],
 ) -> None:
     reference, candidate, ids, mask = block(seed, b, t, v)
     reference, candidate = reference.to(dtypes[0]), candidate.to(dtypes[1])
@@ -105,7 +111,9 @@ def test_hand_checked() -> None:
 
 
 @pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
-def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(sampled_from: str) -> None:
+def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(
+    sampled_from: Literal["candidate", "reference"],
+) -> None:
     v = 9
     reference, candidate, _, _ = block(3, 1, 1, v)
     # One sequence per possible token, weighted by the sampler's probability: the exact expectation.
@@ -126,7 +134,7 @@ def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(sampled_from: 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
-def test_equal_bits_give_exactly_zero(dtype: torch.dtype, sampled_from: str) -> None:
+def test_equal_bits_give_exactly_zero(dtype: torch.dtype, sampled_from: Literal["candidate", "reference"]) -> None:
     reference, _, ids, mask = block(1, 4, 40, 3001)
     logits = reference.to(dtype)
     metrics = token_metrics(logits, logits.clone(), ids, mask, sampled_from=sampled_from)
@@ -231,7 +239,7 @@ def test_no_temporary_beyond_one_chunk() -> None:
     sizes: list[int] = []
 
     class Sizes(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
             out = func(*args, **(kwargs or {}))
             if isinstance(out, torch.Tensor):
                 sizes.append(out.numel())

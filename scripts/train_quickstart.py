@@ -118,9 +118,9 @@ def load_corpus() -> Corpus:
         relative = path.relative_to(root)
         if is_source(relative):
             digest = hashlib.sha256(relative.as_posix().encode()).digest()
-            held_out = int.from_bytes(digest[:4], "big") % 20 == 0
-            parts[held_out].append(path.read_bytes())
-            if held_out and "encodings" not in relative.parts:
+            is_held_out = int.from_bytes(digest[:4], "big") % 20 == 0
+            parts[is_held_out].append(path.read_bytes())
+            if is_held_out and "encodings" not in relative.parts:
                 source.append(path.read_bytes())
     train, held_out, ordinary = (
         torch.frombuffer(bytearray(b"".join(p)), dtype=torch.uint8) for p in (parts[False], parts[True], source)

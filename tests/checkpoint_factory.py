@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 FILE = "model.safetensors"
 _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
@@ -113,7 +113,7 @@ SMALL: dict[str, dict[str, Any]] = {
 def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
     """A bf16 checkpoint saved by transformers itself; the same name gives the same weights."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SMALL[name]))  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SMALL[name]))
     model.to(torch.bfloat16)
     named = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
     with torch.no_grad():

@@ -27,7 +27,7 @@ Truth = tuple[Tensor, Routes]
 def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
     """The checkpoint as transformers loads it; the last one is kept."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
-    return model.eval()  # type: ignore[no-untyped-call, no-any-return]
+    return model.eval()
 
 
 def reference(folder: Path, profile: str, dtype: torch.dtype, ids: Tensor, *, use_cache: bool = False) -> Truth:

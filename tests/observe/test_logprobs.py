@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from moeparity.observe import logprobs
 from moeparity.observe.logprobs import SequenceSums, token_metrics
 
+Sampler = Literal["candidate", "reference"]
+
 NAMES = [field.name for field in fields(SequenceSums)]
 
 
@@ -77,7 +79,7 @@ def test_equals_scalar_loop(
     t: int,
     v: int,
     dtypes: tuple[torch.dtype, torch.dtype],
-    sampled_from: Literal["candidate", "reference"],
+    sampled_from: Sampler,
 ) -> None:
     reference, candidate, ids, mask = block(seed, b, t, v)
     reference, candidate = reference.to(dtypes[0]), candidate.to(dtypes[1])
@@ -112,7 +114,7 @@ def test_hand_checked() -> None:
 
 @pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
 def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(
-    sampled_from: Literal["candidate", "reference"],
+    sampled_from: Sampler,
 ) -> None:
     v = 9
     reference, candidate, _, _ = block(3, 1, 1, v)
@@ -134,7 +136,7 @@ def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
-def test_equal_bits_give_exactly_zero(dtype: torch.dtype, sampled_from: Literal["candidate", "reference"]) -> None:
+def test_equal_bits_give_exactly_zero(dtype: torch.dtype, sampled_from: Sampler) -> None:
     reference, _, ids, mask = block(1, 4, 40, 3001)
     logits = reference.to(dtype)
     metrics = token_metrics(logits, logits.clone(), ids, mask, sampled_from=sampled_from)

@@ -18,7 +18,8 @@ SESSION = re.compile(r"<!-- session: moeparity (.*?) -->\n```\n(.*?)```", re.DOT
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return [text for tag, text in found if tag == language]
 
 
 def run(arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moeparity.report.model import Choice, Report, Root, ToggleResult
+from moeparity.report.model import Choice, Report, Root, ToggleResult, TrialResult
 
 _COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MORE_ROOTS = 4
@@ -107,17 +107,17 @@ def _choice(choice: Choice) -> RenderableType:
 
 
 def _growth(report: Report) -> RenderableType:
-    table = _table("after", "rel. L2", "equal bits", "mean ulp", "max ulp", "largest local rel. L2", "at")
+    table = _table("after", "rel. L2", "equal bits", "mean ulp", "max ulp", names="largest local error")
     for layer in report.growth:
         carried = layer.carried
+        local = f"{layer.largest_local:.2e} {layer.largest_local_node.removeprefix(layer.name + '.')}"
         table.add_row(
             layer.name if layer.name.startswith("layers") else layer.node,
             f"{carried.relative_l2:.2e}",
             f"{carried.equal_share:.1%}",
             f"{carried.mean_ulp:.2f}",
             str(carried.max_ulp),
-            f"{layer.largest_local:.2e}" if layer.largest_local else "-",
-            layer.largest_local_node or "no op of its own differs",
+            local if layer.largest_local else "no op of its own differs",
         )
     return table
 
@@ -138,9 +138,7 @@ def _flips(report: Report) -> RenderableType:
 
 
 def _toggles(report: Report) -> RenderableType:
-    table = _table(
-        "toggle", "class", "reference -> candidate", "alone: KL", "of all", "flips", "restored: KL", "of all", ""
-    )
+    table = _table("class", "alone: KL", "flips", "restored: KL", names="toggle", names_first=True)
     for toggle in report.toggles:
         table.add_row(*_toggle_row(toggle, report.metrics.kl))
     note = Text(
@@ -154,22 +152,16 @@ def _toggles(report: Report) -> RenderableType:
 
 
 def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
-    def of_all(kl: float) -> str:
-        return f"{kl / total:.0%}" if total > 0 else "-"
+    def kl(trial: TrialResult | None) -> str:
+        if trial is None:
+            return "cannot run"
+        if toggle.had_no_effect:
+            return "no effect"
+        return f"{trial.kl:.2e} {trial.kl / total:>4.0%}" if total > 0 else f"{trial.kl:.2e}"
 
-    alone, restored = toggle.alone, toggle.restored
-    return [
-        toggle.name,
-        toggle.kind,
-        f"{toggle.reference} -> {toggle.candidate}",
-        *(
-            ("cannot run", "", "")
-            if alone is None
-            else (f"{alone.kl:.2e}", of_all(alone.kl), f"{alone.flipped_routes:.2%}")
-        ),
-        *(("cannot run", "") if restored is None else (f"{restored.kl:.2e}", of_all(restored.kl))),
-        "had no effect" if toggle.had_no_effect else "masked" if toggle.masked else "",
-    ]
+    flips = "" if toggle.alone is None or toggle.had_no_effect else f"{toggle.alone.flipped_routes:.2%}"
+    change = f"{toggle.name}\n  {toggle.reference} -> {toggle.candidate}"
+    return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else kl(toggle.restored)]
 
 
 def _cost(report: Report) -> str:
@@ -181,8 +173,13 @@ def _cost(report: Report) -> str:
     )
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, names: str | None = None, names_first: bool = False) -> Table:
+    """A plain table of numbers, which never wrap, and at most one column of names, which may."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    if names and names_first:
+        table.add_column(names, overflow="fold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
+    if names and not names_first:
+        table.add_column(names, overflow="fold")
     return table

@@ -28,6 +28,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from moeparity.summary import cpu_name
+
 SEED = 20261120
 STEPS = 3700
 THREADS = 2
@@ -257,14 +259,6 @@ def evaluate_saved(corpus: Corpus, out: Path) -> str:
     return evaluation_section(evaluate(model, corpus.held_out), evaluate(model, corpus.held_out_source), size)
 
 
-def cpu_model() -> str:
-    """Name the CPU for the model card."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def training_section(corpus: Corpus, args: argparse.Namespace, minutes: float) -> str:
     """Describe the data and the training run for the model card."""
     passes = args.steps * BATCH * SEQ_LEN / len(corpus.train)
@@ -285,7 +279,7 @@ AdamW: peak learning rate {PEAK_LR}, {WARMUP} warm-up steps, cosine to zero, wei
 Load-balance loss per layer with coefficient {AUX_COEF}. The weights were then rounded to bf16.
 
 - wall time of the training: {minutes:.1f} minutes
-- machine: {cpu_model()}, {args.threads} threads, no accelerator
+- machine: {cpu_name()}, {args.threads} threads, no accelerator
 - torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}
 - date: {date.today().isoformat()}
 """

@@ -25,7 +25,7 @@ ATTENTION = Op(
     inputs=("q", "k", "v"),
     attributes=_ATTRIBUTES,
     kernel="attention:attention",
-    source="transformers 5.17 to 5.23, eager_attention_forward; integrations/sdpa_attention.py",
+    source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py",
 )
 
 MLA = Op(
@@ -41,5 +41,5 @@ MLA = Op(
     ),
     attributes=(site("kv_b", "inputs and result of the GEMM that expands the latent"), *_ATTRIBUTES),
     kernel="attention:mla",
-    source="transformers 5.17 to 5.23, DeepseekV3Attention.forward",
+    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward",
 )

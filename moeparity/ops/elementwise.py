@@ -20,7 +20,7 @@ ADD = Op(
     inputs=("a", "b"),
     attributes=(site("output", "the sum is rounded to this dtype"),),
     kernel="elementwise:add",
-    source="transformers 5.17 to 5.23, *DecoderLayer.forward",
+    source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
 )
 
 SWIGLU = Op(
@@ -32,7 +32,7 @@ SWIGLU = Op(
         site("output", "the product is rounded to this dtype"),
     ),
     kernel="elementwise:swiglu",
-    source="transformers 5.17 to 5.23, Qwen3MoeMLP.forward",
+    source="transformers 5.17.0 and 5.23.0, Qwen3MoeMLP.forward",
 )
 
 SPLIT = Op(

@@ -25,7 +25,7 @@ LINEAR = Op(
     parameters=(Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads"),),
     attributes=_SITES,
     kernel="linear:linear",
-    source="torch.nn.functional.linear as called by transformers 5.17 to 5.23",
+    source="torch.nn.functional.linear as called by transformers 5.17.0 and 5.23.0",
 )
 
 GATE = Op(
@@ -35,7 +35,7 @@ GATE = Op(
     weights=_WEIGHTS[:1],
     attributes=_SITES,
     kernel="linear:gate",
-    source="transformers 5.17 to 5.23, models/qwen3_moe and models/deepseek_v3, *TopKRouter.forward",
+    source="transformers 5.17.0 and 5.23.0, models/qwen3_moe and models/deepseek_v3, *TopKRouter.forward",
 )
 
 LM_HEAD = Op(
@@ -45,5 +45,5 @@ LM_HEAD = Op(
     weights=_WEIGHTS[:1],
     attributes=_SITES,
     kernel="linear:lm_head",
-    source="transformers 5.17 to 5.23, *ForCausalLM.forward: logits stay in the model's dtype",
+    source="transformers 5.17.0 and 5.23.0, *ForCausalLM.forward: logits stay in the model's dtype",
 )

@@ -35,5 +35,5 @@ RMS_NORM = Op(
         ),
     ),
     kernel="norm:rms_norm",
-    source="transformers 5.17 to 5.23, Qwen3MoeRMSNorm.forward",
+    source="transformers 5.17.0 and 5.23.0, Qwen3MoeRMSNorm.forward",
 )

@@ -16,7 +16,7 @@ ROTARY = Op(
     ),
     attributes=(site("output", "cos and sin, computed in fp32, are rounded to this dtype"),),
     kernel="rope:rotary",
-    source="transformers 5.17 to 5.23, *RotaryEmbedding.forward, modeling_rope_utils._compute_yarn_parameters",
+    source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_yarn_parameters",
 )
 
 ROPE = Op(
@@ -38,5 +38,5 @@ ROPE = Op(
         site("output", "their sum is rounded to this dtype"),
     ),
     kernel="rope:rope",
-    source="transformers 5.17 to 5.23, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave",
+    source="transformers 5.17.0 and 5.23.0, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave",
 )

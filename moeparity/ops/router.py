@@ -56,5 +56,5 @@ ROUTER = Op(
         site("weights", "the routing weights handed to the experts are rounded to this dtype"),
     ),
     kernel="router:router",
-    source="transformers 5.17 to 5.23, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward",
+    source="transformers 5.17.0 and 5.23.0, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward",
 )

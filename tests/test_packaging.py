@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAPPED = {"cli": "moeparity.cli", "graphs": "moeparity.graphs", "recipes": "moeparity.recipes"}
+MAPPED = {"cli": "moeparity.cli", "graphs": "moeparity.graphs"}
 
 
 def listed() -> set[str]:

@@ -85,5 +85,5 @@ COMBINE = Op(
     ),
     reads={"ids": {"leaves": ("expert",)}},
     kernel="experts:combine",
-    source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ in expert order), grouped_mm_experts_forward (sum)",
+    source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum)",
 )

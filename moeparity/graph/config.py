@@ -19,7 +19,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
 
-ROPE_FIELDS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 ROPE_TYPES = ("default", "yarn")
 YARN_NEEDS = ("original_max_position_embeddings",)
 

@@ -25,7 +25,7 @@ class NodeRecord:
     """
 
     node: Node
-    cells: int = 0
+
     root_cells: int = 0
     root_sequences: int = 0
     differing_cells: int = 0
@@ -45,7 +45,6 @@ class Divergence:
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         inputs = zip(view.input_ids(self.reference), view.input_ids(self.candidate), strict=True)
         outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
-        record.cells += len(outputs)
         record.differing_cells += sum(a != b for a, b in outputs)
         roots = [_agree(*i) and o[0] != o[1] for i, o in zip(inputs, outputs, strict=True)]
         record.root_cells += sum(roots)

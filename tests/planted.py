@@ -37,11 +37,13 @@ MODEL_OF = {
     "swiglu": "deepseek_v3",
     # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
     "experts:gate_up": "qwen3_moe_odd",
+    # With grouped queries the keys are copied anyway.
+    "attention:kv_layout": "qwen3_moe_mha",
 }
 """Op or attribute -> fixture, where it is not qwen3_moe."""
 
-SHORT = {"experts:gate_up": (8, 4)}
-"""Attribute -> sequences and tokens, one sequence at a time, where it matters for few rows only."""
+SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3)}
+"""Attribute -> sequences, tokens and micro-batch, where it matters for small shapes only."""
 
 NUMBERS: dict[str, float] = {"rms_norm:eps": 1e-3, "router:renormalize_eps": 1e-2}
 """What is planted where any number is allowed."""
@@ -54,6 +56,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
     "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
+    "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
 }
 """Values both sides have on the node, beyond those the attribute's `when` asks for."""
 

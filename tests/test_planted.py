@@ -54,9 +54,8 @@ def _models_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recipe_with(planted: Planted, folder: Path, checkpoint: Path) -> tuple[Path, Sides]:
     sides = plant(planted, opened(checkpoint, device="cpu"))
-    sequences, tokens = SHORT.get(planted.place, (SEQUENCES, TOKENS))
-    micro_batch = {"micro_batch": 1} if planted.place in SHORT else {}
-    reference, candidate = ({"set": values, **micro_batch} for values in sides.sets)
+    sequences, tokens, micro_batch = SHORT.get(planted.place, (SEQUENCES, TOKENS, SEQUENCES))
+    reference, candidate = ({"set": values, "micro_batch": micro_batch} for values in sides.sets)
     ids = {"input_ids": random_tokens(sequences, tokens)}
     return write_recipe(folder, checkpoint, ids, reference, candidate), sides
 

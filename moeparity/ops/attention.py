@@ -23,7 +23,17 @@ ATTENTION = Op(
     name="attention",
     says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D] -> [B, T, H * D].",
     inputs=("q", "k", "v"),
-    attributes=_ATTRIBUTES,
+    attributes=(
+        *_ATTRIBUTES,
+        Attribute(
+            name="kv_layout",
+            kind="form",
+            default="projected",
+            values=("projected", "cached"),
+            says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
+            "a filled key/value cache leaves them; the layout picks another fp32 GEMM on CPU",
+        ),
+    ),
     kernel="attention:attention",
     source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py",
 )

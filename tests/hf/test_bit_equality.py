@@ -63,10 +63,24 @@ def test_small_models(
     assert_equal(opened(request.getfixturevalue(name)), profile, dtype, shape)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3", "deepseek_v3_yarn"])
-def test_filling_a_key_value_cache_changes_nothing(
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "qwen3"])
+def test_with_a_key_value_cache(
+    request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
+) -> None:
+    model = opened(request.getfixturevalue(name))
+    ids = tokens(model.vocab_size, shape)
+    logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
+    cached = {"layers[*].attention.attend:kv_layout": "cached"}
+    assert same_bits(forward(model, ids, profile=profile, dtype=dtype, settings=cached)["logits"], logits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v3_yarn"])
+def test_caching_the_latent_changes_nothing(
     request: pytest.FixtureRequest, name: str, profile: str, dtype: str
 ) -> None:
     model = opened(request.getfixturevalue(name))

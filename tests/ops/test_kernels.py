@@ -120,7 +120,13 @@ def test_eager_attention(
 ) -> None:
     q, k = coarse(2, 6, 11, 12, dtype=model, seed=0), coarse(2, 6 // groups, 11, 12, dtype=model, seed=1)
     v = one_per_column(11, 2 * 6 // groups * 12, seed=2).view(11, 2, -1, 12).transpose(0, 1).to(model)
-    at = {"implementation": "eager", "scores": scores, "probabilities": probabilities, "output": output}
+    at = {
+        "implementation": "eager",
+        "scores": scores,
+        "probabilities": probabilities,
+        "output": output,
+        "kv_layout": "projected",
+    }
     k_repeated, v_repeated = (x.repeat_interleave(groups, dim=1) for x in (k, v.transpose(1, 2)))
     assert_bits(attention(q, k, v, w={}, p={}, at=at), eager(q, k_repeated, v_repeated, 12**-0.5, at))
 

@@ -23,7 +23,10 @@ def attention(
     at: Mapping[str, Any],
 ) -> torch.Tensor:
     """q [B, H, T, D], k [B, G, T, D], v [B, T, G, D] -> [B, T, H * D]."""
-    return _causal(q, k, v.transpose(1, 2), q.shape[-1] ** -0.5, at)
+    v = v.transpose(1, 2)
+    if at["kv_layout"] == "cached":
+        k, v = k.contiguous(), v.contiguous()
+    return _causal(q, k, v, q.shape[-1] ** -0.5, at)
 
 
 def mla(

@@ -50,7 +50,7 @@ def outline_checkpoint(folder: Path, profile: str) -> Outline:
 def outline_recipe(path: Path) -> Outline:
     """Both plans of a recipe and its toggles. Raises MoeparityError."""
     recipe = files.read_recipe(path)
-    folder = path.parent / recipe.checkpoint
+    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     reference, candidate = (_side(path, v, graph, folder, config) for v in (recipe.reference, recipe.candidate))
     title = (

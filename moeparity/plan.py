@@ -30,9 +30,11 @@ class Plan:
 def prepare(path: Path, *, device: str = "auto") -> Plan:
     """Read and check everything a recipe names, bind both sides, find their differences; runs nothing."""
     recipe = files.read_recipe(path)
-    tokens = read_tokens(path.parent / recipe.tokens.file)
-    model = open_model(path.parent / recipe.checkpoint, device=device)
-    checked_tokens(tokens.input_ids, model, str(Where(path.parent / recipe.tokens.file)))
+    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    token_file = files.beside(recipe.tokens.file, Where(path, recipe.tokens.line_of("file")), "token file")
+    tokens = read_tokens(token_file)
+    model = open_model(folder, device=device)
+    checked_tokens(tokens.input_ids, model, str(Where(token_file)))
     reference, candidate = (_side(path, side, model, tokens) for side in (recipe.reference, recipe.candidate))
     return Plan(
         path=path,

@@ -128,8 +128,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        if not path.parent.is_dir():
-            raise CheckpointError(f"{Where(path.parent)}: no such checkpoint folder. Check the path.") from None
         raise CheckpointError(
             f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?"
         ) from None

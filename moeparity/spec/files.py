@@ -61,6 +61,14 @@ def find_profile(name: str, beside: Where) -> Path:
     return known[name]
 
 
+def beside(name: str, where: Where, what: str) -> Path:
+    """The file or folder a recipe names, relative to the recipe's own folder. Raises SpecError where it is missing."""
+    path = where.path.parent / name
+    if not path.exists():
+        raise SpecError(f"{where}: {what} {name!r} does not exist. A relative path starts at this file's folder.")
+    return path
+
+
 def _read(path: Path, model: type[File]) -> File:
     data = yaml.load(path)
     kind = next(name for name, known in KINDS.items() if known is model)

@@ -47,6 +47,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-save-matches-nothing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[*].moe.combined"),
     "cli-save-malformed": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[1:2:3].moe.combine"),
     "cli-op-unknown": ("ops", "rmsnorm"),
+    "cli-tokens-missing": ("forward", "base", "--tokens", "token.safetensors", "--out", "{tmp}/out.safetensors"),
     "cli-out-in-no-folder": (*FORWARD, "--out", "{tmp}/no/out.safetensors"),
     "cli-out-a-folder": (*FORWARD, "--out", "{tmp}"),
     "cli-out-too-long": (*FORWARD, "--out", "{tmp}/" + "x" * 300),

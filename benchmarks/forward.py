@@ -9,7 +9,6 @@ with 1 where ours takes more than 1.1 times as long.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ import transformers
 
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
+from moeparity.summary import cpu_name
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
 from tests.hf.reference import ARGUMENTS, load
 
@@ -61,7 +61,7 @@ def main() -> int:
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
     print(f"{SEQUENCES}x{TOKENS} tokens, bf16, {arguments.threads} threads, median of {arguments.repetitions}")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}")
+    print(f"{cpu_name()}, {versions}, {datetime.now(UTC):%Y-%m-%d}")
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
     for row in rows:
         times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"
@@ -109,14 +109,6 @@ def timed(function: Callable[[], T]) -> tuple[T, float]:
     start = time.perf_counter()
     result = function()
     return result, time.perf_counter() - start
-
-
-def processor() -> str:
-    """The CPU's name, as far as the system tells."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from moeparity.attribution.toggles import Side, Toggle, toggles
 from moeparity.errors import Where
 from moeparity.graph.bind import bind
-from moeparity.graph.profile import load_profile, overrides
+from moeparity.graph.profile import Profile, load_profile, overrides
 from moeparity.model import Model, checked_tokens, open_model
 from moeparity.spec import files, schema
 from moeparity.tokens import TokenSet, read_tokens
@@ -33,9 +33,11 @@ def prepare(path: Path, *, device: str = "auto") -> Plan:
     folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     token_file = files.beside(recipe.tokens.file, Where(path, recipe.tokens.line_of("file")), "token file")
     tokens = read_tokens(token_file)
+    # Opening reads every weight once, so whatever can be wrong without them comes before.
+    sides = [(v, load_profile(v.profile, Where(path, v.line))) for v in (recipe.reference, recipe.candidate)]
     model = open_model(folder, device=device)
     checked_tokens(tokens.input_ids, model, str(Where(token_file)))
-    reference, candidate = (_side(path, side, model, tokens) for side in (recipe.reference, recipe.candidate))
+    reference, candidate = (_side(path, variant, profile, model, tokens) for variant, profile in sides)
     return Plan(
         path=path,
         recipe=recipe,
@@ -47,8 +49,7 @@ def prepare(path: Path, *, device: str = "auto") -> Plan:
     )
 
 
-def _side(path: Path, variant: schema.Variant, model: Model, tokens: TokenSet) -> Side:
-    where = Where(path, variant.line)
-    profile = load_profile(variant.profile, where)
-    plan = bind(model.graph, profile, variant.dtype or model.dtype, overrides(variant.set, where))
+def _side(path: Path, variant: schema.Variant, profile: Profile, model: Model, tokens: TokenSet) -> Side:
+    own = overrides(variant.set, Where(path, variant.line))
+    plan = bind(model.graph, profile, variant.dtype or model.dtype, own)
     return Side(plan=plan, micro_batch=min(variant.micro_batch or len(tokens.input_ids), len(tokens.input_ids)))

@@ -82,7 +82,7 @@ def _metrics(sums: SequenceSums) -> report.Metrics:
 
 def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
     for record in observed.divergence.records.values():
-        if record.root_cells:
+        if record.root_sequences:
             yield report.Root(
                 node=record.node.name,
                 op=record.node.op.name,

@@ -16,8 +16,8 @@ _LARGEST_BLOCK = 32 << 20
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 512 MB of freed blocks of up to 32 MB each; True where that could be set.
 
-    Otherwise glibc returns such blocks to the system and every node faults its pages in again, up to a fifth of a
-    forward pass on CPU, depending on what the process allocated before. Bits are not affected. Source: mallopt(3).
+    Otherwise glibc returns such blocks to the system and every node faults its pages in again,
+    more or less of them depending on what the process allocated before. Bits are not affected. Source: mallopt(3).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

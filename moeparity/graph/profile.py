@@ -38,8 +38,6 @@ class Rule:
 class Profile:
     """The rules of a profile in layers, the one it extends first; a later layer overrides an earlier one."""
 
-    name: str
-    path: Path
     layers: tuple[tuple[Rule, ...], ...]
 
 
@@ -47,7 +45,7 @@ def load_profile(name: str, beside: Where) -> Profile:
     """A shipped profile by name, or a file relative to the one that names it. Raises SpecError."""
     layers: list[tuple[Rule, ...]] = []
     seen: list[Path] = []
-    path = first = files.find_profile(name, beside)
+    path = files.find_profile(name, beside)
     while True:
         if path.resolve() in seen:
             circle = " -> ".join(known.name for known in (*seen, path))
@@ -56,9 +54,7 @@ def load_profile(name: str, beside: Where) -> Profile:
         spec = files.read_profile(path)
         layers.insert(0, tuple(_rule(path, rule) for rule in spec.rules))
         if spec.extends is None:
-            return Profile(
-                name=name if path == first else files.read_profile(first).name, path=first, layers=tuple(layers)
-            )
+            return Profile(layers=tuple(layers))
         beside = Where(path, spec.line_of("extends"))
         path = files.find_profile(spec.extends, beside)
 

@@ -18,15 +18,13 @@ from moeparity.observe.routing import Flips, flips
 @dataclass(slots=True)
 class NodeRecord:
     """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together;
-    `root_cells` counts those with equal inputs and unequal output, `root_sequences` the sequences in them.
+    `root_sequences` counts the sequences in cells with equal inputs and unequal output.
 
     `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
     inputs; both against the reference's value, None for nodes without floating-point output.
     """
 
     node: Node
-
-    root_cells: int = 0
     root_sequences: int = 0
     differing_cells: int = 0
     carried: Error | None = None
@@ -47,7 +45,6 @@ class Divergence:
         outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
         record.differing_cells += sum(a != b for a, b in outputs)
         roots = [_agree(*i) and o[0] != o[1] for i, o in zip(inputs, outputs, strict=True)]
-        record.root_cells += sum(roots)
         record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
         record.carried = _add(record.carried, self._error(view, self.candidate))
         record.local = _add(record.local, self._error(view, self.shadow))

@@ -47,7 +47,7 @@ def load(path: Path) -> Mapping:
     return _parsed(path, _text(path))
 
 
-# PyYAML takes 15 ms for a profile, which would be a tenth of a small forward pass.
+# PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
 @lru_cache(maxsize=64)
 def _parsed(path: Path, text: str) -> Mapping:
     try:

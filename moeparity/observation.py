@@ -46,7 +46,7 @@ def observe(plan: Plan) -> Observed:
         names[1:],
         tokens,
         plan.tokens.loss_mask.to(plan.model.device),
-        plan.recipe.tokens.sampled_from,
+        plan.recipe.tokens.sampler,
     )
     shadow = _walker(SHADOW, plan.candidate, inputs_of=REFERENCE)
     counts = run([*walkers, shadow], plan.model.weights, tokens, [divergence, changes, routes, logits])

@@ -238,7 +238,7 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         sequences=len(plan.tokens.input_ids),
         tokens_per_sequence=plan.tokens.input_ids.shape[1],
         scored_tokens=int(sums.tokens.sum()),
-        sampled_from=plan.recipe.tokens.sampled_from,
+        sampled_from=plan.recipe.tokens.sampler,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         cpu=cpu_name(),
         torch=torch.__version__,

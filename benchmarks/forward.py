@@ -22,9 +22,9 @@ from typing import TypeVar
 import torch
 import transformers
 
+from moeparity.engine.device import cpu_name
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.summary import cpu_name
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
 from tests.hf.reference import ARGUMENTS, load
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 if __name__ != "moeparity.cli":
     raise ImportError("import this package as moeparity.cli; `cli` is only where its source lies")
 
-from moeparity.cli.main import main
-
 __all__ = ["main"]
+
+
+def main() -> None:
+    """The console script. The commands are imported inside, so that a signal during imports leaves no traceback."""
+    from moeparity.cli.signals import interruptible
+
+    with interruptible():
+        from moeparity.cli.main import main as commands
+
+        commands()

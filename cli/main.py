@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.errors import MoeparityError, Where, display_path
+from moeparity.cli.check import check
+from moeparity.cli.schema import schema
+from moeparity.errors import MoeparityError
 
 app = typer.Typer(
     help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
@@ -28,14 +29,16 @@ def bisect(
     device: Device = "auto",
 ) -> None:
     """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
+    from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.pipeline import bisect as run
-    from moeparity.report.files import write_text
+    from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.text import print_report
 
     if json is not None:
-        _refuse_unwritable(json)
-    report = run(recipe, device=device)
+        refuse_unwritable(json)
+    with shown() as progress:
+        report = run(recipe, device=device, progress=progress)
     print_report(report, console())
     if json is not None:
         write_text(json, report.to_json())
@@ -56,16 +59,26 @@ def forward(
     device: Device = "auto",
 ) -> None:
     """Run one variant and write its logits, routes and any values asked for."""
+    from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.model import forward as run
-    from moeparity.report.files import write_tensors
+    from moeparity.report.files import refuse_unwritable, write_tensors
     from moeparity.tokens import read_tokens
 
-    _refuse_unwritable(out)
-    ids = read_tokens(tokens, scored=False).input_ids
-    tensors = run(
-        checkpoint, ids, profile=profile, micro_batch=micro_batch, dtype=dtype, device=device, save=save or ()
-    )
+    refuse_unwritable(out)
+    given = read_tokens(tokens, scored=False)
+    with shown() as progress:
+        tensors = run(
+            checkpoint,
+            given.input_ids,
+            attention_mask=given.attention_mask,
+            profile=profile,
+            micro_batch=micro_batch,
+            dtype=dtype,
+            device=device,
+            save=save or (),
+            progress=progress,
+        )
     write_tensors(out, tensors)
     console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
 
@@ -74,13 +87,26 @@ def forward(
 def show(
     path: Annotated[Path, typer.Argument(help="A recipe, or a checkpoint folder.")],
     profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph for Mermaid instead.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print the graph for Graphviz instead.")] = False,
 ) -> None:
-    """Print the bound plan: each node and attribute, its value and where it was set; for a recipe also the toggles."""
+    """Print the bound plan: each node and attribute, its value and where it was set; for a recipe also the toggles.
+
+    A graph shows each kind of layer once, and for a recipe the nodes on which the sides differ.
+    """
     from moeparity.cli.render import console, print_plan
     from moeparity.outline import outline_checkpoint, outline_recipe
 
+    if mermaid and dot:
+        raise MoeparityError("show: --mermaid and --dot are two forms of one graph. Give one of them.")
     outline = outline_checkpoint(path, profile) if path.is_dir() else outline_recipe(path)
-    print_plan(outline, console())
+    if mermaid or dot:
+        from moeparity.drawing import drawing
+        from moeparity.report import diagram
+
+        print((diagram.mermaid if mermaid else diagram.dot)(drawing(outline)))
+    else:
+        print_plan(outline, console())
 
 
 @app.command()
@@ -95,18 +121,8 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, in full.")] = N
         print_op(find(name), console())
 
 
-def _refuse_unwritable(path: Path) -> None:
-    """Refuse, before a run is paid for, a path that could not be written after it."""
-    try:
-        reason = "it is a folder" if path.is_dir() else None
-        if reason is None and not path.parent.is_dir():
-            reason = f"there is no folder {display_path(path.parent)}"
-        elif reason is None and not os.access(path.parent, os.W_OK):
-            reason = f"the folder {display_path(path.parent)} is read-only"
-    except OSError as error:
-        reason = str(error.strerror)
-    if reason is not None:
-        raise MoeparityError(f"{Where(path)}: cannot be written: {reason}. Give a file in a folder that exists.")
+app.command()(check)
+app.command()(schema)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from moeparity.engine import device as devices
+from moeparity.engine import padding
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.engine.memory import keep_freed_memory
 from moeparity.errors import SpecError, TokensError, Where, listed
@@ -19,9 +20,12 @@ from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.numerics.dtypes import FLOAT_NAMES
+from moeparity.progress import Callback
 from moeparity.weights.check import check, file_dtype
 from moeparity.weights.checkpoint import Checkpoint
+from moeparity.weights.source import Source
 from moeparity.weights.store import Residency, WeightStore
+from moeparity.weights.synthetic import Synthetic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +44,33 @@ class Model:
         return self.weights.device
 
 
-def open_model(folder: str | Path, *, device: str = "auto", residency: Residency = "stream") -> Model:
+def open_model(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    residency: Residency = "stream",
+    synthetic: int | None = None,
+    progress: Callback | None = None,
+) -> Model:
     """Open and check a checkpoint folder. `resident` keeps the weights in memory between runs.
 
-    Raises CheckpointError, GraphError, SpecError, DeviceError.
+    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Raises CheckpointError,
+    GraphError, SpecError, DeviceError.
     """
     target = devices.choose(device)
     keep_freed_memory()
-    checkpoint = Checkpoint(Path(folder))
-    config = Config(checkpoint.config_path)
+    # A folder without weights is told of before a config.json that does not fit them.
+    checkpoint = Checkpoint(Path(folder)) if synthetic is None else None
+    config = Config(Path(folder) / "config.json")
     graph = expand(config)
-    check(checkpoint, graph)
+    source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
+    if checkpoint is not None:
+        check(checkpoint, graph, progress)
     return Model(
         folder=Path(folder),
         graph=graph,
-        dtype=config.dtype or file_dtype(checkpoint),
-        weights=WeightStore(checkpoint, graph, target, residency),
+        dtype=config.dtype or file_dtype(source),
+        weights=WeightStore(source, graph, target, residency),
         vocab_size=int(config["vocab_size"]),
     )
 
@@ -74,6 +89,21 @@ def checked_tokens(input_ids: torch.Tensor, model: Model, what: str) -> torch.Te
     return input_ids.to(model.device)
 
 
+def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, what: str) -> torch.Tensor:
+    """The attention mask as bool. Raises TokensError unless it is 0 or 1, of the ids' shape, and padding at one end."""
+    if mask.shape != input_ids.shape or mask.dtype not in {torch.bool, torch.int64}:
+        shape, dtype = list(mask.shape), str(mask.dtype).removeprefix("torch.")
+        raise TokensError(
+            f"{what}: attention_mask is {dtype} {shape}; expected bool or int64 {list(input_ids.shape)}, as input_ids."
+        )
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise TokensError(f"{what}: attention_mask holds values other than 0 and 1.")
+    reason = padding.defect(mask.bool())
+    if reason is not None:
+        raise TokensError(f"{what}: attention_mask: {reason}.")
+    return mask.bool()
+
+
 def forward(
     checkpoint: str | Path | Model,
     input_ids: torch.Tensor,
@@ -84,13 +114,17 @@ def forward(
     device: str = "auto",
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
+    attention_mask: torch.Tensor | None = None,
+    progress: Callback | None = None,
 ) -> dict[str, torch.Tensor]:
     """Run one variant over input_ids [B, T] int64 and return its tensors on the CPU.
 
     `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
     [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
-    `settings` are a recipe's own `set:`, addresses and values on top of the profile.
+    `settings` are a recipe's own `set:`, addresses and values on top of the profile. `attention_mask` [B, T] bool or
+    int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
+    transformers does. `progress` hears how far it is.
     Raises MoeparityError.
     """
     if dtype is not None and dtype not in FLOAT_NAMES:
@@ -100,11 +134,13 @@ def forward(
     here = Where(Path("forward"))
     rules, own = load_profile(profile, here), overrides(dict(settings or {}), here)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
-    model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device)
+    model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
+    mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     plan = bind(model.graph, rules, dtype or model.dtype, own)
     recorder = _Recorder(model.graph, list(save))
-    run([Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))], model.weights, tokens, [recorder])
+    walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
+    run([walker], model.weights, tokens, [recorder], attention_mask=mask, progress=progress)
     return recorder.tensors()
 
 

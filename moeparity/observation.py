@@ -1,56 +1,80 @@
-"""One pass over a plan: both sides, every toggle's two trials and the local errors, seen by all observers."""
+"""Passes over a plan: both sides, the trials of toggles and blocks and the local errors, seen by all observers."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from moeparity.attribution.toggles import CANDIDATE, REFERENCE, Side, Toggle, mixed
-from moeparity.engine.lockstep import Counts, Walker, run
+from moeparity.attribution.effects import Effect, Trial
+from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
+from moeparity.attribution.toggles import Toggle, mixed
+from moeparity.engine.lockstep import Counts, Observer, Walker, run
 from moeparity.engine.schedule import micro_batches
 from moeparity.errors import SpecError
+from moeparity.observe.classes import Classes
 from moeparity.observe.observers import Changes, Divergence, Logits, Routes
+from moeparity.observe.records import Records
+from moeparity.observe.statistics import token_mean
 from moeparity.plan import Plan
+from moeparity.progress import Callback
 
 SHADOW = "candidate's numerics on the reference's inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What one pass over a plan saw."""
+    """What the passes over a plan saw; `divergence` is None where a pass only measured further trials."""
 
-    divergence: Divergence
+    divergence: Divergence | None
     changes: Changes
     routes: Routes
     logits: Logits
     counts: Counts
     naive_evaluations: int
     seconds: float
+    records: Records | None
+    classes: Classes | None
+
+    def joined(self, further: Observed) -> Observed:
+        """Both together, `further` being a later pass over the same plan with other trials."""
+        return Observed(
+            divergence=self.divergence,
+            changes=self.changes.joined(further.changes),
+            routes=self.routes.joined(further.routes),
+            logits=self.logits.joined(further.logits),
+            counts=self.counts.joined(further.counts),
+            naive_evaluations=self.naive_evaluations + further.naive_evaluations,
+            seconds=self.seconds + further.seconds,
+            records=self.records,
+            classes=self.classes,
+        )
 
 
-def observe(plan: Plan) -> Observed:
-    """One pass over the weights: both sides, every toggle alone and restored alone, and the local errors."""
+def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
+    """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
     started = time.perf_counter()
-    trials = _trials(plan)
-    walkers = [_walker(REFERENCE, plan.reference), _walker(CANDIDATE, plan.candidate)]
-    walkers += [_walker(name, side) for name, (side, _) in trials.items()]
-    names = [walker.name for walker in walkers]
-    tokens = plan.tokens.input_ids.to(plan.model.device)
-    divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
-    changes = Changes([(name, base) for name, (_, base) in trials.items()])
-    routes = Routes(REFERENCE, names[1:])
-    logits = Logits(
-        plan.model.graph.output,
-        REFERENCE,
-        names[1:],
-        tokens,
-        plan.tokens.loss_mask.to(plan.model.device),
-        plan.recipe.tokens.sampler,
-    )
-    shadow = _walker(SHADOW, plan.candidate, inputs_of=REFERENCE)
-    counts = run([*walkers, shadow], plan.model.weights, tokens, [divergence, changes, routes, logits])
-    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in [*walkers, shadow])
+    trials = _trials(plan, toggles)
+    walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
+    walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
+    names = [walker.name for walker in walkers][1:]
+    changes = Changes([*((name, base) for name, (_, base) in trials.items()), *_against_reference(trials)])
+    tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
+    routes = Routes(REFERENCE, names, mask)
+    scored = plan.tokens.loss_mask.to(plan.model.device)
+    logits = Logits(plan.model.graph.output, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
+    observers: list[Observer] = [changes, routes, logits]
+    divergence = None
+    if first:
+        divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
+        observers.append(divergence)
+        walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
+    records, classes = (_records(plan), _classes(plan)) if first else (None, None)
+    observers += [observer for observer in (records, classes) if observer is not None]
+    counts = run(walkers, plan.model.weights, tokens, observers, attention_mask=mask, progress=progress)
+    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
     return Observed(
         divergence=divergence,
         changes=changes,
@@ -59,7 +83,32 @@ def observe(plan: Plan) -> Observed:
         counts=counts,
         naive_evaluations=batches * len(plan.model.graph.nodes),
         seconds=time.perf_counter() - started,
+        records=records,
+        classes=classes,
     )
+
+
+def measured(toggle: Toggle, observed: Observed) -> Effect:
+    """What a toggle's two trials did."""
+    trial = _trial(restored(toggle), CANDIDATE, observed)
+    change = (-math.inf, math.inf)
+    if trial is not None:
+        with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
+        paired = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
+        change = (paired.low, paired.high)
+    return Effect(
+        toggle=toggle,
+        alone=_trial(alone(toggle), REFERENCE, observed),
+        restored=trial,
+        change=change,
+        restores_all=trial is not None and not observed.changes.nodes[restored(toggle), REFERENCE],
+    )
+
+
+def total_kl(observed: Observed) -> float:
+    """KL(candidate || reference) in nats per scored token."""
+    sums = observed.logits.sums(CANDIDATE)
+    return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())
 
 
 def alone(toggle: Toggle) -> str:
@@ -72,10 +121,43 @@ def restored(toggle: Toggle) -> str:
     return f"{toggle.name} restored"
 
 
-def _trials(plan: Plan) -> dict[str, tuple[Side, str]]:
+def _records(plan: Plan) -> Records | None:
+    """Looks at what an engine recorded of the tokens; None where it recorded nothing."""
+    if not plan.tokens.has_records:
+        return None
+    tokens, device = plan.tokens, plan.model.device
+    return Records(
+        output=plan.model.graph.output,
+        walkers=(REFERENCE, CANDIDATE),
+        input_ids=tokens.input_ids.to(device),
+        scored=tokens.loss_mask.to(device),
+        logprobs=None if tokens.logprobs is None else tokens.logprobs.to(device),
+        routed_experts=None if tokens.routed_experts is None else tokens.routed_experts.to(device),
+    )
+
+
+def _classes(plan: Plan) -> Classes | None:
+    """Takes the metrics of each class of tokens; None where they have no labels."""
+    tokens, device = plan.tokens, plan.model.device
+    if tokens.labels is None:
+        return None
+    return Classes(
+        output=plan.model.graph.output,
+        reference=REFERENCE,
+        candidate=CANDIDATE,
+        input_ids=tokens.input_ids.to(device),
+        loss_mask=tokens.loss_mask.to(device),
+        attention_mask=tokens.attention_mask.to(device),
+        labels=tokens.labels.to(device),
+        count=len(tokens.label_names),
+        sampled_from=plan.recipe.tokens.sampler,
+    )
+
+
+def _trials(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, str]]:
     """Every trial by name, with the side it is made from; mixtures that an op refuses to run are left out."""
     trials = {}
-    for toggle in plan.toggles:
+    for toggle in toggles:
         with suppress(SpecError):
             trials[alone(toggle)] = (mixed(plan.reference, [toggle], plan.candidate), REFERENCE)
         with suppress(SpecError):
@@ -83,5 +165,26 @@ def _trials(plan: Plan) -> dict[str, tuple[Side, str]]:
     return trials
 
 
-def _walker(name: str, side: Side, inputs_of: str | None = None) -> Walker:
-    return Walker(name=name, plan=side.plan, micro_batch=side.micro_batch, inputs_of=inputs_of)
+def _against_reference(trials: dict[str, tuple[Side, str]]) -> list[tuple[str, str]]:
+    """Restored trials beside the reference: one that has all its bits is exact, however small a metric is."""
+    return [(name, REFERENCE) for name, (_, base) in trials.items() if base == CANDIDATE]
+
+
+def _trial(name: str, base: str, observed: Observed) -> Trial | None:
+    if (name, base) not in observed.changes.nodes:
+        return None
+    sums = observed.logits.sums(name)
+    tokens = float(sums.tokens.sum())
+    flips = observed.routes.total(name)
+    return Trial(
+        kl=float(sums.kl_candidate_reference.sum()) / tokens,
+        k3=float(sums.k3.sum()) / tokens,
+        flipped_routes=flips.set_flips / flips.tokens if flips else None,
+        changed_nodes=len(observed.changes.nodes[name, base]),
+    )
+
+
+def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None) -> Walker:
+    return Walker(
+        name=name, plan=side.plan, micro_batch=side.micro_batch, inputs_of=inputs_of, functions=plan.functions
+    )

@@ -1,20 +1,26 @@
-"""The bound plan as rows to print: nothing is computed and no weight is read."""
+"""The bound plan of a recipe or a checkpoint, and its rows to print: nothing is computed and no weight is read."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.attribution.toggles import Side, Toggle, toggles
+from moeparity.attribution.sides import Side, bound_side
+from moeparity.attribution.toggles import Toggle, toggles
 from moeparity.errors import Where, display_path
+from moeparity.graph.address import ranges, role
 from moeparity.graph.bind import BoundGraph, attributes_of, bind
-from moeparity.graph.config import Config
+from moeparity.graph.config import UNDECLARED_DTYPE, Config
 from moeparity.graph.expand import expand
-from moeparity.graph.graph import Graph
-from moeparity.graph.profile import load_profile, overrides
+from moeparity.graph.graph import Graph, Node
+from moeparity.graph.profile import load_profile
+from moeparity.ops.declaration import EDGE
+from moeparity.report.expectations import Expectation, expectations, refuse_unknown
 from moeparity.spec import files, schema
+
+ABSENT = "-"
+"""Where a choice takes no effect on a side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,38 +37,103 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A plan to print; `toggles` is None for a single variant."""
+    """The plans of one variant or of both sides of a recipe; `toggles` is None for a single variant.
+
+    `expectations` are what the recipe expects of its report.
+    """
 
     title: str
     sides: tuple[str, ...]
-    rows: tuple[Row, ...]
-    toggles: tuple[Toggle, ...] | None
+    graph: Graph
+    plans: tuple[BoundGraph, ...]
+    toggles: tuple[Toggle, ...] | None = None
+    expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """One row per choice and group of layers with equal settings, in execution order."""
+        layers: dict[tuple[str, str, str, tuple[str, ...], str], list[int]] = {}
+        for node in self.graph.nodes:
+            for choice in choices(node, self.plans):
+                key = (role(node.name), node.op.name, choice.name, choice.values, choice.origin)
+                layers.setdefault(key, []).append(-1 if node.layer is None else node.layer)
+        for (nodes, op, attribute, values, origin), indices in layers.items():
+            yield Row(
+                nodes=nodes.replace("[*]", f"[{ranges(indices)}]"),
+                op=op,
+                attribute=attribute,
+                values=values,
+                origin=origin,
+                differs=len(set(values)) > 1,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One choice at one node: its value per side (`-` where it takes no effect) and where the sides' values were set."""
+
+    name: str
+    values: tuple[str, ...]
+    origin: str
 
 
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
     """The plan of one profile on a checkpoint's graph. Raises MoeparityError."""
     graph, config = _graph(folder)
-    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), _dtype(folder, config))
+    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), config.dtype or _file_dtype(folder))
     title = f"{display_path(folder)} ({graph.model_type}, {graph.layers} layers), profile {profile}, {plan.dtype}"
-    return Outline(title=title, sides=("value",), rows=tuple(_rows(graph, [plan])), toggles=None)
+    return Outline(title=title, sides=("value",), graph=graph, plans=(plan,))
 
 
 def outline_recipe(path: Path) -> Outline:
-    """Both plans of a recipe and its toggles. Raises MoeparityError."""
+    """Both plans of a recipe, its toggles and what it expects. Raises MoeparityError."""
     recipe = files.read_recipe(path)
     folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
-    reference, candidate = (_side(path, v, graph, folder, config) for v in (recipe.reference, recipe.candidate))
-    title = (
-        f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
-        f"reference {recipe.reference.profile}, candidate {recipe.candidate.profile}"
-    )
+    dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
+    reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))
+    found = tuple(toggles(reference, candidate, recipe.by))
+    if not recipe.split:
+        # The names of what a toggle is split into are known after the run only.
+        refuse_unknown(recipe.expect, (toggle.name for toggle in found), Where(path))
     return Outline(
-        title=title,
+        title=(
+            f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
+            f"reference {recipe.reference.profile}, candidate {recipe.candidate.profile}"
+        ),
         sides=("reference", "candidate"),
-        rows=tuple(_rows(graph, [reference.plan, candidate.plan])),
-        toggles=tuple(toggles(reference, candidate)),
+        graph=graph,
+        plans=(reference.plan, candidate.plan),
+        toggles=found,
+        expectations=expectations(recipe.expect, graph, Where(path)),
     )
+
+
+def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
+    """What takes effect on a node on some side: attributes, sites on single edges, and a user's function."""
+    active = [_active(node, plan) for plan in plans]
+    for name in dict.fromkeys(name for values in active for name in values):
+        found = [values.get(name) for values in active]
+        origins = dict.fromkeys(value[1] for value in found if value is not None)
+        shown = tuple(ABSENT if value is None else value[0] for value in found)
+        yield Choice(name=name, values=shown, origin="; ".join(origins))
+
+
+def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str]]:
+    """Choice -> (value, origin) of one side."""
+    region = plan.replaced().get(node.name)
+    if region is not None:
+        return {"impl": (region.call, f"{region.where} ({region.rule.label})")}
+    values = plan.active(node)
+    found = {
+        a.name: (str(values[a.name]), plan.settings[node.name, a.name].origin)
+        for a in attributes_of(node)
+        if a.name in values
+    }
+    for consumer, (site, value) in plan.edges(node).items():
+        origin = plan.settings[node.name, f"{site}{EDGE}{consumer}"].origin
+        found[f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"] = (str(value), origin)
+    return found
 
 
 def _graph(folder: Path) -> tuple[Graph, Config]:
@@ -70,49 +141,13 @@ def _graph(folder: Path) -> tuple[Graph, Config]:
     return expand(config), config
 
 
-def _dtype(folder: Path, config: Config) -> str:
-    if config.dtype is not None:
-        return config.dtype
+def _file_dtype(folder: Path) -> str:
     from moeparity.weights.check import file_dtype
     from moeparity.weights.checkpoint import Checkpoint
 
     return file_dtype(Checkpoint(folder))
 
 
-def _side(path: Path, variant: schema.Variant, graph: Graph, folder: Path, config: Config) -> Side:
+def _side(path: Path, variant: schema.Variant, graph: Graph, dtype: str) -> Side:
     where = Where(path, variant.line)
-    dtype = variant.dtype or _dtype(folder, config)
-    plan = bind(graph, load_profile(variant.profile, where), dtype, overrides(variant.set, where))
-    # 0 stands for all sequences: how many there are is not read here.
-    return Side(plan=plan, micro_batch=variant.micro_batch or 0)
-
-
-def _rows(graph: Graph, plans: Sequence[BoundGraph]) -> Iterator[Row]:
-    """One row per attribute and group of layers with equal settings, in execution order."""
-    layers: dict[tuple[str, str, str, tuple[str, ...], str], list[int]] = {}
-    for node in graph.nodes:
-        active = [plan.active(node) for plan in plans]
-        name = re.sub(r"\[\d+\]", "[]", node.name)
-        for attribute in attributes_of(node):
-            values = tuple(str(a.get(attribute.name, "-")) for a in active)
-            if set(values) == {"-"}:
-                continue
-            origins = dict.fromkeys(plan.settings[node.name, attribute.name].origin for plan in plans)
-            key = (name, node.op.name, attribute.name, values, "; ".join(origins))
-            layers.setdefault(key, []).append(-1 if node.layer is None else node.layer)
-    for (name, op, attribute_name, values, origin), indices in layers.items():
-        nodes = name.replace("[]", f"[{_ranges(indices)}]")
-        yield Row(
-            nodes=nodes, op=op, attribute=attribute_name, values=values, origin=origin, differs=len(set(values)) > 1
-        )
-
-
-def _ranges(indices: Sequence[int]) -> str:
-    """`0:4` for 0, 1, 2, 3; `0:2,3` for 0, 1, 3."""
-    parts: list[str] = []
-    start = 0
-    for i in range(1, len(indices) + 1):
-        if i == len(indices) or indices[i] != indices[i - 1] + 1:
-            parts.append(str(indices[start]) if i - start == 1 else f"{indices[start]}:{indices[i - 1] + 1}")
-            start = i
-    return ",".join(parts)
+    return bound_side(graph, variant, load_profile(variant.profile, where), dtype, where)

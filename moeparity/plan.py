@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from moeparity.attribution.toggles import Side, Toggle, toggles
-from moeparity.errors import Where
-from moeparity.graph.bind import bind
-from moeparity.graph.profile import Profile, load_profile, overrides
+from moeparity.attribution.sides import Side, bound_side
+from moeparity.attribution.toggles import Toggle, swap, toggles
+from moeparity.engine import custom
+from moeparity.errors import SpecError, Where
+from moeparity.graph.profile import load_profile
+from moeparity.graph.region import covered
 from moeparity.model import Model, checked_tokens, open_model
+from moeparity.progress import Callback
 from moeparity.spec import files, schema
-from moeparity.tokens import TokenSet, read_tokens
+from moeparity.tokens import TokenSet
+from moeparity.tokens.recipe import recipe_tokens
+from moeparity.tokens.records import check_fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller may say on top of a recipe; None and () leave it as it is.
+
+    `allow_code` lets a recipe's `impl:` run, which is any Python code.
+    """
+
+    by: schema.By | None = None
+    split: int | None = None
+    swap: tuple[str, ...] = ()
+    allow_code: bool = False
+
+    def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
+        """The recipe with these options in place of its own."""
+        given: dict[str, Any] = {"by": self.by, "split": self.split}
+        kept = {key: value for key, value in given.items() if value is not None}
+        return recipe.model_copy(update={**kept, "swap": [*recipe.swap, *self.swap]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A recipe made ready: both sides bound, and every difference between them as a toggle."""
+    """A recipe made ready: both sides bound, and every difference between them as a toggle.
+
+    `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
+    toggle (None: nothing does). `functions` are users' functions by `module:function`.
+    """
 
     path: Path
     recipe: schema.RecipeFile
@@ -24,20 +54,38 @@ class Plan:
     tokens: TokenSet
     reference: Side
     candidate: Side
-    toggles: list[Toggle]
+    toggles: tuple[Toggle, ...]
+    swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
+    functions: Mapping[str, Callable[..., Any]]
+
+    def with_toggles(self, more: list[Toggle]) -> Plan:
+        """The same plan with further toggles."""
+        return replace(self, toggles=(*self.toggles, *more))
 
 
-def prepare(path: Path, *, device: str = "auto") -> Plan:
+def prepare(
+    path: Path, *, device: str = "auto", options: Options | None = None, progress: Callback | None = None
+) -> Plan:
     """Read and check everything a recipe names, bind both sides, find their differences; runs nothing."""
-    recipe = files.read_recipe(path)
+    options = options or Options()
+    recipe = options.applied(files.read_recipe(path))
     folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
-    token_file = files.beside(recipe.tokens.file, Where(path, recipe.tokens.line_of("file")), "token file")
-    tokens = read_tokens(token_file)
+    tokens = recipe_tokens(recipe, path, folder)
+    variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
-    sides = [(v, load_profile(v.profile, Where(path, v.line))) for v in (recipe.reference, recipe.candidate)]
-    model = open_model(folder, device=device)
-    checked_tokens(tokens.input_ids, model, str(Where(token_file)))
-    reference, candidate = (_side(path, variant, profile, model, tokens) for variant, profile in sides)
+    profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
+    functions = _functions(path, variants, allowed=options.allow_code)
+    model = open_model(folder, device=device, synthetic=recipe.synthetic, progress=progress)
+    token_file = Where(path.parent / recipe.tokens.file)
+    checked_tokens(tokens.input_ids, model, str(token_file))
+    check_fits(tokens, model.graph, token_file)
+    count = len(tokens.input_ids)
+    reference, candidate = (
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count)
+        for variant, profile in zip(variants, profiles, strict=True)
+    )
+    at = Where(path, recipe.line_of("swap"))
+    covering = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
     return Plan(
         path=path,
         recipe=recipe,
@@ -45,11 +93,19 @@ def prepare(path: Path, *, device: str = "auto") -> Plan:
         tokens=tokens,
         reference=reference,
         candidate=candidate,
-        toggles=toggles(reference, candidate),
+        toggles=tuple(toggles(reference, candidate, recipe.by)),
+        swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
+        functions=functions,
     )
 
 
-def _side(path: Path, variant: schema.Variant, profile: Profile, model: Model, tokens: TokenSet) -> Side:
-    own = overrides(variant.set, Where(path, variant.line))
-    plan = bind(model.graph, profile, variant.dtype or model.dtype, own)
-    return Side(plan=plan, micro_batch=min(variant.micro_batch or len(tokens.input_ids), len(tokens.input_ids)))
+def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allowed: bool) -> dict[str, Callable[..., Any]]:
+    """The users' functions of both sides, imported. Raises SpecError where that is not allowed or fails."""
+    impls = [impl for variant in variants for impl in variant.impl]
+    if impls and not allowed:
+        raise SpecError(
+            f"{Where(path, impls[0].line)}: impl {impls[0].call} runs code of its own, which is any code. "
+            "Read it, then add --allow-code."
+        )
+    folder = path.resolve().parent
+    return {impl.call: custom.load(impl.call, folder, Where(path, impl.line)) for impl in impls}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import platform
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
+from moeparity import token_summary
 from moeparity.attribution.effects import Effect, Trial, reading
-from moeparity.attribution.toggles import CANDIDATE, REFERENCE, Side, Toggle
+from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
+from moeparity.attribution.toggles import Toggle
+from moeparity.engine.device import cpu_name
 from moeparity.errors import display_path
+from moeparity.graph.difference import Difference
 from moeparity.graph.graph import Node
-from moeparity.observation import Observed, alone, restored
+from moeparity.observation import Observed, alone, measured
 from moeparity.observe.divergence import Error
 from moeparity.observe.logprobs import SequenceSums
 from moeparity.observe.observers import NodeRecord
@@ -26,7 +27,7 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
     """The report of one pass."""
     sums = observed.logits.sums(CANDIDATE)
     metrics = _metrics(sums)
-    effects = [_effect(toggle, observed) for toggle in plan.toggles]
+    effects = [measured(toggle, observed) for toggle in plan.toggles]
     return report.Report(
         run=_run(plan, observed, sums),
         reference=_variant(plan.recipe.reference.profile, plan.reference),
@@ -37,15 +38,19 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         growth=tuple(_growth(plan, observed)),
         flips=_flips(observed),
         toggles=tuple(_toggle_result(effect) for effect in effects),
+        swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
         reading=tuple(reading(effects, metrics.kl)),
         nodes=tuple(_node_errors(observed)),
+        warnings=tuple(token_summary.warnings(plan)),
+        recorded=token_summary.recorded(observed),
+        classes=token_summary.classes(plan, observed),
     )
 
 
 def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdict:
     gate = plan.recipe.gate
     interval = (token_mean if gate.reduce == "token" else sequence_mean)(sums.k3, sums.tokens)
-    output = observed.divergence.records[plan.model.graph.output]
+    output = _records(observed)[plan.model.graph.output]
     judgement = judge(interval, gate.below, bit_equal=output.differing_cells == 0, nonfinite=int(sums.nonfinite.sum()))
     return report.Verdict(
         status=judgement.status,
@@ -81,7 +86,7 @@ def _metrics(sums: SequenceSums) -> report.Metrics:
 
 
 def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
-    for record in observed.divergence.records.values():
+    for record in _records(observed).values():
         if record.root_sequences:
             yield report.Root(
                 node=record.node.name,
@@ -94,21 +99,34 @@ def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[report.Choice]:
     """The choices that differ at a node and alone make it a root; all of them where only several together do."""
-    here = [toggle for toggle in plan.toggles if not toggle.nodes or node.name in toggle.nodes]
+    here = [toggle for toggle in plan.toggles if toggle.kind == "schedule" or node.name in toggle.nodes]
     acting = [toggle for toggle in here if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())]
-    for toggle in acting or here:
-        yield report.Choice(
-            attribute=toggle.attribute,
-            reference=toggle.reference,
-            candidate=toggle.candidate,
-            reference_origin=toggle.reference_origin,
-            candidate_origin=toggle.candidate_origin,
-        )
+    # A toggle that was taken apart is told by its parts.
+    chosen = acting or here
+    parents = {toggle.parent for toggle in chosen}
+    yield from dict.fromkeys(c for t in chosen if t.name not in parents for c in _choices_of(t, node))
+
+
+def _choices_of(toggle: Toggle, node: Node) -> Iterator[report.Choice]:
+    if not toggle.members:
+        yield _choice(toggle.name, toggle)
+    yield from (_choice(member.attribute, member) for member in toggle.members if member.node.name == node.name)
+
+
+def _choice(attribute: str, of: Toggle | Difference) -> report.Choice:
+    return report.Choice(
+        attribute=attribute,
+        reference=of.reference,
+        candidate=of.candidate,
+        reference_origin=of.reference_origin,
+        candidate_origin=of.candidate_origin,
+    )
 
 
 def _growth(plan: Plan, observed: Observed) -> Iterator[report.LayerGrowth]:
     for segment in plan.model.graph.segments:
-        records = [observed.divergence.records[node.name] for node in segment.nodes]
+        known = _records(observed)
+        records = [known[node.name] for node in segment.nodes if node.name in known]
         measured = [record for record in records if record.carried is not None and record.local is not None]
         if segment.name == "before" or not measured:
             continue
@@ -123,13 +141,18 @@ def _growth(plan: Plan, observed: Observed) -> Iterator[report.LayerGrowth]:
         )
 
 
+def _records(observed: Observed) -> dict[str, NodeRecord]:
+    assert observed.divergence is not None, "the first pass looks for divergence"
+    return observed.divergence.records
+
+
 def _local_size(record: NodeRecord) -> float:
     # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
     return 0.0 if record.local is None or record.node.op.name == "router" else record.local.relative_l2
 
 
 def _node_errors(observed: Observed) -> Iterator[report.NodeError]:
-    for record in observed.divergence.records.values():
+    for record in _records(observed).values():
         if record.carried is not None and record.local is not None:
             yield report.NodeError(
                 node=record.node.name,
@@ -173,30 +196,6 @@ def _flips(observed: Observed) -> report.RoutingFlips | None:
     )
 
 
-def _effect(toggle: Toggle, observed: Observed) -> Effect:
-    trial = _trial(restored(toggle), CANDIDATE, observed)
-    change = (-math.inf, math.inf)
-    if trial is not None:
-        with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
-        paired = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
-        change = (paired.low, paired.high)
-    return Effect(toggle=toggle, alone=_trial(alone(toggle), REFERENCE, observed), restored=trial, change=change)
-
-
-def _trial(name: str, base: str, observed: Observed) -> Trial | None:
-    if (name, base) not in observed.changes.nodes:
-        return None
-    sums = observed.logits.sums(name)
-    tokens = float(sums.tokens.sum())
-    flips = observed.routes.total(name)
-    return Trial(
-        kl=float(sums.kl_candidate_reference.sum()) / tokens,
-        k3=float(sums.k3.sum()) / tokens,
-        flipped_routes=flips.set_flips / flips.tokens if flips else 0.0,
-        changed_nodes=len(observed.changes.nodes[name, base]),
-    )
-
-
 def _toggle_result(effect: Effect) -> report.ToggleResult:
     toggle = effect.toggle
     return report.ToggleResult(
@@ -207,14 +206,22 @@ def _toggle_result(effect: Effect) -> report.ToggleResult:
         reference_origin=toggle.reference_origin,
         candidate_origin=toggle.candidate_origin,
         flag=toggle.flag,
+        parent=toggle.parent,
         nodes=len(toggle.nodes),
         alone=_trial_result(effect.alone),
         restored=_trial_result(effect.restored),
         restored_change_low=effect.change[0],
         restored_change_high=effect.change[1],
+        restores_all=effect.restores_all,
         had_no_effect=effect.had_no_effect,
         masked=effect.is_masked,
     )
+
+
+def _swap(selector: str, plan: Plan, observed: Observed) -> report.Swap:
+    nodes, toggle = plan.swaps[selector]
+    result = None if toggle is None else _toggle_result(measured(toggle, observed))
+    return report.Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
 def _trial_result(trial: Trial | None) -> report.TrialResult | None:
@@ -247,11 +254,6 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         naive_evaluations=observed.naive_evaluations,
         weight_bytes_read=observed.counts.bytes_read,
         seconds=observed.seconds,
+        pads=plan.tokens.pads,
+        sampling=token_summary.sampling(plan),
     )
-
-
-def cpu_name() -> str:
-    """The processor's name, since its instruction set is part of the numerics."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

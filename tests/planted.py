@@ -5,29 +5,23 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from moeparity import observation
-from moeparity.attribution.toggles import REFERENCE
-from moeparity.engine.lockstep import Counts, Observer, Walker, run
 from moeparity.errors import Where
 from moeparity.graph.bind import BoundGraph, attributes_of, bind
 from moeparity.graph.graph import Node
 from moeparity.graph.profile import load_profile
 from moeparity.model import Model
-from moeparity.observation import Observed, restored
-from moeparity.observe.observers import Changes
+from moeparity.observation import Observed, observe
 from moeparity.ops.declaration import Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan import Plan, prepare
 from moeparity.report.model import Report
 from moeparity.summary import summarise
-from moeparity.weights.store import WeightStore
 
 PROFILE = "hf-eager"
 SEQUENCES, TOKENS = 4, 48
@@ -140,7 +134,7 @@ def _other(planted: Planted, base: BoundGraph, node: Node) -> Value:
     """The profile's value where it is another one, else a value that is."""
     usual = base.settings[node.name, planted.attribute.name].value
     for value in (usual, *reversed(values_of(planted.op, planted.attribute))):
-        if base.resolved(value) != base.resolved(planted.value):
+        if base.resolved(node.name, value) != base.resolved(node.name, planted.value):
             return value
     raise AssertionError(f"{planted.place} has one value only; list a number")
 
@@ -177,24 +171,15 @@ def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: in
 
 @dataclass(slots=True)
 class Bisection:
-    """A bisection, with what its report leaves out: the nodes where each restored trial differs from the reference."""
+    """A bisection, step by step."""
 
     plan: Plan
     observed: Observed
     report: Report
-    left: dict[str, set[str]] = field(default_factory=dict)
 
 
-def bisected(path: Path, patch: pytest.MonkeyPatch) -> Bisection:
-    """The steps of `moeparity.bisect`, with one more observer in the same pass."""
+def bisected(path: Path) -> Bisection:
+    """The steps of `moeparity.bisect`."""
     plan = prepare(path, device="cpu")
-    changes = Changes([(restored(toggle), REFERENCE) for toggle in plan.toggles])
-
-    def watched(walkers: list[Walker], weights: WeightStore, tokens: torch.Tensor, observers: list[Observer]) -> Counts:
-        return run(walkers, weights, tokens, [*observers, changes])
-
-    with patch.context() as patched:
-        patched.setattr(observation, "run", watched)
-        observed = observation.observe(plan)
-    left = {name: nodes for (name, _), nodes in changes.nodes.items()}
-    return Bisection(plan=plan, observed=observed, report=summarise(plan, observed), left=left)
+    observed = observe(plan, plan.toggles)
+    return Bisection(plan=plan, observed=observed, report=summarise(plan, observed))

@@ -36,7 +36,7 @@ ACCUMULATE = {"set": {"layers[*].moe.combine:accumulate": "fp32"}}
 
 
 @lru_cache(maxsize=8)
-def opened(folder: Path, *, device: str) -> Model:
+def opened(folder: Path, *, device: str, **_: None) -> Model:
     return open_model(folder, device=device, residency="resident")
 
 
@@ -136,7 +136,7 @@ def test_choices_of_which_none_acts_alone_are_all_named(tmp_path: Path, qwen3_mo
     node = "layers[1].moe.combine"
     own = {"set": {f"{node}:accumulate": "fp32", f"{node}:leaves": "slot"}}
     ready = prepare(write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, 5)}, {}, own), device="cpu")
-    observed = observe(ready)
+    observed = observe(ready, ready.toggles)
     for nodes in observed.changes.roots.values():
         nodes.clear()
     (root,) = summarise(ready, observed).roots

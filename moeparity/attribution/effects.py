@@ -11,18 +11,22 @@ SATURATION = 0.5
 """A toggle takes part in saturation when alone it costs at least this share of the whole divergence, and when with it
 restored alone at least this share is left."""
 
+SHARE = 0.1
+"""A toggle is worth taking apart when alone it costs at least this share of the whole divergence."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """The metrics of one mixture of both sides against the reference.
 
     `kl` is the full-vocabulary KL(trial || reference) in nats per scored token; `k3` is taken on the recipe's tokens,
-    which the trial did not sample. `changed_nodes` counts nodes with any bit other than in the side it was made from.
+    which the trial did not sample. `flipped_routes` is None where the trial has no routes to compare.
+    `changed_nodes` counts nodes with any bit other than in the side it was made from.
     """
 
     kl: float
     k3: float
-    flipped_routes: float
+    flipped_routes: float | None
     changed_nodes: int
 
 
@@ -31,13 +35,15 @@ class Effect:
     """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
-    paired difference over sequences. A trial is None where an op refuses that mixture of both sides.
+    paired difference over sequences. `restores_all` says that restoring it alone gives the reference's bits at every
+    node. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
     alone: Trial | None
     restored: Trial | None
     change: tuple[float, float]
+    restores_all: bool
 
     @property
     def had_no_effect(self) -> bool:
@@ -85,6 +91,21 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if worse:
         sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
     return sentences
+
+
+def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:
+    """The toggles to take apart next: not yet split, made of several differences, and with a share to find.
+
+    A share is there when alone the toggle costs at least `SHARE` of `total_kl`, or restoring it alone surely lowers it.
+    """
+    parents = {effect.toggle.parent for effect in effects}
+    return [
+        effect.toggle
+        for effect in effects
+        if effect.toggle.name not in parents
+        and not effect.had_no_effect
+        and (effect.change[1] < 0 or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
+    ]
 
 
 def _is_saturated(effect: Effect, total_kl: float) -> bool:

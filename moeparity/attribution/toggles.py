@@ -1,119 +1,189 @@
-"""Toggles: every difference between two sides as a switch that can be thrown alone or left out alone."""
+"""Toggles: the differences between two sides as switches that can be thrown alone or left out alone.
+
+A toggle is a bundle of differences. How they are bundled is the recipe's choice (`by:`), and a bundle can be taken
+apart: into attributes, then into kinds of nodes, then into halves of the layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
-from moeparity.graph.bind import BoundGraph, Place
-from moeparity.graph.difference import Difference, differences
-from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import Kind, Value
+from moeparity.attribution.sides import Side
+from moeparity.graph.address import pattern, role
+from moeparity.graph.difference import Class, Difference, differences
+from moeparity.graph.graph import Node
+from moeparity.spec.schema import By
 
-REFERENCE, CANDIDATE = "reference", "candidate"
+K = TypeVar("K", bound=Hashable)
 
+MANY_ROLES = 8
+"""A bundle over more kinds of nodes than this is taken apart by block first."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One side of a recipe, or a mixture of both: a plan and the number of sequences computed together."""
-
-    plan: BoundGraph
-    micro_batch: int
+_FAMILIES = {
+    "rms_norm": "norms",
+    "gate": "router",
+    "router": "router",
+    "experts": "experts",
+    "combine": "combine",
+    "lm_head": "head",
+    "embedding": "embedding",
+    "rotary": "embedding",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toggle:
-    """One difference between the reference and the candidate.
+    """Differences between the reference and the candidate that are moved together.
 
-    `kind` is the class of the choice; `schedule` is which sequences are computed together, `dtype` the dtype a whole
-    variant runs in. `nodes` are those whose numerics it changes (empty: all). `move` gives a side the other's choice.
+    `kind` is the class of the choice, `several` where its members differ in it; `schedule` is which sequences are
+    computed together and has no members. `parent` is the toggle it was split from.
     """
 
     name: str
-    attribute: str
-    kind: Kind | Literal["schedule", "dtype"]
+    kind: Class | Literal["schedule", "several"]
     reference: str
     candidate: str
     reference_origin: str
     candidate_origin: str
-    flag: str | None
-    nodes: tuple[str, ...]
-    move: Callable[[Side, Side], Side]
+    flag: str | None = None
+    members: tuple[Difference, ...] = ()
+    parent: str | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes whose numerics it changes, in execution order; none for the schedule, which concerns all."""
+        return tuple(dict.fromkeys(member.node.name for member in self.members))
 
 
-def toggles(reference: Side, candidate: Side) -> list[Toggle]:
-    """Every difference: attributes grouped by the rule that made them, dtype and micro-batch one each."""
-    attributes = differences(reference.plan, candidate.plan)
-    found = [_attribute(d, reference.plan, candidate.plan) for d in attributes]
-    if reference.plan.dtype != candidate.plan.dtype:
-        move = _move_dtype(reference.plan, candidate.plan, {place for d in attributes for place in d.places})
-        found.append(_variant("dtype", "dtype", reference.plan.dtype, candidate.plan.dtype, move))
+def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Toggle]:
+    """Every difference between two sides, bundled `by`; micro-batch is a toggle of its own."""
+    found = _bundled(differences(reference.plan, candidate.plan), _KEYS[by])
     if reference.micro_batch != candidate.micro_batch:
-        sizes = str(reference.micro_batch), str(candidate.micro_batch)
-        found.append(_variant("micro_batch", "schedule", *sizes, _move_micro_batch))
+        found.append(
+            Toggle(
+                name="micro_batch",
+                kind="schedule",
+                reference=str(reference.micro_batch),
+                candidate=str(candidate.micro_batch),
+                reference_origin="the recipe's reference",
+                candidate_origin="the recipe's candidate",
+            )
+        )
     return _named_apart(found)
+
+
+def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) -> Toggle | None:
+    """All that differs at some nodes as one toggle named after the selector; None where nothing does."""
+    chosen = set(nodes)
+    members = [d for d in differences(reference.plan, candidate.plan) if chosen.intersection(p[0] for p in d.places)]
+    return _toggle(selector, members) if members else None
 
 
 def mixed(base: Side, moved: Sequence[Toggle], source: Side) -> Side:
     """`base` with the choices of `moved` taken from `source`."""
     for toggle in moved:
-        base = toggle.move(base, source)
+        if toggle.kind == "schedule":
+            base = replace(base, micro_batch=source.micro_batch)
+        else:
+            places = [place for member in toggle.members for place in member.places]
+            base = replace(base, plan=base.plan.with_settings(places, source.plan))
     return base
 
 
-def _attribute(difference: Difference, reference: BoundGraph, candidate: BoundGraph) -> Toggle:
-    def move(base: Side, source: Side) -> Side:
-        return replace(base, plan=base.plan.with_settings(difference.places, source.plan))
+def split(toggle: Toggle) -> list[Toggle]:
+    """A toggle taken apart: by attribute, else by kind of node, else into halves of its layers; [] for a single one."""
+    if len({_attribute(d) for d in toggle.members}) > 1:
+        parts = _grouped(toggle.members, _attribute)
+        named = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
+        return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
+    roles = {role(d.node.name) for d in toggle.members}
+    if len(roles) > MANY_ROLES:
+        by_family = _grouped(toggle.members, lambda d: family(d.node))
+        if len(by_family) > 1:
+            named = [(f"{toggle.name} / {name}", members) for name, members in by_family.items()]
+            return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
+    if len(roles) > 1:
+        groups = list(_grouped(toggle.members, lambda d: role(d.node.name)).values())
+    else:
+        half = (len(toggle.members) + 1) // 2
+        groups = [list(toggle.members[:half]), list(toggle.members[half:])] if half < len(toggle.members) else []
+    named = [(f"{pattern(d.node.name for d in members)}:{members[0].attribute}", members) for members in groups]
+    return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
 
-    return Toggle(
-        name=difference.label,
-        attribute=difference.attribute,
-        kind=difference.kind,
-        reference=_shown(difference.reference, reference),
-        candidate=_shown(difference.candidate, candidate),
-        reference_origin=difference.reference_origin,
-        candidate_origin=difference.candidate_origin,
-        flag=difference.flag,
-        nodes=difference.nodes,
-        move=move,
-    )
+
+def family(node: Node) -> str:
+    """The block a node counts to: norms, router, experts, combine, head, embedding, else the graph's own block."""
+    known = _FAMILIES.get(node.op.name)
+    return known or (node.name.split(".")[1] if node.layer is not None else node.name)
 
 
-def _shown(value: Value, plan: BoundGraph) -> str:
-    return f"model ({plan.dtype})" if value == MODEL else str(value)
+def _attribute(difference: Difference) -> tuple[str, str]:
+    # A region's and a whole variant's dtype mean the same at every op.
+    named = difference.kind not in ("dtype", "implementation")
+    return (difference.node.op.name if named else "", difference.attribute)
 
 
-def _variant(
-    name: str, kind: Literal["schedule", "dtype"], reference: str, candidate: str, move: Callable[[Side, Side], Side]
-) -> Toggle:
+def _label(difference: Difference) -> str:
+    return "dtype" if difference.rule is None else difference.rule.label
+
+
+def _by_attribute(difference: Difference) -> tuple[str, ...]:
+    label, values = _label(difference), (difference.reference, difference.candidate)
+    whole = difference.rule is None or difference.rule.fusion is not None
+    # Seen from here a fusion is one choice, whatever it consists of.
+    return (label,) if whole else (f"{label}:{difference.attribute}", *values)
+
+
+def _layer(difference: Difference) -> str:
+    name = difference.node.name
+    return name.split(".")[0] if difference.node.layer is not None else name
+
+
+_KEYS: dict[By, Callable[[Difference], tuple[str, ...]]] = {
+    "rule": lambda d: (_label(d),),
+    "attribute": _by_attribute,
+    "node": lambda d: (d.node.name,),
+    "layer": lambda d: (_layer(d),),
+    "block": lambda d: (family(d.node),),
+}
+
+
+def _bundled(found: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
+    """Toggles in execution order; what only the variant's dtype makes comes last."""
+    groups = _grouped(found, key)
+    ordered = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
+    return [_toggle(name[0], members) for name, members in ordered]
+
+
+def _grouped(found: Iterable[Difference], key: Callable[[Difference], K]) -> dict[K, list[Difference]]:
+    groups: dict[K, list[Difference]] = {}
+    for difference in found:
+        groups.setdefault(key(difference), []).append(difference)
+    return groups
+
+
+def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
+    kinds = {member.kind for member in members}
+    flags = dict.fromkeys(m.rule.flag for m in members if m.rule is not None and m.rule.flag)
     return Toggle(
         name=name,
-        attribute=name,
-        kind=kind,
-        reference=reference,
-        candidate=candidate,
-        reference_origin="the recipe's reference",
-        candidate_origin="the recipe's candidate",
-        flag=None,
-        nodes=(),
-        move=move,
+        kind=kinds.pop() if len(kinds) == 1 else "several",
+        reference=_values(members, lambda m: m.reference),
+        candidate=_values(members, lambda m: m.candidate),
+        reference_origin="; ".join(dict.fromkeys(m.reference_origin for m in members)),
+        candidate_origin="; ".join(dict.fromkeys(m.candidate_origin for m in members)),
+        flag="; ".join(flags) or None,
+        members=tuple(members),
     )
 
 
-def _move_dtype(reference: BoundGraph, candidate: BoundGraph, moved: set[Place]) -> Callable[[Side, Side], Side]:
-    """The dtype, with the settings that differ but that only it switches on: those no other toggle has moved."""
-    settings = reference.settings
-    places = [p for p in settings if p not in moved and settings[p].value != candidate.settings[p].value]
-
-    def move(base: Side, source: Side) -> Side:
-        return replace(base, plan=base.plan.with_settings(places, source.plan).with_dtype(source.plan.dtype))
-
-    return move
-
-
-def _move_micro_batch(base: Side, source: Side) -> Side:
-    return replace(base, micro_batch=source.micro_batch)
+def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:
+    """The value all agree on, else `attribute value` of each in turn."""
+    if len({_attribute(m) for m in members}) == 1:
+        return ", ".join(dict.fromkeys(side(m) for m in members))
+    return ", ".join(dict.fromkeys(f"{m.node.op.name}:{m.attribute} {side(m)}" for m in members))
 
 
 def _named_apart(found: list[Toggle]) -> list[Toggle]:

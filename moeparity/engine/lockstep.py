@@ -8,7 +8,7 @@ shows what a node's own numerics do apart from the error carried into it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -18,9 +18,11 @@ import torch
 from moeparity.engine import schedule
 from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
+from moeparity.engine.work import Numerics, Task, Work
 from moeparity.graph.bind import BoundGraph
 from moeparity.graph.graph import Graph, Node
-from moeparity.numerics.dtypes import torch_dtype
+from moeparity.graph.region import Region
+from moeparity.progress import Callback, Progress
 from moeparity.weights.store import Loaded, WeightStore
 
 Ids = tuple[int | None, ...]
@@ -28,12 +30,16 @@ Ids = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walker:
-    """One plan on one schedule; `inputs_of` names the variant whose values a shadow reads (None: its own)."""
+    """One plan on one schedule; `inputs_of` names the variant whose values a shadow reads (None: its own).
+
+    `functions` are the users' functions its plan's regions call, by `module:function`.
+    """
 
     name: str
     plan: BoundGraph
     micro_batch: int
     inputs_of: str | None = None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -42,6 +48,10 @@ class Counts:
 
     evaluations: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
+
+    def joined(self, further: Counts) -> Counts:
+        """The cost of both."""
+        return Counts(self.evaluations + further.evaluations, self.bytes_read + further.bytes_read)
 
 
 class Observer(Protocol):
@@ -54,51 +64,96 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """The values of one node in one wave: outputs and inputs of every walker, as blocks."""
+    """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
+
+    A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
+    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `entered` are the
+    identities of the values that enter a region, by walker and name.
+    """
 
     node: Node
     wave: Rows
     cells: tuple[Rows, ...]
     outputs: Mapping[str, tuple[list[Block], ...]]
     inputs: Mapping[str, tuple[list[Block] | None, ...]]
+    regions: Mapping[str, Region]
+    entered: Mapping[tuple[str, str], list[int]]
+
+    def ran(self, *walkers: str) -> bool:
+        """Whether all of these have values here."""
+        return all(walker in self.outputs for walker in walkers)
 
     def tensor(self, walker: str, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave."""
         return assemble(self.outputs[walker][port], self.wave)
 
     def output_ids(self, walker: str) -> list[Ids]:
-        """Per cell, the identities of all output ports."""
+        """Per cell, the identities of all outputs."""
         return list(zip(*(_ids(blocks) for blocks in self.outputs[walker]), strict=True))
 
-    def input_ids(self, walker: str) -> list[Ids]:
-        """Per cell, the identities of all inputs; None in place of an input the walker does not read."""
-        per_input = [[None] * len(self.cells) if b is None else _ids(b) for b in self.inputs[walker]]
-        return list(zip(*per_input, strict=True))
+    def inputs_agree(self, a: str, b: str) -> list[bool]:
+        """Per cell, whether two walkers have equal bits in every input that both of them read."""
+        regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
+        if regions and self.regions.get(a) != self.regions.get(b):
+            names = dict.fromkeys(name for region in regions for name in region.inputs)
+            pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
+        else:
+            both = zip(self.inputs[a], self.inputs[b], strict=True)
+            pairs = [(_ids(one), _ids(other)) for one, other in both if one is not None and other is not None]
+        return [all(one[i] == other[i] for one, other in pairs) for i in range(len(self.cells))]
 
 
 def _ids(blocks: Sequence[Block]) -> list[int]:
     return [identity for block in blocks for identity in block.ids]
 
 
-def run(walkers: Sequence[Walker], weights: WeightStore, tokens: torch.Tensor, observers: Sequence[Observer]) -> Counts:
-    """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device."""
+def run(
+    walkers: Sequence[Walker],
+    weights: WeightStore,
+    tokens: torch.Tensor,
+    observers: Sequence[Observer],
+    *,
+    attention_mask: torch.Tensor | None = None,
+    progress: Callback | None = None,
+) -> Counts:
+    """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
+
+    `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
+    in transformers; positions count from the first column, padded or not.
+    `progress` is called after every node of every wave.
+    """
     before = weights.bytes_read
     with torch.inference_mode():
-        lockstep = _Lockstep(walkers, weights.graph, tokens, observers)
+        mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
+        lockstep = _Lockstep(walkers, weights.graph, tokens, mask.to(tokens.device), observers)
+        total, done = len(weights.graph.nodes) * len(lockstep.waves), 0
         for segment, loaded in weights.segments(lockstep.dtypes):
             for wave in lockstep.waves:
                 for node in segment.nodes:
                     lockstep.step(node, wave, loaded)
+                    done += 1
+                    if progress is not None:
+                        progress(_progress(segment.name, done, total, lockstep.counts))
     lockstep.counts.bytes_read = weights.bytes_read - before
     return lockstep.counts
 
 
+def _progress(segment: str, done: int, total: int, counts: Counts) -> Progress:
+    work = counts.evaluations.total()
+    return Progress(step="pass", at=segment, done=done, total=total, work=work, unit="op evaluations")
+
+
 class _Lockstep:
     def __init__(
-        self, walkers: Sequence[Walker], graph: Graph, tokens: torch.Tensor, observers: Sequence[Observer]
+        self,
+        walkers: Sequence[Walker],
+        graph: Graph,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        observers: Sequence[Observer],
     ) -> None:
-        self.observers, self.counts = observers, Counts()
-        self.dtypes = tuple(dict.fromkeys(walker.plan.dtype for walker in walkers))
+        self.graph, self.observers, self.counts = graph, observers, Counts()
+        self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         batches = {w.name: schedule.micro_batches(len(tokens), w.micro_batch) for w in walkers}
         self.cells = schedule.cells(batches.values())
         self.waves = schedule.waves(list(batches.values()))
@@ -106,15 +161,14 @@ class _Lockstep:
         self.batches = {name: {wave: schedule.inside(b, wave) for wave in self.waves} for name, b in batches.items()}
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
-        self.last_use = {value: node.name for node in graph.nodes for value in node.inputs}
-        self.kernels = {node.op.name: node.op.load() for node in graph.nodes}
-        self.numerics = {(w.name, n.name): _Numerics.of(w.plan, n) for w in self.walkers for n in graph.nodes}
+        self.work = Work.of(self.walkers, graph)
         self.values: dict[tuple[str, str], dict[Rows, Block]] = {}
-        self._add_sources(tokens)
+        self.entered: dict[tuple[str, str], list[int]] = {}
+        self._add_sources(tokens, mask)
 
-    def _add_sources(self, tokens: torch.Tensor) -> None:
+    def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
-        for name, source in (("tokens", tokens), ("positions", positions)):
+        for name, source in (("tokens", tokens), ("positions", positions), ("mask", mask)):
             identities = Identities(self.cells)
             for walker in self.walkers:
                 batches = chain.from_iterable(self.batches[walker.name].values())
@@ -123,70 +177,67 @@ class _Lockstep:
 
     def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
-        cells = self.cells_of[wave]
-        identities = [Identities(cells) for _ in node.outputs]
-        computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        here = _Here(node, wave, self.cells_of[wave], loaded)
         outputs: dict[str, tuple[list[Block], ...]] = {}
         inputs: dict[str, tuple[list[Block] | None, ...]] = {}
         for walker in self.walkers:
-            numerics = self.numerics[walker.name, node.name]
-            inputs[walker.name] = self._inputs(walker, numerics.reads, wave)
-            results: list[tuple[Block, ...]] = []
-            for rows in self.batches[walker.name][wave]:
-                given = [None if b is None else _reblocked(b, rows, cells) for b in inputs[walker.name]]
-                key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in given))
-                if key not in computed:
-                    tensors = self._compute(node, numerics, given, loaded)
-                    computed[key] = tuple(i.block(t, rows) for i, t in zip(identities, tensors, strict=True))
-                results.append(computed[key])
+            todo = self.work.at[walker.name, node.name]
+            if todo is None:
+                continue
+            inputs[walker.name] = self._inputs(walker, todo.reads, wave)
+            results = [self._ports(here, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             self._keep(walker, node, outputs[walker.name])
+        regions = {w.name: r for w in self.walkers if (r := w.plan.region(node.name)) is not None}
         for observer in self.observers:
-            observer.see(NodeView(node, wave, cells, outputs, inputs))
+            observer.see(NodeView(node, wave, here.cells, outputs, inputs, regions, self.entered))
         self._forget(node, wave)
+
+    def _ports(self, here: _Here, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
+        """A walker's blocks of one micro-batch: the node's own ports, then what each edge of its own is handed."""
+        given = [None if b is None else _reblocked(b, rows, here.cells) for b in inputs]
+        own = self._block(here, todo.numerics, rows, given)
+        return own + tuple(
+            own[0] if numerics is None else self._block(here, numerics, rows, given)[0] for numerics in todo.edges
+        )
+
+    def _block(self, here: _Here, numerics: Numerics, rows: Rows, given: Sequence[Block | None]) -> tuple[Block, ...]:
+        key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in given))
+        if key not in here.computed:
+            self.counts.evaluations[here.node.name] += 1
+            tensors = numerics.compute([None if block is None else block.tensor for block in given], here.loaded)
+            blocks = (i.block(t, rows) for i, t in zip(here.identities, tensors, strict=True))
+            here.computed[key] = tuple(blocks)
+        return here.computed[key]
 
     def _inputs(self, walker: Walker, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         source = walker.inputs_of or walker.name
         rows = self.batches[source][wave]
         return tuple(None if value is None else [self.values[source, value][r] for r in rows] for value in reads)
 
-    def _compute(
-        self, node: Node, numerics: _Numerics, given: Sequence[Block | None], loaded: Loaded
-    ) -> tuple[torch.Tensor, ...]:
-        self.counts.evaluations[node.name] += 1
-        tensors = [None if block is None else block.tensor for block in given]
-        out = self.kernels[node.op.name](*tensors, w=loaded[node.name, numerics.dtype], p=node.params, at=numerics.at)
-        return out if isinstance(out, tuple) else (out,)
-
     def _keep(self, walker: Walker, node: Node, outputs: tuple[list[Block], ...]) -> None:
-        if walker.inputs_of is None:
-            for value, blocks in zip(node.values, outputs, strict=True):
-                if value in self.last_use:
-                    self.values.setdefault((walker.name, value), {}).update({b.rows: b for b in blocks})
+        if walker.inputs_of is not None:
+            return
+        for value, blocks in zip((*node.values, *self.work.edge_values[node.name]), outputs, strict=True):
+            if value in self.work.last_use:
+                self.values.setdefault((walker.name, value), {}).update({b.rows: b for b in blocks})
+            if value in self.work.entering:
+                self.entered[walker.name, value] = _ids(blocks)
 
     def _forget(self, node: Node, wave: Rows) -> None:
-        for value in node.inputs:
-            if self.last_use[value] == node.name:
-                for walker in self.walkers:
-                    for rows in self.batches[walker.name][wave]:
-                        self.values.get((walker.name, value), {}).pop(rows, None)
+        for value in self.work.dying[node.name]:
+            for walker in self.walkers:
+                for rows in self.batches[walker.name][wave]:
+                    self.values.get((walker.name, value), {}).pop(rows, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Numerics:
-    """What a plan says of one node, made ready: a key to compare, the values a kernel takes, the inputs it reads."""
+class _Here:
+    """One node in one wave: the identities its values get, and what was computed so far."""
 
-    key: tuple[object, ...]
-    dtype: str
-    at: Mapping[str, Any]
-    reads: tuple[str | None, ...]
-
-    @classmethod
-    def of(cls, plan: BoundGraph, node: Node) -> _Numerics:
-        active = plan.active(node)
-        kinds = {attribute.name: attribute.kind for attribute in node.op.attributes}
-        at = {name: torch_dtype(str(v)) if kinds[name] == "rounding" else v for name, v in active.items()}
-        return cls(key=(plan.dtype, *active.items()), dtype=plan.dtype, at=at, reads=plan.read_inputs(node))
+    def __init__(self, node: Node, wave: Rows, cells: tuple[Rows, ...], loaded: Loaded) -> None:
+        self.node, self.wave, self.cells, self.loaded = node, wave, cells, loaded
+        self.identities = [Identities(cells) for _ in node.outputs]
+        self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
 
 
 def _reblocked(blocks: Sequence[Block], rows: Rows, cells: Sequence[Rows]) -> Block:

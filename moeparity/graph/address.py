@@ -8,7 +8,7 @@ both are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from moeparity.errors import GraphError, Where, did_you_mean
 
@@ -28,9 +28,9 @@ def select(selector: str, names: Iterable[str], layers: int, where: Where) -> li
 
 
 def split(address: str, where: Where) -> tuple[str, str]:
-    """`selector:attribute` -> its two parts. Raises GraphError where there is no attribute."""
+    """`selector:attribute` or `selector:site->selector` -> its two parts. Raises GraphError where there is none."""
     # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
-    match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+)", address)
+    match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+(?:->.+)?)", address)
     if match is None:
         raise GraphError(
             f'{where}: {address!r} names no attribute; expected `node:attribute`, as in "layers[*].moe.gate:output".'
@@ -76,3 +76,28 @@ def _index_range(text: str, layers: int, selector: str, where: Where) -> range:
         index = int(match[1])
         return range(layers)[index : index + 1 or None] if -layers <= index < layers else range(0)
     return range(layers)[slice(*(int(end) if end else None for end in (match[2], match[3])))]
+
+
+def pattern(names: Iterable[str]) -> str:
+    """Selectors that stand for exactly these nodes, joined by commas: `layers[0:4].moe.norm, norm`."""
+    layers: dict[str, list[int]] = {}
+    for name in names:
+        index = re.search(r"\[(\d+)\]", name)
+        layers.setdefault(role(name), []).append(-1 if index is None else int(index[1]))
+    return ", ".join(role.replace("[*]", f"[{ranges(indices)}]") for role, indices in layers.items())
+
+
+def role(name: str) -> str:
+    """A node's name with `*` for its layer."""
+    return re.sub(r"\[\d+\]", "[*]", name)
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """Ascending indices as slices: `0:4` for 0, 1, 2, 3; `0:2,3` for 0, 1, 3."""
+    parts: list[str] = []
+    start = 0
+    for i in range(1, len(indices) + 1):
+        if i == len(indices) or indices[i] != indices[i - 1] + 1:
+            parts.append(str(indices[start]) if i - start == 1 else f"{indices[start]}:{indices[i - 1] + 1}")
+            start = i
+    return ",".join(parts)

@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
-from moeparity.numerics.dtypes import FLOAT_NAMES, name_of
+from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
@@ -18,6 +19,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "num_experts_per_tok": ("moe_k", "moe_topk"),
 }
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
+
+UNDECLARED_DTYPE = "fp32"
+"""What transformers builds a model in where config.json names no dtype; the files of a checkpoint say for themselves."""
 
 ROPE_TYPES = ("default", "yarn")
 YARN_NEEDS = ("original_max_position_embeddings",)
@@ -73,6 +77,11 @@ class Config:
         return default if value is None else value
 
     @property
+    def fields(self) -> Mapping[str, Any]:
+        """All fields, as the file spells them, with `rope_parameters` added where the file has another generation's."""
+        return MappingProxyType(self._fields)
+
+    @property
     def names(self) -> list[str]:
         """All field names, as the file spells them."""
         return list(self._fields)
@@ -86,7 +95,7 @@ class Config:
     def dtype(self) -> str | None:
         """`bf16`, `fp16` or `fp32` as the checkpoint declares it, None where it does not."""
         name = name_of(str(self.get("dtype", "")))
-        if name is not None and name not in FLOAT_NAMES:
+        if name is not None and name not in CHECKPOINT_NAMES:
             raise CheckpointError(
                 f"{self.where('dtype')}: dtype is {self['dtype']!r}; expected bfloat16, float16 or float32."
             )

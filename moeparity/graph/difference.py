@@ -4,99 +4,101 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from moeparity.graph.bind import BoundGraph, Place, Setting, attributes_of
+from moeparity.graph.bind import DTYPE, IMPL, BoundGraph, Place, Setting, attributes_of, edges_of
 from moeparity.graph.graph import Node
 from moeparity.graph.profile import Rule
-from moeparity.ops.declaration import Attribute, Kind, Value
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.declaration import EDGE, Kind
+
+Class = Kind | Literal["dtype", "implementation"]
+"""The class of a choice: a kind of attribute, the dtype of a node, or a user's function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One attribute that one rule set, with all its nodes: what both sides say, and where each was set.
+    """One choice at one node on which both sides disagree: what each says, as people read it, and who set it.
 
     `places` are all settings that change together: an attribute that takes effect on one side only is folded into
-    the attribute that switches it on.
+    the choice that switches it on, and everything inside a region into the region. A site on an edge is named by its
+    consumer's op: `output->rms_norm`. `rule` is the one the difference is named after (None: the variants' own dtype).
     """
 
-    label: str
+    node: Node
     attribute: str
-    kind: Kind
-    reference: Value
-    candidate: Value
+    kind: Class
+    reference: str
+    candidate: str
     reference_origin: str
     candidate_origin: str
-    flag: str | None
-    nodes: tuple[str, ...]
+    rule: Rule | None
     places: tuple[Place, ...]
 
 
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
-    """Every difference in attributes, grouped by the rule that made it, in execution order."""
-    grouped: dict[tuple[object, ...], list[tuple[Place, Attribute]]] = {}
+    """Every choice on which two plans differ, in execution order."""
+    inside = reference.replaced().keys() | candidate.replaced().keys()
+    found = list(_regions(reference, candidate))
     for node in reference.graph.nodes:
-        for attribute in _differing(node, reference, candidate):
-            place = (node.name, attribute.name)
-            sides = reference.settings[place], candidate.settings[place]
-            grouped.setdefault((_maker(*sides), attribute.name, *(s.value for s in sides)), []).append(
-                (place, attribute)
-            )
-    by_name = {node.name: node for node in reference.graph.nodes}
-    return [_difference(members, by_name, reference, candidate) for members in grouped.values()]
+        if node.name in inside:
+            continue
+        here = [*_attributes(node, reference, candidate), *_edges(node, reference, candidate)]
+        dtypes = reference.dtype_of(node.name), candidate.dtype_of(node.name)
+        if dtypes[0] != dtypes[1]:
+            moved = {place for difference in here for place in difference.places}
+            rest = tuple(p for p in _places(node, reference) if p not in moved and _unequal(p, reference, candidate))
+            here.append(_difference(node, "dtype", (reference, candidate), ((node.name, DTYPE), *rest)))
+        found += here
+    order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
+    return sorted(found, key=lambda difference: order[difference.node.name])
 
 
-def _differing(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Attribute]:
+def _places(node: Node, plan: BoundGraph) -> list[Place]:
+    """Every place of a node but its dtype."""
+    names = [*(a.name for a in attributes_of(node)), IMPL]
+    names += [f"{site}{EDGE}{consumer}" for site, consumer in edges_of(plan.graph, node)]
+    return [(node.name, name) for name in names]
+
+
+def _regions(reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
+    """Users' functions that one side runs and the other does not, with all that differs inside them."""
+    nodes = {node.name: node for node in reference.graph.nodes}
+    sides = reference.replaced(), candidate.replaced()
+    seen: set[str] = set()
+    for name in nodes:
+        known = [side[name] for side in sides if name in side]
+        region = known[-1] if known else None
+        if region is None or region.nodes[-1] in seen:
+            continue
+        seen.add(region.nodes[-1])
+        inner = {n for r in known for n in r.nodes}
+        places = [p for n in nodes.values() if n.name in inner for p in [*_places(n, reference), (n.name, DTYPE)]]
+        changed = tuple(p for p in places if _unequal(p, reference, candidate))
+        if changed:
+            node = nodes[region.nodes[-1]]
+            first = (node.name, IMPL)
+            rest = (p for p in changed if p != first)
+            yield _difference(node, "implementation", (reference, candidate), (first, *rest))
+
+
+def _attributes(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
+    """Attributes that take effect on both sides and differ, each with those that only it switches on."""
     ref, cand = reference.active(node), candidate.active(node)
     for attribute in attributes_of(node):
-        name = attribute.name
-        if name in ref and name in cand and _differs(reference, candidate, (node.name, name)):
-            yield attribute
+        place = (node.name, attribute.name)
+        if attribute.name in ref and attribute.name in cand and _differs(reference, candidate, place):
+            folded = _folded(node, attribute.name, reference, candidate)
+            yield _difference(node, attribute.kind, (reference, candidate), (place, *folded))
 
 
-def _differs(reference: BoundGraph, candidate: BoundGraph, place: Place) -> bool:
-    ref, cand = reference.settings[place].value, candidate.settings[place].value
-    if reference.dtype == candidate.dtype:
-        return reference.resolved(ref) != candidate.resolved(cand)
-    # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
-    return ref != cand
-
-
-def _maker(reference: Setting, candidate: Setting) -> object:
-    """What the difference is grouped by."""
-    rule = _telling(reference, candidate)
-    return None if rule is None else (rule.where, rule.label)
-
-
-def _telling(reference: Setting, candidate: Setting) -> Rule | None:
-    """The rule a difference is named after: the candidate's, unless only the reference singles out nodes or sets it."""
-    if candidate.rule is None or (candidate.rule.op and reference.rule and reference.rule.nodes):
-        return reference.rule
-    return candidate.rule
-
-
-def _difference(
-    members: list[tuple[Place, Attribute]],
-    by_name: dict[str, Node],
-    reference: BoundGraph,
-    candidate: BoundGraph,
-) -> Difference:
-    (first, attribute), places = members[0], [place for place, _ in members]
-    ref, cand = reference.settings[first], candidate.settings[first]
-    rule = _telling(ref, cand)
-    assert rule is not None
-    folded = [p for place in places for p in _folded(by_name[place[0]], place[1], reference, candidate)]
-    return Difference(
-        label=f"{rule.label}:{attribute.name}",
-        attribute=attribute.name,
-        kind=attribute.kind,
-        reference=ref.value,
-        candidate=cand.value,
-        reference_origin=ref.origin,
-        candidate_origin=cand.origin,
-        flag=rule.flag,
-        nodes=tuple(node for node, _ in places),
-        places=(*places, *folded),
-    )
+def _edges(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
+    op_of = {other.name: other.op.name for other in reference.graph.nodes}
+    for site, consumer in edges_of(reference.graph, node):
+        place = (node.name, f"{site}{EDGE}{consumer}")
+        if _differs(reference, candidate, place):
+            name = f"{site}{EDGE}{op_of[consumer]}"
+            yield _difference(node, "rounding", (reference, candidate), (place,), name)
 
 
 def _folded(node: Node, parent: str, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
@@ -107,3 +109,48 @@ def _folded(node: Node, parent: str, reference: BoundGraph, candidate: BoundGrap
         one_sided = attribute.name not in ref or attribute.name not in cand
         if parent in attribute.when and one_sided and _differs(reference, candidate, place):
             yield place
+
+
+def _differs(reference: BoundGraph, candidate: BoundGraph, place: Place) -> bool:
+    ref, cand = reference.settings[place].value, candidate.settings[place].value
+    node = place[0]
+    if reference.dtype_of(node) == candidate.dtype_of(node):
+        return reference.resolved(node, ref) != candidate.resolved(node, cand)
+    # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
+    return ref != cand
+
+
+def _unequal(place: Place, reference: BoundGraph, candidate: BoundGraph) -> bool:
+    return reference.settings[place].value != candidate.settings[place].value
+
+
+def _difference(
+    node: Node, kind: Class, plans: tuple[BoundGraph, BoundGraph], places: tuple[Place, ...], name: str | None = None
+) -> Difference:
+    """The difference at the first of `places`, which the others go along with."""
+    ref, cand = (plan.settings[places[0]] for plan in plans)
+    own = ("the recipe's reference", "the recipe's candidate")
+    return Difference(
+        node=node,
+        attribute=name or places[0][1],
+        kind=kind,
+        reference=_shown(ref, plans[0], node),
+        candidate=_shown(cand, plans[1], node),
+        reference_origin=own[0] if kind == "dtype" else ref.origin,
+        candidate_origin=own[1] if kind == "dtype" else cand.origin,
+        rule=_telling(ref, cand),
+        places=places,
+    )
+
+
+def _shown(setting: Setting, plan: BoundGraph, node: Node) -> str:
+    if setting.value == MODEL:
+        return f"model ({plan.dtype_of(node.name)})"
+    return str(setting.value) or "own kernel"
+
+
+def _telling(reference: Setting, candidate: Setting) -> Rule | None:
+    """The rule a difference is named after: the candidate's, unless only the reference's points closer or sets it."""
+    if candidate.rule is None or (reference.rule and reference.rule.narrowness > candidate.rule.narrowness):
+        return reference.rule
+    return candidate.rule

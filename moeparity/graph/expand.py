@@ -78,6 +78,7 @@ class _Expansion:
         self._refuse_unread(segments, output)
         return Graph(
             path=self.path,
+            config=self.config.fields,
             model_type=self.config.model_type,
             segments=tuple(segments),
             output=output,

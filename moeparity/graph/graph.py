@@ -12,8 +12,8 @@ import networkx as nx
 from moeparity.errors import Where
 from moeparity.ops.declaration import Op
 
-SOURCES = ("tokens", "positions")
-"""Values that come from outside: token ids and positions, both [B, T] int64."""
+SOURCES = ("tokens", "positions", "mask")
+"""Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values."""
+    """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values.
+
+    `config` holds the fields of the config.json it was expanded with, under the names the file spells.
+    """
 
     path: Path
+    config: Mapping[str, Any] = field(compare=False)
     model_type: str
     segments: tuple[Segment, ...]
     output: str

@@ -12,6 +12,11 @@ def uniform(config: Config, index: int) -> str:
     return "dense"
 
 
+def all_sparse(config: Config, index: int) -> str:
+    """All layers are `sparse`."""
+    return "sparse"
+
+
 def decoder_sparse_step(config: Config, index: int) -> str:
     """Qwen: `sparse` every `decoder_sparse_step` layers, except those in `mlp_only_layers`."""
     listed_dense = index in config.get("mlp_only_layers", [])
@@ -25,5 +30,5 @@ def first_k_dense_replace(config: Config, index: int) -> str:
 
 
 LAYER_RULES: dict[str, Callable[[Config, int], str]] = {
-    rule.__name__: rule for rule in (uniform, decoder_sparse_step, first_k_dense_replace)
+    rule.__name__: rule for rule in (uniform, all_sparse, decoder_sparse_step, first_k_dense_replace)
 }

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.graph.address import split
-from moeparity.ops.declaration import Attribute, Op, Value
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.spec import files, schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Values for attributes of the nodes it selects, by op or by node name, and where it was written.
+    """Values for the nodes it selects, by op, by node name or by a fused chain of ops, and where it was written.
 
-    `label` is what a report calls it: `op combine`, or the selector.
+    Exactly one of `op`, `nodes` and `fusion` is set; a fusion has its `chain` of ops and keys that start with an op.
     """
 
-    op: str | None
-    nodes: str | None
-    model_types: tuple[str, ...] | None
+    op: str | None = None
+    nodes: str | None = None
+    fusion: str | None = None
+    chain: tuple[str, ...] | None = None
+    model_types: tuple[str, ...] | None = None
     values: tuple[tuple[str, Value], ...]
     where: Where
     evidence: str
-    flag: str | None
+    flag: str | None = None
+
+    @classmethod
+    def of_impl(cls, nodes: str, call: str, where: Where) -> Rule:
+        """The rule behind a recipe's `impl:`; `nodes` are its selectors."""
+        return cls(nodes=nodes, values=(("impl", call),), where=where, evidence="run by the recipe")
 
     @property
     def label(self) -> str:
-        """What a report calls this rule."""
-        return f"op {self.op}" if self.op else str(self.nodes)
+        """What a report calls this rule: `op combine`, `fusion ar_norm`, or the selector."""
+        return f"op {self.op}" if self.op else f"fusion {self.fusion}" if self.fusion else str(self.nodes)
+
+    @property
+    def narrowness(self) -> int:
+        """The larger, the closer the rule points at a node: op, fusion, selector."""
+        return 2 if self.nodes else 1 if self.fusion else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The rules of a profile in layers, the one it extends first; a later layer overrides an earlier one."""
+    """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules."""
 
     layers: tuple[tuple[Rule, ...], ...]
 
@@ -53,35 +66,32 @@ def load_profile(name: str, beside: Where) -> Profile:
         seen.append(path.resolve())
         spec = files.read_profile(path)
         layers.insert(0, tuple(_rule(path, rule) for rule in spec.rules))
+        layers.insert(0, tuple(_fusion(path, fusion) for fusion in spec.fusions))
         if spec.extends is None:
             return Profile(layers=tuple(layers))
         beside = Where(path, spec.line_of("extends"))
         path = files.find_profile(spec.extends, beside)
 
 
-def overrides(settings: dict[str, schema.Setting], where: Where) -> tuple[Rule, ...]:
+def overrides(settings: Mapping[str, Value], where: Where) -> tuple[Rule, ...]:
     """A recipe's own `set:` of `address: value` as rules, one per address."""
     rules = []
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
         at = Where(where.path, lines.get(address, where.line))
         selector, attribute = split(address, at)
-        rules.append(
-            Rule(
-                op=None,
-                nodes=selector,
-                model_types=None,
-                values=((attribute, value),),
-                where=at,
-                evidence="set by the recipe",
-                flag=None,
-            )
-        )
+        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence="set by the recipe"))
     return tuple(rules)
 
 
 def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
-    """The attribute of an op and the value as it is kept; raises SpecError where either is not allowed."""
+    """The attribute of an op and the value as it is kept; raises SpecError where either is not allowed.
+
+    `attribute` may name a site on an edge, `output->consumer`, which may also be `stored`: as the op stores it.
+    """
+    edge = edge_of(attribute)
+    if edge is not None:
+        return _checked_edge(op, edge[0], value, where)
     known = [a.name for a in op.attributes]
     found = op.attribute(attribute)
     if found is None:
@@ -93,6 +103,67 @@ def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribu
         near = did_you_mean(str(value), found.values)
         raise SpecError(f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}.{near}")
     return found, value
+
+
+def edge_of(name: str) -> tuple[str, str] | None:
+    """`output->rms_norm` -> its site and its consumer; None for the name of an attribute."""
+    site, arrow, consumer = name.partition(EDGE)
+    return (site, consumer) if arrow else None
+
+
+def _checked_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:
+    sites = [a.name for a in op.attributes if a.edge]
+    if site not in sites:
+        has = f"it has {listed(sites)}" if sites else "it has none: what is stored is not the rounding of one value"
+        raise SpecError(f"{where}: op {op.name} has no site {site!r} on its edges; {has}.{did_you_mean(site, sites)}")
+    found = op.attribute(site)
+    assert found is not None
+    if value not in (STORED, *found.values):
+        raise SpecError(
+            f"{where}: {op.name}:{site} on an edge is {shown(value)}; expected one of {STORED}, {found.expected}."
+        )
+    return found, value
+
+
+def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
+    where = Where(path, fusion.line)
+    at = Where(path, fusion.line_of("chain"))
+    for op in fusion.chain:
+        if op not in OPS:
+            raise SpecError(f"{at}: op {op!r} is unknown; expected one of {listed(OPS)}.{did_you_mean(op, OPS)}")
+    lines = getattr(fusion.set, "key_lines", {})
+    for key, value in fusion.set.items():
+        _check_fused(fusion.chain, key, value, Where(path, lines.get(key, fusion.line)))
+    evidence = fusion.evidence
+    return Rule(
+        fusion=fusion.name,
+        chain=tuple(fusion.chain),
+        model_types=None if fusion.model_type is None else tuple(fusion.model_type),
+        values=tuple(fusion.set.items()),
+        where=where,
+        evidence="no evidence given" if evidence is None else f"{evidence.level}: {evidence.source}",
+        flag=fusion.flag,
+    )
+
+
+def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None:
+    """Refuse a key that is not `op:attribute` or `op:site->op` with ops that stand once in the chain."""
+    op, colon, name = key.partition(":")
+    edge = edge_of(name)
+    if not colon:
+        raise SpecError(
+            f"{where}: {key!r} names no attribute; expected `op:attribute` or `op:site->op`, with ops of the chain."
+        )
+    for named in (op, edge[1]) if edge else (op,):
+        if chain.count(named) != 1:
+            has = "twice" if named in chain else "not at all"
+            raise SpecError(
+                f"{where}: {key!r} names op {named!r}, which stands in the chain {has}; expected one of "
+                f"{listed(o for o in chain if chain.count(o) == 1)}."
+            )
+    if edge and chain.index(edge[1]) != chain.index(op) + 1:
+        raise SpecError(f"{where}: {key!r}: {edge[1]} does not follow {op} in the chain. Name an edge of the chain.")
+    checked(OPS[op], name, value, where)
 
 
 def _rule(path: Path, rule: schema.Rule) -> Rule:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-FLOAT_NAMES = ("bf16", "fp16", "fp32")
+CHECKPOINT_NAMES = ("bf16", "fp16", "fp32")
+"""Dtypes a checkpoint can be stored in."""
+
+FLOAT_NAMES = (*CHECKPOINT_NAMES, "fp64")
 """Dtypes a model can run in and a rounding site can round to."""
 
 MODEL = "model"

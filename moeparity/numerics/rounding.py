@@ -1,6 +1,7 @@
 """Products, GEMMs and sums with the rounding of every step stated.
 
-Each elementwise function computes in fp32 and then rounds to the dtype asked for. With two bf16 or two fp16 operands
+Each elementwise function computes in fp32, in fp64 where an operand or the dtype asked for is fp64, and then rounds to
+the dtype asked for. With two bf16 or two fp16 operands
 the fp32 step is invisible (24 bits are at least 2p+2, so rounding twice is rounding once), which is also what torch's
 own 16-bit elementwise kernels do: they are called where they fit. With an fp32 operand the fp32 result is itself
 rounded before the second rounding, as in an engine that multiplies in fp32 registers and stores 16 bits.
@@ -17,27 +18,37 @@ from moeparity.numerics.orders import Tree
 
 
 def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`x` rounded to nearest even in `dtype`; `x` itself when it is in that dtype already."""
+    """`x` rounded to nearest even in `dtype`; `x` itself when it is in that dtype already.
+
+    fp64 goes to 16 bits by way of fp32, two roundings, as torch's casts do.
+    """
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def working(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype a step between these dtypes is computed in: fp32, or fp64 where one of them is fp64."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
     """`x` without loss in at least fp32."""
-    return x if x.dtype == torch.float64 else x.to(torch.float32)
+    return x.to(working(x.dtype))
 
 
 def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Elementwise `a * b` in fp32, rounded to `dtype`."""
+    """Elementwise `a * b` in `working` dtype, rounded to `dtype`."""
     if a.dtype == b.dtype == dtype:
         return a * b
-    return rounded(wide(a) * wide(b), dtype)
+    step = working(a.dtype, b.dtype, dtype)
+    return rounded(a.to(step) * b.to(step), dtype)
 
 
 def add(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Elementwise `a + b` in fp32, rounded to `dtype`."""
+    """Elementwise `a + b` in `working` dtype, rounded to `dtype`."""
     if a.dtype == b.dtype == dtype:
         return a + b
-    return rounded(wide(a) + wide(b), dtype)
+    step = working(a.dtype, b.dtype, dtype)
+    return rounded(a.to(step) + b.to(step), dtype)
 
 
 def linear(
@@ -48,12 +59,13 @@ def linear(
     x [..., K], weight [N, K], bias [N]. Equal 16-bit `inputs` and `output` call torch's 16-bit kernel (fp32
     accumulation in the kernel's own order, one rounding; a bias is added inside the kernel). Otherwise the GEMM is
     torch's fp32 kernel on the upcast operands: products of two 16-bit operands are exact in fp32, the order is that
-    kernel's own, and the result is rounded once to `output`.
+    kernel's own, and the result is rounded once to `output`. Where either dtype is fp64 it is torch's fp64 kernel.
     """
     x, weight = rounded(x, inputs), rounded(weight, inputs)
     if inputs == output:
         return F.linear(x, weight, bias if bias is None else rounded(bias, inputs))
-    return rounded(F.linear(wide(x), wide(weight), bias if bias is None else wide(bias)), output)
+    step = working(inputs, output)
+    return rounded(F.linear(x.to(step), weight.to(step), bias if bias is None else bias.to(step)), output)
 
 
 def sum_tree(

@@ -32,7 +32,10 @@ class NodeRecord:
 
 
 class Divergence:
-    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker."""
+    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
+
+    Padded tokens are in it: they go through every op, and their values can be a root or the largest error.
+    """
 
     def __init__(self, reference: str, candidate: str, shadow: str) -> None:
         self.reference, self.candidate, self.shadow = reference, candidate, shadow
@@ -40,28 +43,25 @@ class Divergence:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
+        if not view.ran(self.reference, self.candidate):
+            return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
-        inputs = zip(view.input_ids(self.reference), view.input_ids(self.candidate), strict=True)
+        agree = view.inputs_agree(self.reference, self.candidate)
         outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
         record.differing_cells += sum(a != b for a, b in outputs)
-        roots = [_agree(*i) and o[0] != o[1] for i, o in zip(inputs, outputs, strict=True)]
+        roots = [same and a != b for same, (a, b) in zip(agree, outputs, strict=True)]
         record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
         record.carried = _add(record.carried, self._error(view, self.candidate))
         record.local = _add(record.local, self._error(view, self.shadow))
 
     def _error(self, view: NodeView, other: str) -> Error | None:
         total: Error | None = None
-        for port in range(len(view.node.outputs)):
+        # Beyond the node's own ports come the roundings that single consumers are handed.
+        for port in range(len(view.outputs[self.reference])):
             reference = view.tensor(self.reference, port)
             if reference.is_floating_point():
                 total = _add(total, compare(reference, view.tensor(other, port)))
         return total
-
-
-def _agree(reference: Ids, candidate: Ids) -> bool:
-    """Equal in every input that both sides read."""
-    pairs = zip(reference, candidate, strict=True)
-    return all(a == b for a, b in pairs if a is not None and b is not None)
 
 
 def _add(total: Error | None, error: Error | None) -> Error | None:
@@ -69,29 +69,43 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
 
 
 class Changes:
-    """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs."""
+    """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs.
+
+    Bits of padded tokens count.
+    """
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self.nodes: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
         self.roots: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
 
+    def joined(self, further: Changes) -> Changes:
+        """Both together; pairs that both have are those of the first."""
+        both = Changes([])
+        both.nodes, both.roots = further.nodes | self.nodes, further.roots | self.roots
+        return both
+
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         for (a, b), nodes in self.nodes.items():
-            outputs = list(zip(view.output_ids(a), view.output_ids(b), strict=True))
-            if any(o[0] != o[1] for o in outputs):
+            if not view.ran(a, b):
+                continue
+            changed = [x != y for x, y in zip(view.output_ids(a), view.output_ids(b), strict=True)]
+            if any(changed):
                 nodes.add(view.node.name)
-                inputs = zip(view.input_ids(a), view.input_ids(b), strict=True)
-                if any(o[0] != o[1] and _agree(*i) for i, o in zip(inputs, outputs, strict=True)):
+                if any(c and same for c, same in zip(changed, view.inputs_agree(a, b), strict=True)):
                     self.roots[a, b].add(view.node.name)
 
 
 @dataclass(slots=True)
 class Routes:
-    """Routing flips of several walkers against the reference: per layer, and tokens that flipped in any layer."""
+    """Routing flips of several walkers against the reference: per layer, and tokens that flipped in any layer.
+
+    Only tokens that are real in `attention_mask` [B, T] bool (None: all) are counted.
+    """
 
     reference: str
     others: Sequence[str]
+    attention_mask: torch.Tensor | None = None
     layers: dict[tuple[str, int], Flips] = field(default_factory=dict)
     _any_layer: dict[tuple[str, tuple[int, int]], torch.Tensor] = field(default_factory=dict)
 
@@ -100,12 +114,22 @@ class Routes:
         if view.node.op.name != "router":
             return
         assert view.node.layer is not None
+        real = ... if self.attention_mask is None else self.attention_mask[slice(*view.wave)]
         for other in self.others:
-            found, mask = flips(view.tensor(self.reference), view.tensor(other))
+            if not view.ran(self.reference, other):
+                continue
+            found, mask = flips(view.tensor(self.reference)[real], view.tensor(other)[real])
             key = (other, view.node.layer)
             self.layers[key] = self.layers[key] + found if key in self.layers else found
             seen = self._any_layer.get((other, view.wave))
             self._any_layer[other, view.wave] = mask if seen is None else seen | mask
+
+    def joined(self, further: Routes) -> Routes:
+        """Both together; walkers that both have are those of the first."""
+        others = tuple(dict.fromkeys((*self.others, *further.others)))
+        both = Routes(self.reference, others, self.attention_mask, further.layers | self.layers)
+        both._any_layer = further._any_layer | self._any_layer
+        return both
 
     def total(self, other: str) -> Flips | None:
         """All layers of one walker together; None where there is no router."""
@@ -150,6 +174,13 @@ class Logits:
                     sampled_from=self.sampled_from,
                 ).sums()
             self.parts[other].append(known[ids])
+
+    def joined(self, further: Logits) -> Logits:
+        """Both together; walkers that both have are those of the first."""
+        others = tuple(dict.fromkeys((*self.others, *further.others)))
+        both = Logits(self.output, self.reference, others, self.input_ids, self.loss_mask, self.sampled_from)
+        both.parts = further.parts | self.parts
+        return both
 
     def sums(self, other: str) -> SequenceSums:
         """All sequences of one walker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,6 +13,8 @@ MINIMUM_SEQUENCES = 25
 
 # Spread below this share of the data's size is rounding of fp64 sums, not information about the population.
 _ROUNDING = 1e-12
+# Beyond so many sequences the estimate of how many are needed only says that the gate lies on the mean.
+_COUNTABLE = 1e9
 # Elements of one [resamples, sequences] temporary: 8 MiB in fp64.
 _CHUNK = 1 << 20
 
@@ -25,6 +27,7 @@ class Interval:
     low, high: never NaN; infinite where the data give no bound.
     level: nominal coverage, 0.95 for a 95 % interval.
     sequences: sequences with at least one token.
+    tokens: their tokens.
     method: "bootstrap-t"; "exact" when every sum is 0, then low = high = 0; "none" when there is no interval (low =
         -inf, high = inf): fewer than two sequences, a sum that is not finite, or sequences that are all alike, whose
         spread says nothing of the spread of others.
@@ -35,15 +38,22 @@ class Interval:
     high: float
     level: float
     sequences: int
+    tokens: int
     method: Literal["bootstrap-t", "exact", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict on one gate, with its reason in one sentence."""
+    """A verdict on one gate, with its reason in one sentence.
+
+    needed_sequences, needed_tokens: how many like those given would decide, an estimate; None where the verdict is
+        decided, or where the data say nothing of how many it takes.
+    """
 
     status: Literal["pass", "fail", "inconclusive"]
     reason: str
+    needed_sequences: int | None = None
+    needed_tokens: int | None = None
 
 
 def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
@@ -56,6 +66,9 @@ def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: 
     sequences that cancels here). The interval is [R - t_hi se, R - t_lo se], where t_lo and t_hi are the k-th smallest
     and the k-th greatest of (R* - R) / se* over the resamples and k = floor((resamples + 1)(1 - level) / 2) (Efron and
     Tibshirani, An Introduction to the Bootstrap, 12.5).
+    How far the nominal level holds is measured by benchmarks/coverage.py: for k3 whose top 1 % of tokens carry 80 % it
+    does, from 25 sequences on, but the misses are not even: the upper bound lies below the truth more often than the
+    lower one above it. No method sees a tail that the tokens given did not reach.
     A resample without spread has se* = 0 and counts as +inf or -inf by the sign of R* - R, as 0 if that is 0. Of two or
     three sequences, or of many of which fewer than four are not 0, so many resamples are such that a 95 % interval has
     an infinite bound: that is what they can support. Bounds are not clipped, a metric that can't be negative may have a
@@ -74,7 +87,8 @@ def sequence_mean(
     As `token_mean`, on sums / counts with a count of 1 for each sequence.
     """
     x, n = _kept(sums, counts)
-    return _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
+    interval = _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
+    return replace(interval, tokens=int(n.sum()))
 
 
 def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> Judgement:
@@ -84,7 +98,8 @@ def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -
     `nonfinite` counts the tokens with NaN or infinite logits. Rules: non-finite logits fail; no sequences are
     inconclusive; equal bits pass at any size; a non-finite mean fails; low > gate fails; high < gate passes with
     `MINIMUM_SEQUENCES` sequences and is inconclusive with fewer; everything else is inconclusive. The number of
-    sequences needed assumes that the distance from the estimate to the bound shrinks with 1 / sqrt(sequences).
+    sequences needed assumes that the distance from the estimate to the bound shrinks with 1 / sqrt(sequences), and
+    that the estimate stays; the number of tokens, that sequences stay as long as these.
     Raises ValueError for a gate that is not positive and finite.
     """
     if not (math.isfinite(gate) and gate > 0):
@@ -101,26 +116,41 @@ def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -
     if interval.low > gate:
         return Judgement(status="fail", reason=f"{bounds} lies above the gate {gate:g}")
     if interval.high >= gate:
-        return Judgement(status="inconclusive", reason=_open_reason(interval, gate, bounds))
+        return _open(interval, gate, bounds)
     if interval.sequences < MINIMUM_SEQUENCES:
         size = f"{_sequences(interval.sequences)} given, {MINIMUM_SEQUENCES} needed to pass"
-        return Judgement(status="inconclusive", reason=f"{bounds} lies below the gate {gate:g}, but {size}")
+        return _needing(interval, MINIMUM_SEQUENCES, f"{bounds} lies below the gate {gate:g}, but {size}")
     return Judgement(status="pass", reason=f"{bounds} lies below the gate {gate:g}")
 
 
-def _open_reason(interval: Interval, gate: float, bounds: str) -> str:
-    """Why an interval that reaches the gate decides nothing, and how many sequences would."""
-    given = _sequences(interval.sequences)
+def _open(interval: Interval, gate: float, bounds: str) -> Judgement:
+    """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
+    given = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
     if interval.method == "none":
         cause = "one is too few" if interval.sequences == 1 else "all alike, so their spread is unknown"
-        return f"no interval from {given}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
+        reason = f"no interval from {given}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
+        return Judgement(status="inconclusive", reason=reason)
     distance = abs(gate - interval.estimate)
     reach = interval.high - interval.estimate if interval.estimate < gate else interval.estimate - interval.low
     ratio = reach / distance if distance else math.inf
     estimated = interval.sequences * ratio * ratio
     least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
-    needed = f"about {max(least, math.ceil(estimated))}" if math.isfinite(estimated) else f"at least {least}"
-    return f"{bounds} contains the gate {gate:g} with {given}; {needed} such sequences are needed"
+    reason = f"{bounds} contains the gate {gate:g} with {given}"
+    if not estimated <= _COUNTABLE:
+        return Judgement(status="inconclusive", reason=f"{reason}; at least {least} such sequences are needed")
+    needed = max(least, math.ceil(estimated))
+    amount = f"about {needed} such sequences ({_tokens(interval, needed)} tokens)"
+    return _needing(interval, needed, f"{reason}; {amount} are needed")
+
+
+def _needing(interval: Interval, sequences: int, reason: str) -> Judgement:
+    tokens = _tokens(interval, sequences)
+    return Judgement(status="inconclusive", reason=reason, needed_sequences=sequences, needed_tokens=tokens)
+
+
+def _tokens(interval: Interval, sequences: int) -> int:
+    """The tokens of so many sequences of the mean length."""
+    return math.ceil(interval.tokens * sequences / interval.sequences)
 
 
 def _sequences(count: int) -> str:
@@ -161,7 +191,9 @@ def _ratio(x: Tensor, n: Tensor, *, level: float, resamples: int, seed: int) -> 
             t = _studentised(residuals, n, rounding, resamples, seed).sort().values
             low, high = (estimate - float(t[-rank]) * error * unit, estimate - float(t[rank - 1]) * error * unit)
             method = "bootstrap-t"
-    return Interval(estimate=estimate, low=low, high=high, level=level, sequences=size, method=method)
+    return Interval(
+        estimate=estimate, low=low, high=high, level=level, sequences=size, tokens=int(total), method=method
+    )
 
 
 def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, seed: int) -> Tensor:

@@ -15,14 +15,26 @@ _ATTRIBUTES = (
         "order and roundings are the kernel's own",
     ),
     site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
-    site("probabilities", "the fp32 softmax is rounded to this dtype before it meets v", when=_EAGER),
+    site(
+        "probabilities",
+        "the softmax, in fp32 (in fp64 of fp64 scores), is rounded to this dtype before it meets v",
+        when=_EAGER,
+    ),
     site("output", "probabilities @ v is rounded to this dtype"),
 )
 
 ATTENTION = Op(
     name="attention",
-    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D] -> [B, T, H * D].",
-    inputs=("q", "k", "v"),
+    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] -> [B, T, H * D].",
+    inputs=("q", "k", "v", "mask"),
+    parameters=(
+        Parameter(
+            name="window",
+            type=int,
+            required=False,
+            says="sliding window: the tokens a query sees, itself included; null: all before it",
+        ),
+    ),
     attributes=(
         *_ATTRIBUTES,
         Attribute(
@@ -35,14 +47,14 @@ ATTENTION = Op(
         ),
     ),
     kernel="attention:attention",
-    source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py",
+    source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py",
 )
 
 MLA = Op(
     name="mla",
     says="Multi-head latent attention, expanded: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], "
-    "k_rope [B, 1, T, R] -> [B, T, H * V].",
-    inputs=("q_nope", "q_rope", "latent", "k_rope"),
+    "k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V].",
+    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask"),
     weights=(WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values"),),
     parameters=(
         Parameter(name="heads", type=int, says="number of heads H"),

@@ -21,13 +21,21 @@ Condition = Mapping[str, tuple[Value, ...]]
 """Attribute names and the values of theirs under which something takes effect; empty: always."""
 
 
+EDGE = "->"
+"""Between a site and the consumer it is meant for: `output->layers[0].moe.norm`."""
+
+STORED = "stored"
+"""Value of a site on an edge: the consumer reads what the op stores, as every other does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
     """One numerical choice of an op.
 
     `values` lists the words allowed; with `number` any finite number is allowed too. `when` names other attributes
     and the values of theirs under which this one takes effect. `parameter` names a parameter that must be truthy for
-    the attribute to exist on a node at all.
+    the attribute to exist on a node at all. `edge` marks the last rounding of an op whose result before it is one
+    value whatever it is then rounded to: a consumer may be handed another rounding of it than the one stored.
     """
 
     name: str
@@ -38,6 +46,7 @@ class Attribute:
     number: bool = False
     when: Condition = field(default_factory=dict)
     parameter: str | None = None
+    edge: bool = False
 
     @property
     def expected(self) -> str:
@@ -45,10 +54,12 @@ class Attribute:
         return ", ".join((*self.values, "a number") if self.number else self.values)
 
 
-def site(name: str, says: str, *, default: str = MODEL, when: Condition | None = None) -> Attribute:
+def site(
+    name: str, says: str, *, default: str = MODEL, when: Condition | None = None, edge: bool = False
+) -> Attribute:
     """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
     values = (MODEL, *FLOAT_NAMES)
-    return Attribute(name=name, kind="rounding", default=default, values=values, says=says, when=when or {})
+    return Attribute(name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, edge=edge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ ADD = Op(
     name="add",
     says="a + b, as in a residual stream.",
     inputs=("a", "b"),
-    attributes=(site("output", "the sum is rounded to this dtype"),),
+    attributes=(site("output", "the sum is rounded to this dtype", edge=True),),
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
 )
@@ -29,10 +29,32 @@ SWIGLU = Op(
     inputs=("gate", "up"),
     attributes=(
         site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
-        site("output", "the product is rounded to this dtype"),
+        site("output", "the product is rounded to this dtype", edge=True),
     ),
     kernel="elementwise:swiglu",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeMLP.forward",
+)
+
+SIGMOID_GATE = Op(
+    name="sigmoid_gate",
+    says="sigmoid(gate) * x: gate [B, T, 1], x [B, T, hidden] -> [B, T, hidden], how much of a shared expert is used.",
+    inputs=("gate", "x"),
+    attributes=(
+        site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
+        site("output", "the product is rounded to this dtype", edge=True),
+    ),
+    kernel="elementwise:sigmoid_gate",
+    source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward",
+)
+
+CLAMP = Op(
+    name="clamp",
+    says="x held between -limit and limit.",
+    inputs=("x",),
+    parameters=(Parameter(name="limit", type=float, says="largest magnitude that is left as it is"),),
+    attributes=(site("output", "x and the limit are rounded to this dtype first"),),
+    kernel="elementwise:clamp",
+    source="transformers 5.17.0 and 5.23.0, OlmoeAttention.forward, clip_qkv",
 )
 
 SPLIT = Op(

@@ -11,9 +11,11 @@ _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """torch's grouped GEMM takes rows that are multiples of 16 bytes only; transformers stops there with an error."""
+    """torch's grouped GEMM knows no fp64, and takes rows that are multiples of 16 bytes only, as transformers finds."""
     if values["implementation"] != "grouped":
         return None
+    if "fp64" in (values["projections"], values["product"], values["output"]):
+        return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
     for port, site_name in (("gate", "projections"), ("down", "product")):
         width, dtype = shapes[port][-1], str(values[site_name])
         if width * _BYTES[dtype] % 16:
@@ -79,7 +81,7 @@ COMBINE = Op(
             default="native",
             values=ORDERS,
             says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
-            "sequential where `accumulate` is a 16-bit dtype, since torch has no such sum",
+            "sequential where `accumulate` is another dtype, since torch has no such sum",
         ),
         site("output", "the sum is rounded to this dtype"),
     ),

@@ -9,7 +9,7 @@ _SITES = (
     site(
         "output",
         "the GEMM's result is rounded to this dtype; the same 16-bit dtype as `inputs` is torch's 16-bit kernel, any "
-        "other pair is torch's fp32 kernel on the upcast operands, rounded at the end",
+        "other pair is torch's fp32 kernel (fp64 where one is fp64) on the upcast operands, rounded at the end",
     ),
 )
 _WEIGHTS = (

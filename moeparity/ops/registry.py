@@ -22,6 +22,8 @@ OPS: dict[str, Op] = {
         experts.EXPERTS,
         experts.COMBINE,
         elementwise.SWIGLU,
+        elementwise.SIGMOID_GATE,
+        elementwise.CLAMP,
         elementwise.SPLIT,
         linear.LM_HEAD,
     )

@@ -11,12 +11,12 @@ ROTARY = Op(
     outputs=("cos", "sin"),
     parameters=(
         Parameter(name="dim", type=int, says="width that is rotated"),
-        Parameter(name="rope", type=dict, says="rope_parameters of config.json: rope_type default or yarn, rope_theta"),
-        Parameter(name="max_positions", type=int, says="max_position_embeddings; yarn reads it when `factor` is null"),
+        Parameter(name="rope", type=dict, says="rope_parameters of config.json: rope_type, rope_theta and what the type needs"),
+        Parameter(name="max_positions", type=int, says="max_position_embeddings; read by dynamic, and by yarn when `factor` is null"),
     ),
-    attributes=(site("output", "cos and sin, computed in fp32, are rounded to this dtype"),),
+    attributes=(site("output", "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype"),),
     kernel="rope:rotary",
-    source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_yarn_parameters",
+    source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters",
 )
 
 ROPE = Op(
@@ -31,6 +31,13 @@ ROPE = Op(
             required=False,
             default=False,
             says="rotate pairs (2i, 2i+1) and write halves, as DeepSeek does, instead of halves (i, i + dim/2)",
+        ),
+        Parameter(
+            name="partial",
+            type=bool,
+            required=False,
+            default=False,
+            says="cos and sin cover the first columns only; the others are copied behind the rotated ones",
         ),
     ),
     attributes=(

@@ -21,7 +21,11 @@ ROUTER = Op(
         Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
     ),
     attributes=(
-        site("scores", "softmax or sigmoid, computed in fp32, is rounded to this dtype", default="fp32"),
+        site(
+            "scores",
+            "softmax or sigmoid, computed in fp32 (in fp64 of fp64 logits), is rounded to this dtype",
+            default="fp32",
+        ),
         Attribute(
             name="tie_break",
             kind="semantics",

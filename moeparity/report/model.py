@@ -7,6 +7,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from moeparity.report.records import ClassMetrics, Recorded
+
 SCHEMA = "moeparity.report/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
@@ -136,11 +138,14 @@ class RoutingFlips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """One trial: KL(trial || reference) and k3 in nats per token, share of flipped token-layers, nodes changed."""
+    """One trial: KL(trial || reference) and k3 in nats per token, share of flipped token-layers, nodes changed.
+
+    `flipped_routes` is None where there are no routes to compare.
+    """
 
     kl: float
     k3: float
-    flipped_routes: float
+    flipped_routes: float | None
     changed_nodes: int
 
 
@@ -151,6 +156,7 @@ class ToggleResult:
     A trial is None where an op refuses to run that mixture.
 
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
+    `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of.
     """
 
     name: str
@@ -160,13 +166,24 @@ class ToggleResult:
     reference_origin: str
     candidate_origin: str
     flag: str | None
+    parent: str | None
     nodes: int
     alone: TrialResult | None
     restored: TrialResult | None
     restored_change_low: float
     restored_change_high: float
+    restores_all: bool
     had_no_effect: bool
     masked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A block named by a selector, with all its differences as one toggle; None where nothing differs in it."""
+
+    selector: str
+    nodes: int
+    toggle: ToggleResult | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +214,8 @@ class Run:
     naive_evaluations: int
     weight_bytes_read: int
     seconds: float
+    pads: int = 0
+    sampling: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +231,12 @@ class Report:
     growth: tuple[LayerGrowth, ...]
     flips: RoutingFlips | None
     toggles: tuple[ToggleResult, ...]
+    swaps: tuple[Swap, ...]
     reading: tuple[str, ...]
     nodes: tuple[NodeError, ...]
+    warnings: tuple[str, ...] = ()
+    recorded: Recorded | None = None
+    classes: tuple[ClassMetrics, ...] = ()
 
     @property
     def exit_code(self) -> int:

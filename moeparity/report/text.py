@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.report.model import Choice, Report, Root, ToggleResult, TrialResult
+from moeparity.report.tables import plain_table as _table
+from moeparity.report.token_text import classes_table, recorded_table
 
 _COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MORE_ROOTS = 4
@@ -25,6 +27,8 @@ def print_report(report: Report, console: Console) -> None:
 
 def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
     yield "", _head(report)
+    if report.warnings:
+        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in report.warnings))
     yield "", _verdict(report)
     yield "Where it starts", _roots(report)
     if report.roots:
@@ -35,6 +39,10 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
         yield "Toggles", _toggles(report)
     if report.reading:
         yield "In words", Group(*(Text(f"- {sentence}") for sentence in report.reading))
+    if report.recorded is not None:
+        yield "Against the recorded data", recorded_table(report.recorded)
+    if len(report.classes) > 1:
+        yield "By class of token", classes_table(report.classes)
     yield "Cost", Text(_cost(report))
 
 
@@ -44,8 +52,10 @@ def _head(report: Report) -> RenderableType:
     table.add_row(
         "checkpoint",
         f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
-        f"{run.sampled_from}, {run.scored_tokens} scored",
+        f"{run.sampled_from}, {run.scored_tokens} scored" + (f", {run.pads} pads" if run.pads else ""),
     )
+    if run.sampling is not None:
+        table.add_row("sampled", f"{run.sampling}, by the {run.sampled_from} of this run")
     for name, side in (("reference", report.reference), ("candidate", report.candidate)):
         table.add_row(name, f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}")
     where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
@@ -171,15 +181,3 @@ def _cost(report: Report) -> str:
         f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
         f"{run.seconds:.1f} s"
     )
-
-
-def _table(*columns: str, names: str | None = None, names_first: bool = False) -> Table:
-    """A plain table of numbers, which never wrap, and at most one column of names, which may."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    if names and names_first:
-        table.add_column(names, overflow="fold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    if names and not names_first:
-        table.add_column(names, overflow="fold")
-    return table

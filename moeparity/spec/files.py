@@ -89,6 +89,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "greater_than": "a number above {gt:g}",
     "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "list_type": "a list",
     "dict_type": "a mapping (`key: value`)",

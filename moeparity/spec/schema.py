@@ -6,65 +6,18 @@ first that resolves counts. It is checked where it is resolved, in `moeparity.gr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
-from moeparity.spec import yaml
+from moeparity.spec.base import Model, Settings
+from moeparity.spec.expect import Expect
 
 Reference = Any
-Setting = str | int | float
 Side = Literal["candidate", "reference"]
 By = Literal["rule", "attribute", "node", "layer", "block"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-
-
-def _with_lines(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """What pydantic makes of a mapping, with the lines of its keys kept."""
-    checked = handler(data)
-    if not isinstance(data, yaml.Mapping):
-        return checked
-    kept = yaml.Mapping(checked)
-    kept.line, kept.key_lines = data.line, data.key_lines
-    return kept
-
-
-Settings = Annotated[dict[str, Setting], WrapValidator(_with_lines)]
-"""Values by attribute or address; a `yaml.Mapping` where it was read from a file, so that each key has its line."""
-
-
-class Model(BaseModel):
-    """Base of all: knows the lines its mapping and the keys in it start on (0 when it was not read from a file)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    _line: int = PrivateAttr(0)
-    _key_lines: dict[str, int] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _keep_lines(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        model = handler(data)
-        if isinstance(data, yaml.Mapping):
-            model._line, model._key_lines = data.line, data.key_lines  # noqa: SLF001
-        return model
-
-    @property
-    def line(self) -> int:
-        """The line its mapping starts on."""
-        return self._line
-
-    def line_of(self, key: str) -> int:
-        """The line of one of its keys."""
-        return self._key_lines.get(key, self._line)
 
 
 class Tied(Model):
@@ -201,7 +154,7 @@ class Variant(Model):
 
     profile: str
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    dtype: Literal["bf16", "fp16", "fp32"] | None = None
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     set: Settings = {}
     impl: list[Impl] = []
 
@@ -252,16 +205,33 @@ class Gate(Model):
     reduce: Literal["token", "sequence"] = "token"
 
 
+SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
+
+
+def _weights(given: str) -> str:
+    if given != "files" and not SYNTHETIC.fullmatch(given):
+        raise ValueError(
+            f"{given!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed in place of the 0"
+        )
+    return given
+
+
+Weights = Annotated[
+    str, AfterValidator(_weights), Field(json_schema_extra={"pattern": rf"^(files|{SYNTHETIC.pattern})$"})
+]
+
+
 class RecipeFile(Model):
     """`kind: recipe`: one checkpoint, one set of tokens, two variants, one gate.
 
     `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
-    further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference.
+    further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
+    `expect` is what `moeparity check` holds the report to.
     """
 
     kind: Literal["recipe"]
     checkpoint: str
-    weights: Annotated[str, Field(pattern=r"^(files|synthetic\(\d+\))$")] = "files"
+    weights: Weights = "files"
     tokens: Tokens
     reference: Variant
     candidate: Variant
@@ -269,3 +239,10 @@ class RecipeFile(Model):
     by: By = "attribute"
     split: Annotated[int, Field(ge=0)] = 0
     swap: list[str] = []
+    expect: Expect = Expect()
+
+    @property
+    def synthetic(self) -> int | None:
+        """The seed of synthetic weights; None where the checkpoint's own are used."""
+        found = SYNTHETIC.fullmatch(self.weights)
+        return int(found[1]) if found else None

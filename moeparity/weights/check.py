@@ -10,13 +10,15 @@ import torch
 
 from moeparity.errors import CheckpointError, Where, listed
 from moeparity.graph.graph import Graph, WeightRef
+from moeparity.progress import Callback, Progress
 from moeparity.weights.checkpoint import Checkpoint
+from moeparity.weights.source import Source
 
 READABLE = ("BF16", "F16", "F32")
 
 
-def check(checkpoint: Checkpoint, graph: Graph) -> None:
-    """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once.
+def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> None:
+    """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once; `progress` hears of each.
 
     Raises CheckpointError for the first fault found, in the order of the list above.
     """
@@ -26,8 +28,12 @@ def check(checkpoint: Checkpoint, graph: Graph) -> None:
             _check_entry(checkpoint, name, ref)
     needed = {name for ref in refs for name in ref.names}
     _check_extra(checkpoint, needed, graph)
-    for name in sorted(needed):
-        _check_finite(checkpoint, name)
+    read = 0.0
+    for done, name in enumerate(sorted(needed), 1):
+        read += _check_finite(checkpoint, name) / 1e6
+        if progress is not None:
+            at = checkpoint.entries[name].file.name
+            progress(Progress(step="checking weights", at=at, done=done, total=len(needed), work=read, unit="MB"))
 
 
 def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
@@ -62,11 +68,12 @@ def _pattern(pattern: str) -> str:
     return re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
 
 
-def _check_finite(checkpoint: Checkpoint, name: str) -> None:
+def _check_finite(checkpoint: Checkpoint, name: str) -> int:
+    """The bytes of the tensor, all of whose values are finite."""
     tensor: torch.Tensor = checkpoint.tensor(name)
     # One quick pass: a NaN or an infinity makes the sum so. A sum may also overflow, hence the count below.
     if math.isfinite(float(tensor.sum(dtype=torch.float32))):
-        return
+        return tensor.nbytes
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):
         bad = int((~finite).sum())
@@ -74,10 +81,11 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> None:
             f"{Where(checkpoint.entries[name].file)}: {name}: {bad} of {tensor.numel()} values are NaN or infinite. "
             "The checkpoint is damaged, or was saved from a diverged run."
         )
+    return tensor.nbytes
 
 
-def file_dtype(checkpoint: Checkpoint) -> str:
-    """The dtype most tensors of the files have: `bf16`, `fp16` or `fp32`."""
+def file_dtype(source: Source) -> str:
+    """The dtype most tensors have: `bf16`, `fp16` or `fp32`."""
     names = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
-    counted = Counter(names[e.dtype] for e in checkpoint.entries.values() if e.dtype in names)
+    counted = Counter(names[e.dtype] for e in source.entries.values() if e.dtype in names)
     return counted.most_common(1)[0][0] if counted else "fp32"

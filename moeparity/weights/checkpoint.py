@@ -9,28 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from moeparity.errors import CheckpointError, Where, did_you_mean
+from moeparity.weights.source import Entry
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
 
 _NUMBERS = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One tensor of a checkpoint: the file it lies in, its safetensors dtype (`BF16`, `F32`, ...) and its shape."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class Checkpoint:

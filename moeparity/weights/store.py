@@ -10,7 +10,7 @@ import torch
 
 from moeparity.graph.graph import Graph, Node, Segment, WeightRef
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.weights.checkpoint import Checkpoint
+from moeparity.weights.source import Source
 
 Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
 """(node name, dtype name) -> weights by port."""
@@ -25,7 +25,7 @@ class WeightStore:
     of them for as long as the store lives.
     """
 
-    def __init__(self, checkpoint: Checkpoint, graph: Graph, device: torch.device, residency: Residency) -> None:
+    def __init__(self, checkpoint: Source, graph: Graph, device: torch.device, residency: Residency) -> None:
         self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
         self.bytes_read = 0
         self._kept: dict[tuple[str, tuple[str, ...]], Loaded] = {}

@@ -8,13 +8,9 @@ from dataclasses import replace
 import pytest
 
 from moeparity.attribution.effects import Effect, Trial, reading
-from moeparity.attribution.toggles import Side, Toggle
+from moeparity.attribution.toggles import Toggle
 
 TOTAL = 1e-3
-
-
-def unmoved(base: Side, source: Side) -> Side:
-    raise AssertionError("reading moves nothing")
 
 
 def effect(
@@ -23,15 +19,11 @@ def effect(
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
     toggle = Toggle(
         name=name,
-        attribute="accumulate",
         kind="rounding",
         reference="bf16",
         candidate="fp32",
         reference_origin="a.yaml:1",
         candidate_origin="b.yaml:1",
-        flag=None,
-        nodes=("layers[0].moe.combine",),
-        move=unmoved,
     )
     without, with_it = (
         Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=changed)
@@ -40,7 +32,7 @@ def effect(
     # As an interval of sums that are not finite: no bounds.
     finite = math.isfinite(restored)
     change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
-    return Effect(toggle=toggle, alone=without, restored=with_it, change=change)
+    return Effect(toggle=toggle, alone=without, restored=with_it, change=change, restores_all=False)
 
 
 def without(name: str) -> Effect:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.attribution.toggles import CANDIDATE, REFERENCE, Side, Toggle, mixed, toggles
+from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
+from moeparity.attribution.toggles import Toggle, mixed, toggles
 from moeparity.engine.lockstep import Walker, run
 from moeparity.errors import Where
 from moeparity.graph.bind import bind
@@ -111,7 +112,7 @@ def test_an_attribute_in_effect_on_one_side_is_folded(qwen3_moe: Path, case: str
     ours, theirs, parent = FOLDED[case]
     for a, b in ((ours, theirs), (theirs, ours)):
         reference, candidate = side(qwen3_moe, a), side(qwen3_moe, b)
-        assert [t.attribute for t in toggles(reference, candidate)] == [parent]
+        assert [t.members[0].attribute for t in toggles(reference, candidate)] == [parent]
         assert_all_together_are_the_other_side(opened(qwen3_moe), reference, candidate)
 
 
@@ -158,10 +159,10 @@ def assert_all_together_are_the_other_side(model: Model, reference: Side, candid
     }
     pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
     for mixture, whole in pairs:
-        assert given[mixture].plan.dtype == given[whole].plan.dtype
         assert given[mixture].micro_batch == given[whole].micro_batch
         for node in model.graph.nodes:
             assert given[mixture].plan.active(node) == given[whole].plan.active(node), node.name
+            assert given[mixture].plan.dtype_of(node.name) == given[whole].plan.dtype_of(node.name), node.name
     changes = Changes(pairs)
     walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])

@@ -58,6 +58,15 @@ COMMAND_LINES: dict[str, Command] = {
 CALLS: dict[str, Callable[[], object]] = {
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),
+    "python-forward-attention-mask-of-wrong-shape": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(3, dtype=torch.bool), device="cpu"
+    ),
+    "python-forward-attention-mask-of-other-values": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.full((2, 3), 2), device="cpu"
+    ),
+    "python-forward-attention-mask-with-a-hole": lambda: forward(
+        "base", torch.ones(1, 3, dtype=torch.int64), attention_mask=torch.tensor([[1, 0, 1]]), device="cpu"
+    ),
     "python-forward-micro-batch-zero": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), micro_batch=0, device="cpu"
     ),

@@ -185,8 +185,16 @@ def tokens_negative(path: Path) -> None:
     save_file({"input_ids": _ids() - 1}, path)
 
 
-def tokens_padded(path: Path) -> None:
-    save_file({"input_ids": _ids(), "attention_mask": (_ids() > 0).to(torch.int64)}, path)
+def tokens_masked_in_the_middle(path: Path) -> None:
+    save_file({"input_ids": _ids(), "attention_mask": (_ids() != 5).to(torch.int64)}, path)
+
+
+def tokens_of_padding_only(path: Path) -> None:
+    save_file({"input_ids": _ids(), "attention_mask": (_ids() < 4).to(torch.int64)}, path)
+
+
+def tokens_real_in_one_column(path: Path) -> None:
+    save_file({"input_ids": _ids(), "attention_mask": (_ids() % 4 == 3).to(torch.int64)}, path)
 
 
 def tokens_loss_mask_of_wrong_shape(path: Path) -> None:

@@ -47,7 +47,7 @@ def test_values_run_from_block_to_block(tmp_path: Path) -> None:
 
 def test_the_digraph_has_an_edge_for_every_value_read(tmp_path: Path) -> None:
     expanded = graph(tmp_path, QWEN3_MOE)
-    assert set(names(expanded)) | {"tokens", "positions"} == set(expanded.digraph)
+    assert set(names(expanded)) | {"tokens", "positions", "mask"} == set(expanded.digraph)
     assert expanded.digraph.has_edge("layers[0].moe.router", "layers[0].moe.combine")
     assert expanded.digraph.has_edge("tokens", "embed")
 

@@ -30,8 +30,16 @@ def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval()
 
 
-def reference(folder: Path, profile: str, dtype: torch.dtype, ids: Tensor, *, use_cache: bool = False) -> Truth:
-    """Logits [B, T, V] and routes of transformers' own forward over ids [B, T].
+def reference(
+    folder: Path,
+    profile: str,
+    dtype: torch.dtype,
+    ids: Tensor,
+    *,
+    mask: Tensor | None = None,
+    use_cache: bool = False,
+) -> Truth:
+    """Logits [B, T, V] and routes of transformers' own forward over ids [B, T] with the attention mask [B, T].
 
     Without a key/value cache, as trainers score tokens: filling one copies keys and values into another layout, and
     eager attention in fp32 or fp16 without grouped queries then gives other bits.
@@ -46,7 +54,7 @@ def reference(folder: Path, profile: str, dtype: torch.dtype, ids: Tensor, *, us
     hooks = [router.register_forward_hook(keep) for router in routers]
     try:
         with torch.no_grad():
-            logits: Tensor = model(ids, use_cache=use_cache).logits
+            logits: Tensor = model(ids, attention_mask=mask, use_cache=use_cache).logits
     finally:
         for hook in hooks:
             hook.remove()

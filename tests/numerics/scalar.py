@@ -8,10 +8,10 @@ from fractions import Fraction
 import torch
 from hypothesis import strategies as st
 
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 DTYPES = (BF16, FP16, FP32)
 
-FORMATS = {BF16: (8, -126, 127), FP16: (11, -14, 15), FP32: (24, -126, 127)}
+FORMATS = {BF16: (8, -126, 127), FP16: (11, -14, 15), FP32: (24, -126, 127), FP64: (53, -1022, 1023)}
 """Significand bits, least and greatest exponent of a normal number."""
 
 

@@ -14,7 +14,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.numerics.orders import EXPLICIT, Tree, tree
 from moeparity.numerics.rounding import add, linear, product, rounded, sum_tree, wide
 from tests.numerics import scalar
-from tests.numerics.scalar import BF16, DTYPES, FP16, FP32, number, tensor
+from tests.numerics.scalar import BF16, DTYPES, FP16, FP32, FP64, number, tensor
 
 DTYPE = st.sampled_from(DTYPES)
 # Their exact product lies just above the tie 1 + 2^-8, their fp32 product on it.
@@ -138,6 +138,50 @@ def test_an_fp32_operand_is_rounded_twice() -> None:
     x, y = FACTORS
     assert scalar.nearest(Fraction(x) * Fraction(y), BF16) == 1 + 2.0**-7
     assert product(torch.tensor(x), torch.tensor(y), BF16).item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "output"), [t for t in itertools.product((*DTYPES, FP64), repeat=3) if FP64 in t]
+)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_fp64_on_either_side_makes_the_step_fp64(
+    left: torch.dtype, right: torch.dtype, output: torch.dtype, data: st.DataObject
+) -> None:
+    pairs = data.draw(st.lists(st.tuples(number(left, exponents=30), number(right, exponents=30)), min_size=1))
+
+    def kept(exact: Fraction, like: float) -> float:
+        step = scalar.nearest(exact, FP64) if exact else like
+        return scalar.nearest(step if output == FP64 else scalar.nearest(step, FP32), output)
+
+    a, b = tensor([x for x, _ in pairs], left), tensor([y for _, y in pairs], right)
+    products = [kept(Fraction(x) * Fraction(y), x * y) for x, y in pairs]
+    sums = [kept(Fraction(x) + Fraction(y), x + y) for x, y in pairs]
+    assert same_bits(product(a, b, output), tensor(products, output))
+    assert same_bits(add(a, b, output), tensor(sums, output))
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), leaf=st.sampled_from([*DTYPES, FP64]), start=START)
+def test_sum_in_fp64(data: st.DataObject, leaf: torch.dtype, start: float | None) -> None:
+    values = data.draw(st.lists(number(leaf, **SIZES), min_size=1, max_size=9))
+    # Python's own floats are fp64.
+    expected = values[0] if start is None else start + values[0]
+    for value in values[1:]:
+        expected += value
+    total = sum_tree(
+        tensor(values, leaf).unbind().__getitem__, tree("sequential", len(values)), accumulate=FP64, start=start
+    )
+    assert same_bits(total.unsqueeze(0), tensor([expected], FP64))
+
+
+@pytest.mark.parametrize(("inputs", "output"), [(FP64, FP64), (FP64, FP32), (FP64, BF16), (FP32, FP64), (BF16, FP64)])
+def test_linear_with_fp64(inputs: torch.dtype, output: torch.dtype) -> None:
+    # 1 + 2^-30 does not fit into fp32: only an fp64 accumulator keeps it.
+    x = torch.tensor([[1.0, 2.0**-15]], dtype=BF16)
+    out = linear(x, x.clone(), torch.tensor([2.0**-31], dtype=BF16), inputs=inputs, output=output)
+    assert same_bits(out, torch.tensor([[1 + 2.0**-30 + 2.0**-31]], dtype=FP64).to(output))
+    assert out.dtype == output
 
 
 def test_rounded_and_wide_leave_alone_what_fits() -> None:

@@ -107,7 +107,7 @@ def test_no_sequences_and_one() -> None:
     assert (none.low, none.high, none.method, none.sequences) == (-math.inf, math.inf, "none", 0)
     assert math.isnan(none.estimate)
     one = token_mean(f64([3.0]), f64([2.0]))
-    assert one == Interval(estimate=1.5, low=-math.inf, high=math.inf, level=0.95, sequences=1, method="none")
+    assert one == Interval(estimate=1.5, low=-math.inf, high=math.inf, level=0.95, sequences=1, tokens=2, method="none")
 
 
 @pytest.mark.parametrize("sums", [[1.0, 4.0], [0.1, 0.7], [1.0, 2.0, 6.0], [0.1, 0.3, 1.9]])
@@ -196,7 +196,10 @@ def interval_of(
     sequences: int = 100,
     method: Literal["bootstrap-t", "exact", "none"] = "bootstrap-t",
 ) -> Interval:
-    return Interval(estimate=estimate, low=low, high=high, level=0.95, sequences=sequences, method=method)
+    tokens = 200 * sequences
+    return Interval(
+        estimate=estimate, low=low, high=high, level=0.95, sequences=sequences, tokens=tokens, method=method
+    )
 
 
 def status(interval: Interval, gate: float = 1.0, *, bit_equal: bool = False, nonfinite: int = 0) -> str:
@@ -260,8 +263,35 @@ def test_says_how_many_sequences_would_do_if_it_can() -> None:
     assert "at least 101 such sequences" in reason(interval_of(1.0, 0.5, 1.5))
     assert "at least 101 such sequences" in reason(interval_of(0.5, -1.0, 1e200))
     assert "at least 25 such sequences" in reason(interval_of(0.5, -math.inf, math.inf, sequences=3))
-    assert "1 sequence: one is too few" in reason(interval_of(0.5, -math.inf, math.inf, sequences=1, method="none"))
+    assert "at least 101 such sequences" in reason(interval_of(1.0 - 1e-9, 0.5, 1.5))
+    assert "1 sequence (200 tokens): one is too few" in reason(
+        interval_of(0.5, -math.inf, math.inf, sequences=1, method="none")
+    )
     assert "all alike" in reason(interval_of(0.5, -math.inf, math.inf, sequences=50, method="none"))
+
+
+def test_says_how_many_tokens_would_do_if_it_can() -> None:
+    def needed(interval: Interval) -> tuple[int | None, int | None]:
+        judgement = judge(interval, 1.0, bit_equal=False, nonfinite=0)
+        if judgement.needed_tokens is not None and judgement.needed_sequences != 25:
+            assert f"about {judgement.needed_sequences} such sequences ({judgement.needed_tokens} tokens)" in (
+                judgement.reason
+            )
+        return judgement.needed_sequences, judgement.needed_tokens
+
+    assert needed(interval_of(0.6, 0.1, 1.4)) == (400, 80_000)
+    assert needed(interval_of(1.3, 0.4, 1.5)) == (900, 180_000)
+    # Only the number of sequences keeps it from passing.
+    assert needed(interval_of(0.5, 0.2, 0.9, sequences=10)) == (25, 5_000)
+    assert needed(interval_of(1.0, 0.5, 1.5)) == (None, None)
+    assert needed(interval_of(0.5, -math.inf, math.inf, sequences=50, method="none")) == (None, None)
+    assert needed(interval_of(0.5, 0.2, 0.9)) == (None, None)
+    assert needed(interval_of(2.0, 1.2, 2.9)) == (None, None)
+
+
+def test_counts_the_tokens_given() -> None:
+    sums, counts = f64([1.0, 0.0, 2.0, 4.0]), f64([2.0, 0.0, 3.0, 6.0])
+    assert token_mean(sums, counts).tokens == sequence_mean(sums, counts).tokens == 11
 
 
 @settings(deadline=None, max_examples=200)

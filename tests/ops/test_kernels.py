@@ -128,7 +128,8 @@ def test_eager_attention(
         "kv_layout": "projected",
     }
     k_repeated, v_repeated = (x.repeat_interleave(groups, dim=1) for x in (k, v.transpose(1, 2)))
-    assert_bits(attention(q, k, v, w={}, p={}, at=at), eager(q, k_repeated, v_repeated, 12**-0.5, at))
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    assert_bits(attention(q, k, v, mask, w={}, p={}, at=at), eager(q, k_repeated, v_repeated, 12**-0.5, at))
 
 
 @pytest.mark.parametrize(("model", "expanded", "scores"), SITES)
@@ -145,7 +146,8 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     kv_b = torch.cat((keys, values), dim=1).flatten(0, 1)
     at = {"implementation": "eager", "kv_b": expanded, "scores": scores, "probabilities": model, "output": model}
     p = {"heads": heads, "value_dim": width, "rope": ROPES[rope_type]}
-    ours = mla(q_nope, q_rope, latent, k_rope, w={"kv_b": kv_b}, p=p, at=at)
+    mask = torch.ones(2, tokens, dtype=torch.bool)
+    ours = mla(q_nope, q_rope, latent, k_rope, mask, w={"kv_b": kv_b}, p=p, at=at)
 
     by_head = kv_b.to(expanded).view(heads, nope + width, tokens).transpose(1, 2).float()
     both = torch.stack((by_head, by_head * 0.5))

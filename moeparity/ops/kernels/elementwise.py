@@ -1,4 +1,4 @@
-"""Kernels of `embedding`, `add`, `swiglu` and `split`."""
+"""Kernels of `embedding`, `add`, `swiglu`, `sigmoid_gate`, `clamp` and `split`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def swiglu(
 ) -> torch.Tensor:
     """silu(gate) * up of equal shapes."""
     return experts.swiglu(gate, up, activation=at["activation"], output=at["output"])
+
+
+def sigmoid_gate(
+    gate: torch.Tensor, x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H]."""
+    share = rounding.rounded(torch.sigmoid(gate.to(rounding.working(gate.dtype, at["activation"]))), at["activation"])
+    return rounding.product(share, x, at["output"])
+
+
+def clamp(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x of any shape, held between -limit and limit."""
+    return rounding.rounded(x, at["output"]).clamp(-p["limit"], p["limit"])
 
 
 def split(

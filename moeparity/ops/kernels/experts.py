@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import orders
-from moeparity.numerics.rounding import linear, product, rounded, sum_tree, wide
+from moeparity.numerics.rounding import linear, product, rounded, sum_tree, wide, working
 
 Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch.Tensor]
 
@@ -85,8 +85,8 @@ def _swiglu(x: torch.Tensor, gate_up: torch.Tensor, at: Mapping[str, Any], proje
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype) -> torch.Tensor:
     """silu(gate) rounded to `activation`, times up, rounded to `output`."""
-    silu = F.silu(gate) if gate.dtype == activation else rounded(F.silu(wide(gate)), activation)
-    return product(silu, up, output)
+    silu = F.silu(gate.to(gate.dtype if gate.dtype == activation else working(gate.dtype, activation)))
+    return product(rounded(silu, activation), up, output)
 
 
 def combine(
@@ -131,7 +131,7 @@ def _leaves(
 
 def _native_sum(weighted: torch.Tensor, output: torch.dtype) -> torch.Tensor:
     """torch's sum over the slots; of 16-bit leaves it accumulates in fp32 and rounds once, to their own dtype."""
-    if weighted.dtype != output:
-        weighted = wide(weighted)
+    if weighted.dtype != output or output == torch.float64:
+        weighted = weighted.to(torch.float32)
     flat = weighted.flatten(0, 1).sum(dim=1)
     return rounded(flat, output).view(*weighted.shape[:2], -1)

@@ -8,30 +8,74 @@ from typing import Any
 
 import torch
 
-from moeparity.numerics.rounding import add, product, rounded
+from moeparity.numerics.rounding import add, product, rounded, working
 
 
 def rotary(
     positions: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """positions [B, T] int64 -> cos, sin [B, T, dim], computed in fp32."""
-    inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"])
-    angles = positions[..., None].float() * inverse.to(positions.device)
+    """positions [B, T] int64 -> cos, sin [B, T, dim], computed in fp32, or in fp64 for an output of fp64."""
+    step = working(at["output"])
+    inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
+    angles = positions[..., None].to(step) * inverse.to(positions.device)
     angles = torch.cat((angles, angles), dim=-1)
     return rounded(angles.cos() * scaling, at["output"]), rounded(angles.sin() * scaling, at["output"])
 
 
-def inverse_frequencies(dim: int, rope: Mapping[str, Any], max_positions: int) -> tuple[torch.Tensor, float]:
-    """fp32 inverse frequencies [dim / 2], always computed on the CPU, and the factor on cos and sin."""
-    frequencies = rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    if rope["rope_type"] == "default":
-        return 1.0 / frequencies, 1.0
+def inverse_frequencies(
+    dim: int, rope: Mapping[str, Any], max_positions: int, dtype: torch.dtype, length: torch.Tensor
+) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies [dim / 2] in `dtype`, and the factor on cos and sin.
+
+    Computed on the CPU whatever the device, as transformers does when it builds a model; `dynamic` frequencies of a
+    `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass.
+    """
+    kind = rope["rope_type"]
+    if kind == "dynamic":
+        return 1.0 / _dynamic_powers(dim, rope, max_positions, dtype, length), 1.0
+    powers = rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=dtype) / dim)
+    if kind == "yarn":
+        return _yarn(dim, rope, max_positions, powers)
+    inverse = 1.0 / powers
+    if kind == "linear":
+        inverse = inverse / rope["factor"]
+    return _llama3(inverse, rope) if kind == "llama3" else inverse, 1.0
+
+
+def _dynamic_powers(
+    dim: int, rope: Mapping[str, Any], max_positions: int, dtype: torch.dtype, length: torch.Tensor
+) -> torch.Tensor:
+    """theta grown with the length, to the powers 2i / dim; up to `max_positions` it stays (almost) what it is."""
+    grown = bool(length > max_positions)
+    # As long as nothing has grown transformers works in Python's floats, then in 0-d tensors.
+    reached = (length if dtype == torch.float32 else length.to(dtype)) if grown else max_positions
+    factor = rope["factor"]
+    base = rope["rope_theta"] * ((factor * reached / max_positions) - (factor - 1)) ** (dim / (dim - 2))
+    exponents = torch.arange(0, dim, 2, device=length.device if grown else "cpu").to(dtype) / dim
+    powers: torch.Tensor = base**exponents
+    return powers
+
+
+def _llama3(inverse: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:
+    """Low frequencies divided by `factor`, high ones kept, those between passed over smoothly."""
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    trained = rope["original_max_position_embeddings"]
+    wavelength = 2 * math.pi / inverse
+    scaled = torch.where(wavelength > trained / low, inverse / factor, inverse)
+    smooth = (trained / wavelength - low) / (high - low)
+    between = ~(wavelength < trained / high) * ~(wavelength > trained / low)
+    return torch.where(between, (1 - smooth) * scaled / factor + smooth * scaled, scaled)
+
+
+def _yarn(
+    dim: int, rope: Mapping[str, Any], max_positions: int, powers: torch.Tensor
+) -> tuple[torch.Tensor, float]:
     trained = rope["original_max_position_embeddings"]
     factor = rope.get("factor") or max_positions / trained
     low, high = _ramp_bounds(dim, rope, trained)
-    ramp = torch.clamp((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low), 0, 1)
+    ramp = torch.clamp((torch.arange(dim // 2, dtype=powers.dtype) - low) / (high - low), 0, 1)
     keep = 1 - ramp
-    return 1.0 / (factor * frequencies) * (1 - keep) + 1.0 / frequencies * keep, _yarn_factor(rope, factor)
+    return 1.0 / (factor * powers) * (1 - keep) + 1.0 / powers * keep, _yarn_factor(rope, factor)
 
 
 def _ramp_bounds(dim: int, rope: Mapping[str, Any], trained: int) -> tuple[float, float]:
@@ -72,11 +116,17 @@ def rope(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q [B, T, H, dim], k [B, T, G, dim] (or [B, T, dim]: one shared head) -> [B, H, T, dim], [B, G, T, dim]."""
+    """q [B, T, H, D], k [B, T, G, D] (or [B, T, D]: one shared head) -> [B, H, T, D], [B, G, T, D]."""
     rotate = _rotate_pairs if p["interleaved"] else _rotate_halves
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    q_rot, k_rot = (rotate(_by_head(x), cos, sin, products=at["products"], output=at["output"]) for x in (q, k))
-    return q_rot, k_rot
+    rotated = []
+    for x in map(_by_head, (q, k)):
+        turned = x[..., : cos.shape[-1]] if p["partial"] else x
+        out = rotate(turned, cos, sin, products=at["products"], output=at["output"])
+        # Joined even where nothing is left over: the result is laid out head by head, which a GEMM may notice.
+        rest = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] else []
+        rotated.append(torch.cat((out, *rest), dim=-1) if rest else out)
+    return rotated[0], rotated[1]
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics.rounding import rounded
+from moeparity.numerics.rounding import rounded, wide
 
 
 def router(
     logits: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """logits [B, T, E] -> ids int64 and weights, both [B, T, K]."""
-    flat = logits.reshape(-1, logits.shape[-1]).to(torch.float32)
+    flat = wide(logits.reshape(-1, logits.shape[-1]))
     scores = F.softmax(flat, dim=-1) if p["score"] == "softmax" else flat.sigmoid()
     scores = rounded(scores, at["scores"])
     choice = scores if "bias" not in w else scores + w["bias"]
     if p["groups"] > 1:
         choice = _keep_best_groups(choice, p["groups"], p["top_groups"])
     ids = _top_k(choice, p["top_k"], at)
-    weights = scores.gather(1, ids).to(torch.float32)
+    weights = wide(scores.gather(1, ids))
     if p["renormalize"]:
         total = weights.sum(dim=-1, keepdim=True) + at["renormalize_eps"]
         weights = weights * (1.0 / total) if at["renormalize"] == "reciprocal" else weights / total

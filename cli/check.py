@@ -1,0 +1,96 @@
+"""`moeparity check`: recipes held to what they expect, a line per expectation, for CI and `git bisect run`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moeparity.errors import MoeparityError, display_path
+
+if TYPE_CHECKING:
+    from moeparity.report.expectations import Checked, Finding
+
+SKIP = 125
+"""What `git bisect run` takes as "this commit cannot be tested"."""
+
+
+def check(
+    recipes: Annotated[list[Path], typer.Argument(help="Recipes; what they expect stands under `expect:`.")],
+    junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
+    git_bisect: Annotated[
+        bool, typer.Option("--git-bisect", help="Exit with 125 where a commit is to be skipped: instead of 2 and 3.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+) -> None:
+    """Hold recipes to what they expect; a recipe without `expect:` must pass its gate.
+
+    Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided; of several
+    the first present of 2, 1, 3, 0.
+    """
+    try:
+        code = _run(recipes, junit, device)
+    except MoeparityError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    raise typer.Exit(SKIP if git_bisect and code in {2, 3} else code)
+
+
+def _run(recipes: list[Path], junit: Path | None, device: str) -> int:
+    from moeparity.report.expectations import combined
+    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.report.junit import junit as as_junit
+
+    if junit is not None:
+        refuse_unwritable(junit)
+    width = max(len(display_path(recipe)) for recipe in recipes)
+    checked = []
+    for recipe in recipes:
+        checked.append(_checked(recipe, device))
+        _print(checked[-1], width)
+    findings = [finding.status for one in checked for finding in one.findings]
+    counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
+    said = [f"{findings.count(status)} {words}" for words, status in counts.items() if status in findings]
+    errors = sum(one.error is not None for one in checked)
+    said += [f"{errors} recipe{'s' * (errors > 1)} could not be checked"] if errors else []
+    print(f"{len(checked)} recipe{'s' * (len(checked) > 1)}: {', '.join(said)}")
+    if junit is not None:
+        write_text(junit, as_junit(checked))
+    return combined(one.exit_code for one in checked)
+
+
+def _checked(recipe: Path, device: str) -> Checked:
+    from moeparity.check import check as run
+    from moeparity.cli.progress import shown
+    from moeparity.report.expectations import Checked
+
+    try:
+        with shown() as progress:
+            return run(recipe, device=device, progress=progress)
+    except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
+        traceback.print_exc()
+        crash = f"{type(error).__name__}: {error}"
+        return Checked(recipe=display_path(recipe), findings=(), error=crash, report=None, seconds=0.0)
+
+
+def _print(checked: Checked, width: int) -> None:
+    """One line per finding on standard output; what kept the recipe from being checked on standard error."""
+    if checked.error is not None:
+        about = "" if checked.recipe in checked.error else f" (recipe {checked.recipe})"
+        print(f"error: {checked.error}{about}", file=sys.stderr)
+    for finding in checked.findings:
+        wide = max(len(each.expectation) for each in checked.findings)
+        typer.echo(f"{_word(finding)}  {checked.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
+    sys.stdout.flush()
+
+
+def _word(finding: Finding) -> str:
+    word, colour = {
+        "ok": ("ok", typer.colors.GREEN),
+        "fail": ("FAIL", typer.colors.RED),
+        "inconclusive": ("inconclusive", typer.colors.YELLOW),
+    }[finding.status]
+    return typer.style(f"{word:<12}", fg=colour)

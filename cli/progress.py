@@ -1,0 +1,60 @@
+"""The progress line: on standard error, and only when that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from moeparity.progress import Callback, Progress
+
+_REFRESH = 0.1
+"""Seconds between two updates; reports that come earlier cost one look at the clock."""
+
+
+@contextmanager
+def shown() -> Iterator[Callback | None]:
+    """A callback that draws one line, gone when the run is over; None where nobody would see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        yield Line(bar)
+
+
+class Line:
+    """Draws reports; rate and time left count from the start of the step."""
+
+    def __init__(self, bar: Bar) -> None:
+        self.bar, self.task = bar, bar.add_task("starting", total=None)
+        self.passes, self.drawn = 0, 0.0
+        self.step, self.done, self.started = "", 0, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Draw a report, unless one was drawn a moment ago."""
+        now = time.monotonic()
+        if progress.step != self.step or progress.done < self.done:
+            self.passes += progress.step == "pass"
+            self.started = now
+        elif now - self.drawn < _REFRESH:
+            return
+        self.step, self.done, self.drawn = progress.step, progress.done, now
+        text = described(progress, self.passes, now - self.started)
+        self.bar.update(self.task, description=text, completed=progress.done, total=progress.total, refresh=True)
+
+
+def described(progress: Progress, passes: int, seconds: float) -> str:
+    """`pass 1, layers[3], 240 op evaluations/s, 1:05 left`; no rate and no time before there is something to go by."""
+    step = f"pass {passes}" if progress.step == "pass" else progress.step
+    parts = [f"{step}, {progress.at}"]
+    if seconds > 0 and progress.done:
+        parts.append(f"{progress.work / seconds:,.0f} {progress.unit}/s")
+        minutes, rest = divmod(round(seconds * (progress.total - progress.done) / progress.done), 60)
+        parts.append(f"{minutes}:{rest:02} left")
+    return ", ".join(parts)

@@ -1,0 +1,35 @@
+"""The two sides of a recipe, bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moeparity.errors import Where
+from moeparity.graph.bind import BoundGraph, bind
+from moeparity.graph.graph import Graph
+from moeparity.graph.profile import Profile, overrides
+from moeparity.graph.region import regions
+from moeparity.spec import schema
+
+REFERENCE, CANDIDATE = "reference", "candidate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a recipe, or a mixture of both: a plan and the number of sequences computed together."""
+
+    plan: BoundGraph
+    micro_batch: int
+
+
+def bound_side(
+    graph: Graph, variant: schema.Variant, profile: Profile, dtype: str, where: Where, sequences: int | None = None
+) -> Side:
+    """A recipe's variant on a graph; `dtype` is the checkpoint's, taken where the variant names none.
+
+    Without `sequences` (how many there are is not known yet), a micro-batch of 0 stands for all of them.
+    """
+    own = overrides(variant.set, where)
+    plan = bind(graph, profile, variant.dtype or dtype, own, regions(graph, variant.impl, where))
+    size = variant.micro_batch or sequences or 0
+    return Side(plan=plan, micro_batch=size if sequences is None else min(size, sequences))

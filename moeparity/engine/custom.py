@@ -1,0 +1,107 @@
+"""Users' functions in place of kernels: finding them, and what they are told."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity.errors import SpecError, Where
+from moeparity.graph.graph import Graph, Node
+from moeparity.graph.region import Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomNode:
+    """What a user's function is told beside its inputs.
+
+    name, layer: the closing node of the region it replaces, and its layer (None outside the layers).
+    inputs: names of the values it is given, in the order they are given.
+    weights: `node.port` -> tensor on the run's device, in `dtype`; experts come as the stacks `experts.gate_up`
+        [E, 2I, H], gate rows first, and `experts.down` [E, H, I].
+    params: `node` -> its parameters.
+    config: the fields of config.json.
+    """
+
+    name: str
+    layer: int | None
+    inputs: tuple[str, ...]
+    weights: Mapping[str, torch.Tensor]
+    params: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any]
+    dtype: torch.dtype
+
+
+def load(call: str, folder: Path, where: Where) -> Callable[..., Any]:
+    """The function `call`, `module:function`, names; modules beside the recipe, in `folder`, are found as well.
+
+    Raises SpecError where there is no such module or function, or where importing it fails.
+    """
+    module, _, name = call.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # noqa: BLE001  whatever it raises is the module's, and is told
+        raise SpecError(f"{where}: impl {call}: importing {module} failed: {_told(error)}.") from None
+    if not callable(found):
+        has = "is not callable" if found is not None else "does not exist"
+        raise SpecError(f"{where}: impl {call}: {name!r} {has} in module {module}. Check the name.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def told(region: Region, graph: Graph, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> CustomNode:
+    """What the function of a region is told; `weights` are those of all its nodes, by `node.port`."""
+    nodes = {node.name: node for node in graph.nodes if node.name in region.nodes}
+    closing = nodes[region.nodes[-1]]
+    return CustomNode(
+        name=closing.name,
+        layer=closing.layer,
+        inputs=region.inputs,
+        weights=weights,
+        params={short(name): node.params for name, node in nodes.items()},
+        config=graph.config,
+        dtype=dtype,
+    )
+
+
+def short(node: str) -> str:
+    """`layers[0].moe.experts` -> `experts`."""
+    return node.rpartition(".")[2]
+
+
+def call(
+    function: Callable[..., Any], inputs: list[torch.Tensor], node: CustomNode, region: Region, replaced: Node
+) -> tuple[torch.Tensor, ...]:
+    """Run a user's function and check what it returns. Raises SpecError for whatever it raises or returns amiss."""
+    what = f"{region.where}: impl {region.call} at {node.name}"
+    try:
+        out = function(*inputs, node=node)
+    except Exception as error:
+        raise SpecError(f"{what} raised {_told(error)}.") from error
+    values = out if isinstance(out, tuple) else (out,)
+    if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
+        given = ", ".join(type(value).__name__ for value in values)
+        raise SpecError(f"{what} returned {given}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
+    for value in values:
+        if value.shape[:2] != inputs[0].shape[:2] or value.device != inputs[0].device:
+            raise SpecError(
+                f"{what} returned {list(value.shape)} on {value.device}; expected "
+                f"[{inputs[0].shape[0]}, {inputs[0].shape[1]}, ...] on {inputs[0].device}, as its inputs."
+            )
+    return values
+
+
+def _told(error: Exception) -> str:
+    """An error in one line, with the place in the user's own code it comes from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<frozen")]
+    place = f" ({Where(Path(own[-1].filename), own[-1].lineno)})" if own else ""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{place}"

@@ -1,0 +1,141 @@
+"""What every walker has to do at every node, worked out before a pass: numerics, inputs, roundings on edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from moeparity.engine import custom
+from moeparity.graph.bind import BoundGraph
+from moeparity.graph.graph import Graph, Node
+from moeparity.graph.region import Region
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.weights.store import Loaded
+
+if TYPE_CHECKING:
+    from moeparity.engine.lockstep import Walker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What computes a node's values: a key that is equal where the same is computed, and the computation."""
+
+    key: tuple[object, ...]
+    compute: Callable[[Sequence[torch.Tensor | None], Loaded], tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored)."""
+
+    reads: tuple[str | None, ...]
+    numerics: Numerics
+    edges: tuple[Numerics | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The tasks of a pass, by walker and node (None: the node lies inside a region of that walker).
+
+    edge_values: node -> names of the values that single consumers are handed, where some walker rounds on an edge.
+    last_use: value -> the node that reads it last, whichever walker it is; `dying` is the same the other way round.
+    entering: values that enter a region of some walker.
+    """
+
+    at: Mapping[tuple[str, str], Task | None]
+    edge_values: Mapping[str, tuple[str, ...]]
+    last_use: Mapping[str, str]
+    dying: Mapping[str, tuple[str, ...]]
+    entering: frozenset[str]
+
+    @classmethod
+    def of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
+        """The tasks of these walkers on a graph."""
+        edges = _edges(walkers, graph)
+        at = {}
+        for walker in walkers:
+            replaced = walker.plan.replaced()
+            for node in graph.nodes:
+                inside = node.name in replaced and replaced[node.name].nodes[-1] != node.name
+                at[walker.name, node.name] = None if inside else _task(walker, node, edges)
+        last_use: dict[str, str] = {}
+        for node in graph.nodes:
+            tasks = (at[walker.name, node.name] for walker in walkers)
+            last_use |= {value: node.name for task in tasks if task for value in task.reads if value is not None}
+        dying: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+        for value, node_name in last_use.items():
+            dying[node_name].append(value)
+        return cls(
+            at=at,
+            edge_values={
+                node.name: tuple(f"{node.values[0]}->{consumer}" for consumer in edges[node.name])
+                for node in graph.nodes
+            },
+            last_use=last_use,
+            dying={name: tuple(values) for name, values in dying.items()},
+            entering=frozenset(v for w in walkers for r in w.plan.replaced().values() for v in r.inputs),
+        )
+
+
+def _edges(walkers: Sequence[Walker], graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Per node, the consumers that some walker hands another rounding than the one stored."""
+    return {
+        node.name: tuple(dict.fromkeys(consumer for walker in walkers for consumer in walker.plan.edges(node)))
+        for node in graph.nodes
+    }
+
+
+def _task(walker: Walker, node: Node, edges: Mapping[str, tuple[str, ...]]) -> Task:
+    plan, region = walker.plan, walker.plan.region(node.name)
+    handed = {f"{producer}->{consumer}" for producer, consumers in edges.items() for consumer in consumers}
+    # A node's values with an edge of their own are single and carry the node's name.
+    reads = tuple(v if v is None else _handed(v, node, region, handed) for v in plan.read_inputs(node))
+    if region is not None:
+        numerics = _of_region(plan, node, region, walker.functions[region.call])
+        return Task(reads=reads, numerics=numerics, edges=(None,) * len(edges[node.name]))
+    own = plan.edges(node)
+    return Task(
+        reads=reads,
+        numerics=_of_op(plan, node, {}),
+        edges=tuple(_of_op(plan, node, dict([own[c]])) if c in own else None for c in edges[node.name]),
+    )
+
+
+def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:
+    """The value as this node is handed it; a region is handed what the first of its nodes is that has an own edge."""
+    for reader in (node.name,) if region is None else region.nodes:
+        if f"{value}->{reader}" in handed:
+            return f"{value}->{reader}"
+    return value
+
+
+def _of_op(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
+    """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
+    active = {**plan.active(node), **rounded}
+    kinds = {attribute.name: attribute.kind for attribute in node.op.attributes}
+    at = {name: torch_dtype(str(v)) if kinds[name] == "rounding" else v for name, v in active.items()}
+    dtype, kernel = plan.dtype_of(node.name), node.op.load()
+
+    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
+        out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at)
+        return out if isinstance(out, tuple) else (out,)
+
+    return Numerics(key=(dtype, *active.items()), compute=compute)
+
+
+def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
+    dtype = plan.dtype_of(node.name)
+
+    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
+        weights = {
+            f"{custom.short(name)}.{port}": tensor
+            for name in region.nodes
+            for port, tensor in loaded[name, plan.dtype_of(name)].items()
+        }
+        told = custom.told(region, plan.graph, weights, torch_dtype(dtype))
+        return custom.call(function, [t for t in tensors if t is not None], told, region, node)
+
+    return Numerics(key=(dtype, region.call, region.nodes), compute=compute)

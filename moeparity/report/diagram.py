@@ -1,0 +1,178 @@
+"""A drawn graph as text for Mermaid and for Graphviz."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+FILL, LINE, QUIET = "#ffe9b8", "#b35c00", "#9a9a9a"
+"""Where the sides differ: amber, told apart with any kind of colour vision; and what is not read, in grey."""
+
+
+Kind = Literal["read", "unread", "repeat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """One node. `differences` are lines of text; `op` is "" for a value from outside."""
+
+    key: str
+    name: str
+    op: str
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Boxes in a frame; `groups` are frames inside it."""
+
+    key: str
+    title: str
+    boxes: tuple[Box, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """An edge. `value` is the part of the source that is read, "" where the source is one value.
+
+    `unread` edges exist in the graph and carry nothing under these settings; `repeat` edges lead to the next layer of
+    the same kind.
+    """
+
+    source: str
+    target: str
+    value: str
+    kind: Kind
+
+    @property
+    def label(self) -> str:
+        """What stands beside it."""
+        parts = {"read": (self.value,), "unread": (self.value, "not read"), "repeat": (self.value, "next layer")}
+        return ", ".join(part for part in parts[self.kind] if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A graph to draw. The keys of boxes and groups are unique and made of letters, digits and _."""
+
+    title: str
+    boxes: tuple[Box, ...]
+    groups: tuple[Group, ...]
+    arrows: tuple[Arrow, ...]
+
+    @property
+    def everything(self) -> Iterator[Box]:
+        """All boxes, framed or not."""
+        yield from self.boxes
+        for group in self.groups:
+            yield from _inside(group)
+
+
+def mermaid(drawing: Drawing) -> str:
+    """A Mermaid flowchart (11.x; nothing in it is newer than 10)."""
+    lines = ["---", f"title: {json.dumps(drawing.title, ensure_ascii=False)}", "---", "flowchart TB"]
+    lines += [f"  {_mermaid_box(box)}" for box in drawing.boxes]
+    for group in drawing.groups:
+        lines += _mermaid_group(group, "  ")
+    lines += [f"  {_mermaid_arrow(arrow)}" for arrow in drawing.arrows]
+    differing = [box.key for box in drawing.everything if box.differences]
+    if differing:
+        lines.append(f"  classDef differs fill:{FILL},stroke:{LINE},stroke-width:2px,color:#000")
+        lines.append(f"  class {','.join(differing)} differs")
+    return "\n".join(lines)
+
+
+def dot(drawing: Drawing) -> str:
+    """A Graphviz digraph, for `dot -Tsvg`."""
+    lines = [
+        "digraph moeparity {",
+        f"  label={_dot_string(drawing.title)} labelloc=t fontname=Helvetica fontsize=16 rankdir=TB",
+        "  compound=true nodesep=0.3 ranksep=0.35",
+        '  node [shape=box style="rounded,filled" fillcolor=white fontname=Helvetica fontsize=12 margin="0.14,0.07"]',
+        "  edge [fontname=Helvetica fontsize=10 arrowsize=0.7]",
+    ]
+    lines += [f"  {_dot_box(box)}" for box in drawing.boxes]
+    for group in drawing.groups:
+        lines += _dot_group(group, "  ", "#f4f6f8")
+    lines += [f"  {_dot_arrow(arrow)}" for arrow in drawing.arrows]
+    return "\n".join([*lines, "}"])
+
+
+def _inside(group: Group) -> Iterator[Box]:
+    yield from group.boxes
+    for inner in group.groups:
+        yield from _inside(inner)
+
+
+def _lines(box: Box) -> list[str]:
+    """The text of a box: its name in bold, its op unless that is the name, and what differs, as HTML."""
+    op = [escape(box.op)] if box.op and box.op != box.name else []
+    return [f"<b>{escape(box.name)}</b>", *op, *map(escape, box.differences)]
+
+
+def _mermaid_group(group: Group, indent: str) -> list[str]:
+    lines = [f"{indent}subgraph {group.key}[{_mermaid_string(group.title)}]"]
+    lines += [f"{indent}  {_mermaid_box(box)}" for box in group.boxes]
+    for inner in group.groups:
+        lines += _mermaid_group(inner, indent + "  ")
+    return [*lines, f"{indent}end"]
+
+
+def _mermaid_box(box: Box) -> str:
+    left, right = ("[", "]") if box.op else ("([", "])")
+    return f'{box.key}{left}"{_mermaid_entities("<br/>".join(_lines(box)))}"{right}'
+
+
+def _mermaid_arrow(arrow: Arrow) -> str:
+    line = "-->" if arrow.kind == "read" else "-.->"
+    label = f"|{_mermaid_string(arrow.label)}|" if arrow.label else ""
+    return f"{arrow.source} {line}{label} {arrow.target}"
+
+
+def _mermaid_string(text: str) -> str:
+    return f'"{_mermaid_entities(escape(text))}"'
+
+
+def _mermaid_entities(html: str) -> str:
+    """Mermaid writes an HTML entity with `#` for `&`, and reads every `#` as the start of one."""
+    return re.sub(r"&#?x?(\w+);", _mermaid_entity, html.replace("#", "&#35;"))
+
+
+def _mermaid_entity(match: re.Match[str]) -> str:
+    return f"#{match[1]};"
+
+
+def _dot_group(group: Group, indent: str, colour: str) -> list[str]:
+    lines = [
+        f"{indent}subgraph cluster_{group.key} {{",
+        f'{indent}  label={_dot_string(group.title)} style="rounded,filled" color="#c4ccd4" fillcolor="{colour}"',
+    ]
+    lines += [f"{indent}  {_dot_box(box)}" for box in group.boxes]
+    for inner in group.groups:
+        lines += _dot_group(inner, indent + "  ", "#ffffff")
+    return [*lines, f"{indent}}}"]
+
+
+def _dot_box(box: Box) -> str:
+    look = "" if box.op else ' shape=plaintext style=""'
+    look += f' fillcolor="{FILL}" color="{LINE}" penwidth=2' if box.differences else ""
+    return f"{box.key} [label=<{'<br/>'.join(_lines(box))}>{look}]"
+
+
+def _dot_arrow(arrow: Arrow) -> str:
+    look = {
+        "read": "",
+        "unread": f' style=dotted color="{QUIET}" fontcolor="{QUIET}"',
+        "repeat": " style=dashed constraint=false",
+    }[arrow.kind]
+    return f"{arrow.source} -> {arrow.target} [label={_dot_string(arrow.label)}{look}]"
+
+
+def _dot_string(text: str) -> str:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'

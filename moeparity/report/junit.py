@@ -1,0 +1,90 @@
+"""Checked recipes as JUnit XML, the format that CI services show test results from.
+
+One `testsuite` per recipe, one `testcase` per expectation. Not met is a `failure` of type `expectation`; open is a
+`failure` of type `inconclusive`, not `skipped`, since viewers show what is skipped as green; a recipe that could not be
+checked is one testcase with an `error`. Attributes as in the schema of Jenkins' xUnit plugin (junit-10.xsd).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from moeparity.report.expectations import Checked, Finding
+from moeparity.report.model import Report
+
+_IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold, not even escaped."""
+
+
+def junit(checked: Sequence[Checked]) -> str:
+    """The XML document, without a final newline."""
+    suites = [_suite(one) for one in checked]
+    counts = {name: str(sum(int(suite.get(name, "0")) for suite in suites)) for name in ("tests", "failures", "errors")}
+    root = ET.Element("testsuites", name="moeparity", time=_seconds(sum(one.seconds for one in checked)), **counts)
+    root.extend(suites)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")
+
+
+def _suite(checked: Checked) -> ET.Element:
+    failures = sum(finding.status != "ok" for finding in checked.findings)
+    suite = ET.Element(
+        "testsuite",
+        name=_text(checked.recipe),
+        tests=str(len(checked.findings) or 1),
+        failures=str(failures),
+        errors=str(int(checked.error is not None)),
+        skipped="0",
+        time=_seconds(checked.seconds),
+    )
+    if checked.report is not None:
+        _properties(suite, checked.report)
+    if checked.error is not None:
+        case = ET.SubElement(suite, "testcase", classname=_text(checked.recipe), name="recipe", time="0")
+        ET.SubElement(case, "error", type="error", message=_text(checked.error))
+    for finding in checked.findings:
+        _case(suite, checked, finding)
+    return suite
+
+
+def _case(suite: ET.Element, checked: Checked, finding: Finding) -> None:
+    # All expectations of a recipe are judged by one run, whose time the suite has.
+    case = ET.SubElement(
+        suite, "testcase", classname=_text(checked.recipe), name=_text(finding.expectation), time="0"
+    )
+    if finding.status == "ok":
+        ET.SubElement(case, "system-out").text = _text(finding.found)
+        return
+    kind = "inconclusive" if finding.status == "inconclusive" else "expectation"
+    words = "cannot be decided" if kind == "inconclusive" else "not met"
+    message = _text(f"{finding.expectation} is {words}: {finding.found}")
+    ET.SubElement(case, "failure", type=kind, message=message)
+
+
+def _properties(suite: ET.Element, report: Report) -> None:
+    value, run = report.verdict.value, report.run
+    found = {
+        "verdict": report.verdict.status,
+        report.verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
+        "gate": f"{report.verdict.below:g}",
+        "reference": f"{report.reference.profile}, {report.reference.dtype}, micro-batch {report.reference.micro_batch}",
+        "candidate": f"{report.candidate.profile}, {report.candidate.dtype}, micro-batch {report.candidate.micro_batch}",
+        "scored tokens": str(run.scored_tokens),
+        "device": run.device,
+        "cpu": run.cpu,
+        "torch": run.torch,
+        "threads": str(run.threads),
+    }
+    properties = ET.SubElement(suite, "properties")
+    for name, text in found.items():
+        ET.SubElement(properties, "property", name=name, value=_text(text))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _text(text: str) -> str:
+    return _IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,134 @@
+"""Dataclasses to plain JSON with tensors apart, and back: no pickle, no code run, nothing built but known classes.
+
+Every value that JSON cannot say becomes an object with one tagged key; `Codec` says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+Plain = Any
+"""What the json module writes: None, bool, int, float, str, list, dict with str keys."""
+
+
+class CodecError(Exception):
+    """A value that cannot be written, or data that no value was ever written as."""
+
+
+class Codec:
+    """Writes and reads values made of None, bool, int, float, str, tensors, list, tuple, set, frozenset, dict, Counter
+    and dataclasses of the `classes` given.
+
+    `named` are objects written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
+    tuples and sets, keys of any kind, the order of dicts, and one tensor in two places come back as they were.
+    Dataclasses come back field by field, without `__init__`. Tensors come back on the device they were on, contiguous.
+    """
+
+    def __init__(self, classes: Iterable[type], named: Mapping[str, object] | None = None) -> None:
+        self.classes = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
+        for name, cls in self.classes.items():
+            if not is_dataclass(cls):
+                raise CodecError(f"{name} is no dataclass: what it is made of cannot be known")
+        self.named = dict(named or {})
+
+    def encode(self, value: object) -> tuple[Plain, dict[str, torch.Tensor]]:
+        """The value as plain data, and its tensors by the names the data uses. Raises CodecError."""
+        writer = _Writer(self)
+        return writer.plain(value), writer.tensors
+
+    def decode(self, plain: Plain, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The value again. Raises CodecError for anything `encode` does not write."""
+        return _Reader(self, tensors).value(plain)
+
+
+class _Writer:
+    def __init__(self, codec: Codec) -> None:
+        self.names = {cls: name for name, cls in codec.classes.items()}
+        self.named = {id(known): name for name, known in codec.named.items()}
+        self.tensors: dict[str, torch.Tensor] = {}
+        # Holds the tensors themselves too, so that no id is used twice.
+        self.written: dict[int, tuple[str, torch.Tensor]] = {}
+
+    def plain(self, value: object) -> Plain:
+        kind = type(value)
+        if value is None or kind in {bool, int, str}:
+            return value
+        if id(value) in self.named:
+            return {"named": self.named[id(value)]}
+        if isinstance(value, float) and kind is float:
+            return value if math.isfinite(value) else {"float": str(value)}
+        if isinstance(value, torch.Tensor) and kind is torch.Tensor:
+            return {"tensor": [self._tensor(value), str(value.device)]}
+        if isinstance(value, list | tuple | set | frozenset) and kind in {list, tuple, set, frozenset}:
+            items = [self.plain(item) for item in value]
+            return items if kind is list else {kind.__name__: items}
+        if isinstance(value, dict) and kind in {dict, Counter}:
+            return {kind.__name__: [[self.plain(key), self.plain(item)] for key, item in value.items()]}
+        if kind in self.names:
+            state = {field.name: self.plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+            return {"class": self.names[kind], "fields": state}
+        raise CodecError(f"a {kind.__module__}.{kind.__qualname__} cannot be written")
+
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        if id(tensor) not in self.written:
+            name = str(len(self.written))
+            self.written[id(tensor)] = (name, tensor)
+            # A copy: safetensors refuses two tensors that share memory.
+            self.tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return self.written[id(tensor)][0]
+
+
+class _Reader:
+    def __init__(self, codec: Codec, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.codec, self.tensors = codec, tensors
+        self.placed: dict[tuple[str, str], torch.Tensor] = {}
+
+    def value(self, plain: Plain) -> Any:
+        if plain is None or isinstance(plain, bool | int | float | str):
+            return plain
+        if isinstance(plain, list):
+            return [self.value(item) for item in plain]
+        try:
+            if plain.keys() == {"class", "fields"}:
+                return self._dataclass(plain["class"], plain["fields"])
+            ((tag, content),) = plain.items()
+            return self._tagged(tag, content)
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise CodecError(f"not what a value is written as: {error}") from None
+
+    def _tagged(self, tag: str, content: Plain) -> Any:
+        match tag:
+            case "named":
+                return self.codec.named[content]
+            case "float":
+                return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
+            case "tensor":
+                return self._tensor(*content)
+            case "tuple" | "set" | "frozenset":
+                made = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
+                return made(self.value(item) for item in content)
+            case "dict" | "Counter":
+                pairs = {self.value(key): self.value(item) for key, item in content}
+                return pairs if tag == "dict" else Counter(pairs)
+        raise CodecError(f"unknown tag {tag!r}")
+
+    def _tensor(self, name: str, device: str) -> torch.Tensor:
+        if (name, device) not in self.placed:
+            self.placed[name, device] = self.tensors[name].to(device)
+        return self.placed[name, device]
+
+    def _dataclass(self, name: str, state: Mapping[str, Plain]) -> object:
+        cls = self.codec.classes[name]
+        expected = [field.name for field in fields(cls)]
+        if list(state) != expected:
+            raise CodecError(f"{name} has the fields {expected}, not {list(state)}")
+        made: object = object.__new__(cls)
+        for field, item in state.items():
+            object.__setattr__(made, field, self.value(item))
+        return made

@@ -1,0 +1,34 @@
+"""The tokens a recipe names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moeparity.errors import TokensError, Where
+from moeparity.spec import files, schema
+from moeparity.tokens.read import read_tokens
+from moeparity.tokens.tokenset import TokenSet
+
+
+def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
+    """The tokens of a recipe at `path`, prompts where it has `sample:`.
+
+    Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine
+    where new tokens are to be sampled, which they do not belong to.
+    """
+    asked = recipe.tokens
+    file = files.beside(asked.file, Where(path, asked.line_of("file")), "token file")
+    tokens = read_tokens(
+        file,
+        checkpoint=checkpoint,
+        tokenizer=asked.tokenizer,
+        named_at=Where(path, asked.line_of("tokenizer")),
+        padding=asked.padding,
+        scored=asked.sample is None,
+    )
+    if asked.sample is not None and tokens.has_records:
+        raise TokensError(
+            f"{Where(path, asked.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} holds what an "
+            "engine recorded of its own tokens. Use `sampled_from:` with it."
+        )
+    return tokens

@@ -1,0 +1,166 @@
+"""Qwen3-MoE and DeepSeek-V3 as the papers write them, in numpy's fp64, one sequence and one token's experts at a time.
+
+Shares no code with moeparity and none with transformers: no caches, no fused weights, no masks added to scores.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.torch import load_file
+
+Array = npt.NDArray[np.float64]
+
+
+class Plain:
+    """A checkpoint folder read into fp64; `logits` runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        self.weights = {k: v.double().numpy() for k, v in load_file(folder / "model.safetensors").items()}
+
+    def logits(self, ids: list[int]) -> Array:
+        """[T, vocab] of one sequence."""
+        embedding = self.weights["model.embed_tokens.weight"]
+        x = embedding[ids]
+        attend = self._mla if self.config["model_type"] == "deepseek_v3" else self._gqa
+        for i in range(self.config["num_hidden_layers"]):
+            at = f"model.layers.{i}."
+            x = x + attend(self._norm(x, at + "input_layernorm"), at + "self_attn.")
+            normed = self._norm(x, at + "post_attention_layernorm")
+            sparse = at + "mlp.gate.weight" in self.weights
+            x = x + (self._moe(normed, at + "mlp.") if sparse else self._mlp(normed, at + "mlp."))
+        head = embedding if self.config["tie_word_embeddings"] else self.weights["lm_head.weight"]
+        return self._norm(x, "model.norm") @ head.T
+
+    def _norm(self, x: Array, name: str, eps: float | None = None) -> Array:
+        eps = self.config["rms_norm_eps"] if eps is None else eps
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * self.weights[name + ".weight"]
+
+    def _linear(self, x: Array, name: str) -> Array:
+        return x @ self.weights[name + ".weight"].T + self.weights.get(name + ".bias", 0.0)
+
+    def _gqa(self, x: Array, at: str) -> Array:
+        c = self.config
+        heads, groups, width = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        angles, _ = self._angles(len(x), width)
+        q = self._norm(self._linear(x, at + "q_proj").reshape(-1, heads, width), at + "q_norm")
+        k = self._norm(self._linear(x, at + "k_proj").reshape(-1, groups, width), at + "k_norm")
+        v = self._linear(x, at + "v_proj").reshape(-1, groups, width)
+        q, k = (_turned(y, angles, _halves) for y in (q, k))
+        out = [_attend(q[:, h], k[:, h * groups // heads], v[:, h * groups // heads], width**-0.5) for h in range(heads)]
+        return self._linear(np.concatenate(out, -1), at + "o_proj")
+
+    def _mla(self, x: Array, at: str) -> Array:
+        c = self.config
+        heads, nope, rope, latent = (
+            c[k] for k in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
+        )
+        angles, factor = self._angles(len(x), rope)
+        low = x if c["q_lora_rank"] is None else self._norm(self._linear(x, at + "q_a_proj"), at + "q_a_layernorm", 1e-6)
+        q = self._linear(low, at + ("q_proj" if c["q_lora_rank"] is None else "q_b_proj"))
+        q = q.reshape(len(x), heads, nope + rope)
+        compressed = self._linear(x, at + "kv_a_proj_with_mqa")
+        shared = _turned(compressed[:, None, latent:], angles, _pairs)[:, 0] * factor
+        expanded = self._linear(self._norm(compressed[:, :latent], at + "kv_a_layernorm", 1e-6), at + "kv_b_proj")
+        expanded = expanded.reshape(len(x), heads, -1)
+        turned = _turned(q[..., nope:], angles, _pairs) * factor
+        scale = (nope + rope) ** -0.5 * self._mscale() ** 2
+        out = []
+        for h in range(heads):
+            key = np.concatenate((expanded[:, h, :nope], shared), -1)
+            query = np.concatenate((q[:, h, :nope], turned[:, h]), -1)
+            out.append(_attend(query, key, expanded[:, h, nope:], scale))
+        return self._linear(np.concatenate(out, -1), at + "o_proj")
+
+    def _mscale(self) -> float:
+        rope = self.config["rope_parameters"]
+        return _magnitude(rope["factor"], rope["mscale_all_dim"]) if rope["rope_type"] == "yarn" else 1.0
+
+    def _angles(self, length: int, width: int) -> tuple[Array, float]:
+        """Angles [T, width / 2], and the factor on what is turned."""
+        rope = self.config["rope_parameters"]
+        theta = rope["rope_theta"]
+        plain = np.array([theta ** (-2 * i / width) for i in range(width // 2)])
+        factor = 1.0
+        if rope["rope_type"] == "yarn":
+            trained = rope["original_max_position_embeddings"]
+
+            def turning(turns: float) -> float:
+                return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+            low = max(math.floor(turning(rope["beta_fast"])), 0)
+            high = min(math.ceil(turning(rope["beta_slow"])), width - 1)
+            ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0, 1)
+            plain = plain / rope["factor"] * ramp + plain * (1 - ramp)
+            factor = _magnitude(rope["factor"], rope["mscale"]) / _magnitude(rope["factor"], rope["mscale_all_dim"])
+        return np.arange(length)[:, None] * plain, factor
+
+    def _mlp(self, x: Array, at: str) -> Array:
+        gate, up = self._linear(x, at + "gate_proj"), self._linear(x, at + "up_proj")
+        return self._linear(gate / (1 + np.exp(-gate)) * up, at + "down_proj")
+
+    def _moe(self, x: Array, at: str) -> Array:
+        pick = self._sigmoid_route if self.config["model_type"] == "deepseek_v3" else self._softmax_route
+        out = np.zeros_like(x)
+        for t in range(len(x)):
+            for expert, weight in pick(self._linear(x[t], at + "gate"), at).items():
+                out[t] += weight * self._mlp(x[t], f"{at}experts.{expert}.")
+        if self.config["model_type"] == "deepseek_v3":
+            out += self._mlp(x, at + "shared_experts.")
+        return out
+
+    def _softmax_route(self, logits: Array, at: str) -> dict[int, float]:
+        scores = np.exp(logits - logits.max())
+        scores /= scores.sum()
+        chosen = np.argsort(-scores)[: self.config["num_experts_per_tok"]]
+        total = scores[chosen].sum() if self.config["norm_topk_prob"] else 1.0
+        return {int(e): float(scores[e] / total) for e in chosen}
+
+    def _sigmoid_route(self, logits: Array, at: str) -> dict[int, float]:
+        c = self.config
+        scores = 1 / (1 + np.exp(-logits))
+        choice = scores + self.weights[at + "gate.e_score_correction_bias"]
+        groups = choice.reshape(c["n_group"], -1)
+        best = np.sort(groups, -1)[:, -2:].sum(-1)
+        kept = set(np.argsort(-best)[: c["topk_group"]].tolist())
+        size = groups.shape[1]
+        open_ = [e for e in np.argsort(-choice).tolist() if e // size in kept]
+        chosen = open_[: c["num_experts_per_tok"]]
+        total = sum(scores[e] for e in chosen) + 1e-20
+        return {e: float(scores[e] / total * c["routed_scaling_factor"]) for e in chosen}
+
+
+def _magnitude(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _halves(width: int) -> tuple[list[int], list[int]]:
+    return list(range(width // 2)), list(range(width // 2, width))
+
+
+def _pairs(width: int) -> tuple[list[int], list[int]]:
+    return list(range(0, width, 2)), list(range(1, width, 2))
+
+
+def _turned(x: Array, angles: Array, pairing: Callable[[int], tuple[list[int], list[int]]]) -> Array:
+    """x [T, heads, width] with each pair of coordinates turned as a complex number."""
+    first, second = pairing(x.shape[-1])
+    turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)[:, None, :]
+    return np.concatenate((turned.real, turned.imag), -1)
+
+
+def _attend(q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Causal attention of one head, a query at a time."""
+    rows = []
+    for t in range(len(q)):
+        scores = k[: t + 1] @ q[t] * scale
+        weights = np.exp(scores - scores.max())
+        rows.append(weights / weights.sum() @ v[: t + 1])
+    return np.stack(rows)

@@ -9,8 +9,12 @@ from typing import Annotated
 import typer
 
 from moeparity.cli.check import check
+from moeparity.cli.init import init
+from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
+from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError
+from moeparity.spec.names import By
 
 app = typer.Typer(
     help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
@@ -19,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
 
@@ -26,19 +31,35 @@ Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu
 def bisect(
     recipe: Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")],
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    by: Annotated[
+        By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")
+    ] = None,
+    split: Annotated[
+        int | None,
+        typer.Option(min=0, help="Further passes that take the largest toggles apart; the recipe's by default."),
+    ] = None,
+    swap: Annotated[
+        list[str] | None, typer.Option(help="Also restore this block, such as 'layers[*].moe'; may be repeated.")
+    ] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Also run everything in fp64: which side is nearer the truth?")
+    ] = False,
+    allow_code: AllowCode = False,
     device: Device = "auto",
 ) -> None:
     """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.pipeline import bisect as run
+    from moeparity.plan import Options
     from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.text import print_report
 
     if json is not None:
         refuse_unwritable(json)
     with shown() as progress:
-        report = run(recipe, device=device, progress=progress)
+        options = Options(by=by, split=split, swap=tuple(swap or ()), oracle=oracle, allow_code=allow_code)
+        report = run(recipe, device=device, options=options, progress=progress)
     print_report(report, console())
     if json is not None:
         write_text(json, report.to_json())
@@ -55,7 +76,7 @@ def forward(
         list[str] | None, typer.Option(help="Also write the values of these nodes; may be repeated.")
     ] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences computed together; all by default.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; the checkpoint's own by default.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; the checkpoint's own by default.")] = None,
     device: Device = "auto",
 ) -> None:
     """Run one variant and write its logits, routes and any values asked for."""
@@ -122,6 +143,9 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, in full.")] = N
 
 
 app.command()(check)
+app.command()(init)
+app.command()(sample)
+app.command()(tokens)
 app.command()(schema)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from moeparity.graph.address import ranges, role
 from moeparity.graph.graph import SOURCES, Graph, Node, Segment
-from moeparity.outline import Outline, choices
+from moeparity.outline import ABSENT, Outline, choices
 from moeparity.report.diagram import Arrow, Box, Drawing, Group, Kind
 
 
@@ -19,11 +19,11 @@ def drawing(outline: Outline) -> Drawing:
     that is a whole node is not named on its edge, a part of one is: `ids`.
     """
     kinds = list(_kinds(outline))
-    keys = {node.name: kind.key + "_" + _key(_short(node)) for kind in kinds for node in kind.members}
+    keys = {node.name: _key(f"{kind.key}.{_short(node)}") for kind in kinds for node in kind.members}
     edge, read = [s for s in outline.graph.segments if s.name in {"before", "after"}], _read(outline)
-    keys |= {node.name: _key(node.name) for segment in edge for node in segment.nodes}
+    keys |= {node.name: _key(f"top.{node.name}") for segment in edge for node in segment.nodes}
     used = [source for source in SOURCES if any(source in node.inputs for node in outline.graph.nodes)]
-    keys |= {source: f"source_{source}" for source in used}
+    keys |= {source: _key(f"source.{source}") for source in used}
     boxes = [Box(key=keys[source], name=source, op="") for source in used]
     boxes += [_box(node, keys, outline) for segment in edge for node in segment.nodes]
     return Drawing(
@@ -64,13 +64,13 @@ def _group(kind: _Kind, keys: dict[str, str], outline: Outline) -> Group:
     blocks: dict[str, list[Box]] = {}
     for node in kind.shown.nodes:
         blocks.setdefault(_short(node).rpartition(".")[0], []).append(_box(node, keys, outline))
-    inner = [Group(key=f"{kind.key}_{_key(name)}", title=name, boxes=tuple(b)) for name, b in blocks.items()]
+    inner = [Group(key=_key(f"{kind.key}.{name}"), title=name, boxes=tuple(b)) for name, b in blocks.items()]
     return Group(key=kind.key, title=f"layers[{ranges(kind.indices)}]", groups=tuple(inner))
 
 
 def _box(node: Node, keys: dict[str, str], outline: Outline) -> Box:
     differences = [
-        f"{choice.name}: {' → '.join(choice.values)}"
+        f"{choice.name}: {' → '.join('unused' if value == ABSENT else value for value in choice.values)}"
         for choice in choices(node, outline.plans)
         if len(set(choice.values)) > 1
     ]
@@ -112,4 +112,5 @@ def _short(node: Node) -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+    """`moe.router` -> `moeRouter`: names hold no capitals, so different names have different keys."""
+    return re.sub(r"\.(.)", lambda match: match[1].upper(), name)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from moeparity.attribution.accuracy import ORACLE
 from moeparity.attribution.effects import Effect, Trial
+from moeparity.attribution.floor import floor_trials
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle, mixed
 from moeparity.engine.lockstep import Counts, Observer, Walker, run
@@ -16,10 +18,14 @@ from moeparity.engine.schedule import micro_batches
 from moeparity.errors import SpecError
 from moeparity.observe.classes import Classes
 from moeparity.observe.observers import Changes, Divergence, Logits, Routes
+from moeparity.observe.oracle import Distances, Truth
 from moeparity.observe.records import Records
 from moeparity.observe.statistics import token_mean
 from moeparity.plan import Plan
 from moeparity.progress import Callback
+
+FLOOR = "floor: "
+"""What the names of the floor's trials start with."""
 
 SHADOW = "candidate's numerics on the reference's inputs"
 
@@ -29,6 +35,7 @@ class Observed:
     """What the passes over a plan saw; `divergence` is None where a pass only measured further trials."""
 
     divergence: Divergence | None
+    truth: Truth | None
     changes: Changes
     routes: Routes
     logits: Logits
@@ -42,6 +49,7 @@ class Observed:
         """Both together, `further` being a later pass over the same plan with other trials."""
         return Observed(
             divergence=self.divergence,
+            truth=self.truth,
             changes=self.changes.joined(further.changes),
             routes=self.routes.joined(further.routes),
             logits=self.logits.joined(further.logits),
@@ -56,7 +64,7 @@ class Observed:
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
     """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
     started = time.perf_counter()
-    trials = _trials(plan, toggles)
+    trials = {**_trials(plan, toggles), **(_floor(plan) if first else {})}
     walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
     walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
     names = [walker.name for walker in walkers][1:]
@@ -66,7 +74,12 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     scored = plan.tokens.loss_mask.to(plan.model.device)
     logits = Logits(plan.model.graph.output, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
     observers: list[Observer] = [changes, routes, logits]
-    divergence = None
+    divergence = truth = None
+    if first and plan.oracle is not None:
+        against = Logits(plan.model.graph.output, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
+        truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
+        observers.append(truth)
+        walkers.append(_walker(plan, ORACLE, plan.oracle))
     if first:
         divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
         observers.append(divergence)
@@ -77,6 +90,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
     return Observed(
         divergence=divergence,
+        truth=truth,
         changes=changes,
         routes=routes,
         logits=logits,
@@ -163,6 +177,12 @@ def _trials(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, str]
         with suppress(SpecError):
             trials[restored(toggle)] = (mixed(plan.candidate, [toggle], plan.reference), CANDIDATE)
     return trials
+
+
+def _floor(plan: Plan) -> dict[str, tuple[Side, str]]:
+    """The reference against itself."""
+    trials = floor_trials(plan.reference, len(plan.tokens.input_ids))
+    return {f"{FLOOR}{name}": (side, REFERENCE) for name, side in trials.items()}
 
 
 def _against_reference(trials: dict[str, tuple[Side, str]]) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from moeparity.attribution.accuracy import ORACLE, oracle_side
 from moeparity.attribution.sides import Side, bound_side
 from moeparity.attribution.toggles import Toggle, swap, toggles
 from moeparity.engine import custom
@@ -16,6 +17,7 @@ from moeparity.graph.region import covered
 from moeparity.model import Model, checked_tokens, open_model
 from moeparity.progress import Callback
 from moeparity.spec import files, schema
+from moeparity.spec.names import By
 from moeparity.tokens import TokenSet
 from moeparity.tokens.recipe import recipe_tokens
 from moeparity.tokens.records import check_fits
@@ -28,14 +30,15 @@ class Options:
     `allow_code` lets a recipe's `impl:` run, which is any Python code.
     """
 
-    by: schema.By | None = None
+    by: By | None = None
     split: int | None = None
     swap: tuple[str, ...] = ()
+    oracle: bool = False
     allow_code: bool = False
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
-        given: dict[str, Any] = {"by": self.by, "split": self.split}
+        given: dict[str, Any] = {"by": self.by, "split": self.split, "oracle": self.oracle or None}
         kept = {key: value for key, value in given.items() if value is not None}
         return recipe.model_copy(update={**kept, "swap": [*recipe.swap, *self.swap]})
 
@@ -54,6 +57,7 @@ class Plan:
     tokens: TokenSet
     reference: Side
     candidate: Side
+    oracle: Side | None
     toggles: tuple[Toggle, ...]
     swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
     functions: Mapping[str, Callable[..., Any]]
@@ -74,6 +78,7 @@ def prepare(
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
+    oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle")))
     functions = _functions(path, variants, allowed=options.allow_code)
     model = open_model(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     token_file = Where(path.parent / recipe.tokens.file)
@@ -93,6 +98,7 @@ def prepare(
         tokens=tokens,
         reference=reference,
         candidate=candidate,
+        oracle=oracle_side(reference, oracle, model.dtype) if recipe.oracle else None,
         toggles=tuple(toggles(reference, candidate, recipe.by)),
         swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
         functions=functions,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from moeparity.attribution.sides import Side
 from moeparity.engine.lockstep import NodeView, Walker, run
-from moeparity.errors import TokensError, Where
+from moeparity.errors import SpecError, TokensError, Where
 from moeparity.plan import Plan
 from moeparity.progress import Callback, Progress
 from moeparity.spec.schema import Sample
@@ -49,6 +49,15 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
         return logits
 
     return replace(plan, tokens=continued(plan.tokens, sample, step, progress))
+
+
+def required_sample(plan: Plan) -> Sample:
+    """What a plan is to sample. Raises SpecError where its recipe does not ask for any."""
+    sample = plan.recipe.tokens.sample
+    if sample is None:
+        where = Where(plan.path, plan.recipe.line_of("tokens"))
+        raise SpecError(f"{where}: tokens has no `sample:`, so there is nothing to generate. Add it, or run `bisect`.")
+    return sample
 
 
 def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Callback | None = None) -> TokenSet:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from moeparity import token_summary
+from moeparity import token_summary, truth_summary
 from moeparity.attribution.effects import Effect, Trial, reading
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle
@@ -27,12 +27,13 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
     """The report of one pass."""
     sums = observed.logits.sums(CANDIDATE)
     metrics = _metrics(sums)
+    verdict = _verdict(plan, observed, sums)
     effects = [measured(toggle, observed) for toggle in plan.toggles]
     return report.Report(
         run=_run(plan, observed, sums),
         reference=_variant(plan.recipe.reference.profile, plan.reference),
         candidate=_variant(plan.recipe.candidate.profile, plan.candidate),
-        verdict=_verdict(plan, observed, sums),
+        verdict=verdict,
         metrics=metrics,
         roots=tuple(_roots(plan, observed)),
         growth=tuple(_growth(plan, observed)),
@@ -44,6 +45,8 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         warnings=tuple(token_summary.warnings(plan)),
         recorded=token_summary.recorded(observed),
         classes=token_summary.classes(plan, observed),
+        floor=truth_summary.floor(plan, observed, verdict),
+        oracle=truth_summary.oracle(plan, observed, verdict.status),
     )
 
 
@@ -58,13 +61,9 @@ def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdi
         metric=gate.metric,
         reduce=gate.reduce,
         below=gate.below,
-        value=report.Interval(
-            estimate=interval.estimate,
-            low=interval.low,
-            high=interval.high,
-            level=interval.level,
-            method=interval.method,
-        ),
+        value=truth_summary.interval(interval),
+        needed_sequences=judgement.needed_sequences,
+        needed_tokens=judgement.needed_tokens,
     )
 
 
@@ -250,6 +249,7 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         cpu=cpu_name(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
+        variants=1 + len(observed.logits.others),
         evaluations=sum(observed.counts.evaluations.values()),
         naive_evaluations=observed.naive_evaluations,
         weight_bytes_read=observed.counts.bytes_read,

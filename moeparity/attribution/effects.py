@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moeparity.attribution.toggles import Toggle
@@ -59,7 +59,16 @@ class Effect:
 
 
 def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
-    """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token."""
+    """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token.
+
+    Toggles that were taken apart stand for their parts, of which only the largest is named.
+    """
+    parts = [e for e in effects if e.toggle.parent is not None]
+    effects = [e for e in effects if e.toggle.parent is None]
+    return [*_whole(effects, total_kl), *_largest_parts(effects, parts, total_kl)]
+
+
+def _whole(effects: Sequence[Effect], total_kl: float) -> list[str]:
     without = [e for e in effects if e.had_no_effect]
     sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
     active = [e for e in effects if not e.had_no_effect]
@@ -91,6 +100,23 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if worse:
         sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
     return sentences
+
+
+def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl: float) -> Iterator[str]:
+    """Per toggle that was taken apart, the smallest part that alone still makes most of what it makes."""
+    for effect in effects:
+        part: Effect | None = effect
+        while part is not None and part.alone is not None:
+            inside = [p for p in parts if p.toggle.parent == part.toggle.name and p.alone is not None]
+            largest = max(inside, key=lambda p: p.alone.kl if p.alone else 0.0, default=None)
+            if largest is None or largest.alone is None or largest.alone.kl < SATURATION * part.alone.kl:
+                break
+            part = largest
+        if part is not None and part is not effect and part.alone is not None and total_kl > 0:
+            yield (
+                f"In {effect.toggle.name} the largest part is {part.toggle.name}: alone it costs "
+                f"{part.alone.kl / total_kl:.0%} of the whole divergence."
+            )
 
 
 def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:

@@ -14,7 +14,7 @@ from moeparity.attribution.sides import Side
 from moeparity.graph.address import pattern, role
 from moeparity.graph.difference import Class, Difference, differences
 from moeparity.graph.graph import Node
-from moeparity.spec.schema import By
+from moeparity.spec.names import By
 
 K = TypeVar("K", bound=Hashable)
 
@@ -180,10 +180,12 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
 
 
 def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:
-    """The value all agree on, else `attribute value` of each in turn."""
+    """The value all agree on, else each attribute's in turn, with its op where there are several."""
     if len({_attribute(m) for m in members}) == 1:
         return ", ".join(dict.fromkeys(side(m) for m in members))
-    return ", ".join(dict.fromkeys(f"{m.node.op.name}:{m.attribute} {side(m)}" for m in members))
+    several = len({m.node.op.name for m in members}) > 1
+    prefixed = [f"{m.node.op.name}:{m.attribute}" if several else m.attribute for m in members]
+    return ", ".join(dict.fromkeys(f"{name} {side(m)}" for name, m in zip(prefixed, members, strict=True)))
 
 
 def _named_apart(found: list[Toggle]) -> list[Toggle]:

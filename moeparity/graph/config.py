@@ -23,8 +23,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
 UNDECLARED_DTYPE = "fp32"
 """What transformers builds a model in where config.json names no dtype; the files of a checkpoint say for themselves."""
 
-ROPE_TYPES = ("default", "yarn")
-YARN_NEEDS = ("original_max_position_embeddings",)
+ROPE_NEEDS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("original_max_position_embeddings",),
+}
+"""rope_type -> the fields that must be there."""
+THETA = {"mixtral": 1_000_000.0}
+"""model_type -> the rope_theta of a config.json that has none, where it is not 10000."""
 
 AT_LEAST: dict[str, int] = {
     "num_experts": 0,
@@ -36,10 +44,14 @@ AT_LEAST: dict[str, int] = {
     "n_group": 1,
     "topk_group": 1,
     "original_max_position_embeddings": 1,
+    "max_position_embeddings": 1,
+    "max_window_layers": 0,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
 NUMBERS = ("rms_norm_eps", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-"""Numbers that may not be negative; `rope_theta` must be above 1 besides."""
+"""Numbers that may not be negative."""
+ABOVE = {"rope_theta": 1, "clip_qkv": 0, "low_freq_factor": 0, "high_freq_factor": 0}
+"""Numbers that must be above another."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
 """Pairs whose first must be a multiple of its second, where the graph reads both."""
 AT_MOST = (("num_experts_per_tok", "num_experts"), ("topk_group", "n_group"))
@@ -55,6 +67,8 @@ class Config:
         self._text = _text(path)
         self._fields = _parsed(path, self._text)
         self._fields["rope_parameters"] = _rope_parameters(self)
+        if "partial_rotary_factor" in self._fields["rope_parameters"]:
+            self._fields["partial_rotary_factor"] = self._fields["rope_parameters"]["partial_rotary_factor"]
         _check_numbers(self)
         self._asked.clear()
 
@@ -168,23 +182,26 @@ def _integer(text: str) -> int:
 
 def _rope_parameters(config: Config) -> Mapping[str, Any]:
     """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
-    field = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    # As in transformers the older name wins where a file has both.
+    field = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     given = config.get(field) or {}
     if not isinstance(given, dict):
         raise CheckpointError(f"{config.where(field)}: {field} is {shown(given)}; expected an object, as in {{...}}.")
-    rope = {"rope_theta": config.get("rope_theta", 10_000.0), **given}
+    rope = {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **given}
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
-    if rope["rope_type"] not in ROPE_TYPES:
+    if rope["rope_type"] not in ROPE_NEEDS:
         place = config.where("rope_type" if "rope_type" in given else "type")
         raise CheckpointError(
-            f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_TYPES)}."
+            f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_NEEDS)}."
         )
-    yarn = rope["rope_type"] == "yarn"
     # The softmax scale that mscale_all_dim asks for is a function of `factor`.
-    needed = (*YARN_NEEDS, "factor") if rope.get("mscale_all_dim") else YARN_NEEDS
-    missing = [name for name in needed if yarn and rope.get(name) is None]
+    scaled = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    needed = (*ROPE_NEEDS[rope["rope_type"]], *(("factor",) if scaled else ()))
+    missing = [name for name in needed if rope.get(name) is None]
     if missing:
-        raise CheckpointError(f"{config.where(field)}: {field}: rope_type yarn needs {missing[0]!r}. Add it.")
+        raise CheckpointError(
+            f"{config.where(field)}: {field}: rope_type {rope['rope_type']} needs {missing[0]!r}. Add it."
+        )
     return rope
 
 
@@ -197,11 +214,11 @@ def _check_numbers(config: Config) -> None:
             raise CheckpointError(
                 f"{config.where(name)}: {name} is {shown(value)}; expected a whole number of at least {least}."
             )
-    for name in ("rope_theta", *NUMBERS):
-        value, theta = rope.get(name, config.get(name)), name == "rope_theta"
+    for name in (*ABOVE, *NUMBERS):
+        value, above = rope.get(name, config.get(name)), ABOVE.get(name)
         number = type(value) in {int, float} and math.isfinite(value)
-        if value is not None and not (number and (value > 1 if theta else value >= 0)):
-            expected = "a number above 1" if theta else "a number of at least 0"
+        if value is not None and not (number and (value >= 0 if above is None else value > above)):
+            expected = "a number of at least 0" if above is None else f"a number above {above}"
             raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected {expected}.")
     dense = config.get("mlp_only_layers", [])
     if not isinstance(dense, list) or any(type(index) is not int for index in dense):

@@ -12,7 +12,7 @@ import networkx as nx
 from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
 from moeparity.graph.config import Config
 from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef
-from moeparity.graph.layers import LAYER_RULES
+from moeparity.graph.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.graph.references import Scope
 from moeparity.ops.declaration import Op, Parameter
 from moeparity.ops.registry import OPS
@@ -68,10 +68,12 @@ class _Expansion:
         stream = self._value(layers.input, {}, Where(self.path, layers.line_of("input")))
         for index, kind in enumerate(self._kinds()):
             nodes: list[Node] = []
+            self.scope.layer = self._window(index)
             for name in layers.kinds[kind]:
                 stream, added = self._block(index, name, stream)
                 nodes += added
             segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
+        self.scope.layer = {}
         after = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
         segments.append(Segment(name="after", nodes=tuple(after)))
         output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
@@ -127,6 +129,18 @@ class _Expansion:
                         f"{where}: block {block!r} is not declared; expected one of {listed(self.spec.blocks)}.{near}"
                     )
         return kinds
+
+    def _window(self, index: int) -> dict[str, int | None]:
+        """What a layer's nodes may read as `$window`, where the graph names a rule for it."""
+        rule = self.spec.layers.window
+        if rule is None:
+            return {}
+        if rule not in WINDOW_RULES:
+            raise GraphError(
+                f"{Where(self.path, self.spec.layers.line_of('window'))}: layers.window is {rule!r}; expected one of "
+                f"{listed(WINDOW_RULES)}.{did_you_mean(rule, WINDOW_RULES)}"
+            )
+        return {"window": WINDOW_RULES[rule](self.config, index)}
 
     def _block(self, index: int, name: str, stream: str) -> tuple[str, list[Node]]:
         block = self.spec.blocks[name]
@@ -210,6 +224,8 @@ class _Expansion:
                 )
             return parameter.default
         value = self.scope.resolve(given[parameter.name], where)
+        if value is None and not parameter.required:
+            return parameter.default
         if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):

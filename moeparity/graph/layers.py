@@ -1,9 +1,10 @@
-"""Named rules that say what kind a layer is, from config.json fields and its index."""
+"""Named rules that say what kind a layer is, and how far its attention reaches, from config.json and its index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from moeparity.errors import CheckpointError, shown
 from moeparity.graph.config import Config
 
 
@@ -32,3 +33,66 @@ def first_k_dense_replace(config: Config, index: int) -> str:
 LAYER_RULES: dict[str, Callable[[Config, int], str]] = {
     rule.__name__: rule for rule in (uniform, all_sparse, decoder_sparse_step, first_k_dense_replace)
 }
+
+
+def sliding_window(config: Config, index: int) -> int | None:
+    """Mixtral: the same window in all layers, where `sliding_window` is set."""
+    return None if config.get("sliding_window") is None else _window(config)
+
+
+def use_sliding_window(config: Config, index: int) -> int | None:
+    """Qwen3-MoE: the same window in all layers, where `use_sliding_window` says so."""
+    return _window(config) if config.get("use_sliding_window", False) and not _nulled(config) else None
+
+
+def max_window_layers(config: Config, index: int) -> int | None:
+    """Qwen2, Qwen3: `layer_types`, or a window from layer `max_window_layers` on, where `use_sliding_window` is set."""
+    used = config.get("use_sliding_window", False) and not _nulled(config)
+    return _by_layer_types(config, index, otherwise=used and index >= config.get("max_window_layers", 28))
+
+
+def every_second_below_max_window_layers(config: Config, index: int) -> int | None:
+    """Qwen2-MoE: `layer_types`, or a window in every second layer below `max_window_layers`."""
+    used = config.get("use_sliding_window", False) and index % 2 == 0
+    return _by_layer_types(config, index, otherwise=used and index < config.get("max_window_layers", 28))
+
+
+WINDOW_RULES: dict[str, Callable[[Config, int], int | None]] = {
+    rule.__name__: rule
+    for rule in (sliding_window, use_sliding_window, max_window_layers, every_second_below_max_window_layers)
+}
+"""Rule name -> the tokens a layer's queries see, None for all before them."""
+
+
+def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | None:
+    types = config.get("layer_types")
+    if types is None:
+        return _window(config) if otherwise else None
+    known = {"full_attention", "sliding_attention"}
+    if not isinstance(types, list) or len(types) <= index or types[index] not in known:
+        raise CheckpointError(
+            f"{config.where('layer_types')}: layer_types is {shown(types)}; expected full_attention or "
+            f"sliding_attention for each of the {config.get('num_hidden_layers')} layers."
+        )
+    if types[index] == "full_attention":
+        return None
+    if not config.get("use_sliding_window", False):
+        raise CheckpointError(
+            f"{config.where('layer_types')}: layer_types has a sliding_attention, but use_sliding_window is not set, "
+            "and transformers refuses that too. Set it, or list full_attention."
+        )
+    return _window(config)
+
+
+def _window(config: Config) -> int:
+    window = 4096 if "sliding_window" not in config else config["sliding_window"]
+    if type(window) is not int or window < 1:
+        raise CheckpointError(
+            f"{config.where('sliding_window')}: sliding_window is {shown(window)}; expected a whole number of at "
+            "least 1, since a layer has a sliding window."
+        )
+    return window
+
+
+def _nulled(config: Config) -> bool:
+    return "sliding_window" in config and config["sliding_window"] is None

@@ -14,11 +14,15 @@ _ABSENT = object()
 
 
 class Scope:
-    """Resolves references of one graph against its declared sizes and one config.json."""
+    """Resolves references of one graph against its declared sizes and one config.json.
+
+    `layer` holds what is named for the layer at hand only; it comes before both.
+    """
 
     def __init__(self, path: Path, sizes: Mapping[str, Any], config: Config) -> None:
         self.path, self.sizes, self.config = path, sizes, config
         self._resolving: list[str] = []
+        self.layer: dict[str, Any] = {}
 
     def resolve(self, reference: Any, where: Where) -> Any:
         """The value of a reference. Raises CheckpointError where it needs a field that config.json lacks."""
@@ -73,13 +77,15 @@ class Scope:
         if isinstance(reference, list) and any(isinstance(r, str | dict) for r in reference):
             values = (self._resolve(r, where) for r in reference)
             return next((v for v in values if v is not _ABSENT and v is not None), _ABSENT)
-        if isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in _ARITHMETIC:
+        if isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in (*_ARITHMETIC, "portion"):
             return self._arithmetic(*next(iter(reference.items())), where)
         if isinstance(reference, dict):
             return {key: self.resolve(value, where) for key, value in reference.items()}
         return reference
 
     def _name(self, name: str, where: Where) -> Any:
+        if name in self.layer:
+            return self.layer[name]
         # Inside its own definition a size's name means the config field it stands for.
         if name not in self.sizes or name in self._resolving:
             if name in self._resolving[:-1] and name not in self.config:
@@ -100,11 +106,21 @@ class Scope:
             return _ABSENT
         shape = f"{where} with {Where(self.config.path)}: {operation} of {spelled(operands)}"
         shape += f", here {listed(map(shown, values))}"
+        if operation == "portion":
+            return _portion(values, shape)
         if any(type(value) is not int for value in values):
             raise GraphError(f"{shape}; expected whole numbers.")
         if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
             raise GraphError(f"{shape}; expected two numbers, the first a multiple of the second.")
         return _ARITHMETIC[operation](values)
+
+
+def _portion(values: list[Any], shape: str) -> int:
+    """A share of a whole number, cut to a whole number as transformers does."""
+    whole, share, *more = values
+    if more or type(whole) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= whole * share):
+        raise GraphError(f"{shape}; expected a whole number and a share of it above 0 and up to 1.")
+    return int(whole * share)
 
 
 _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {

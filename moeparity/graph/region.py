@@ -54,11 +54,17 @@ def regions(graph: Graph, impls: Sequence[schema.Impl], where: Where) -> tuple[R
 
 
 def covered(selector: str, graph: Graph, where: Where) -> list[str]:
-    """The nodes a selector matches, or, where it names a block such as `layers[*].moe`, the nodes of that block."""
-    names = [node.name for node in graph.nodes]
-    blocks = dict.fromkeys(name.rpartition(".")[0] for name in names if "." in name)
-    chosen = set(select(selector, [*names, *blocks], graph.layers, where))
-    return [name for name in names if name in chosen or name.rpartition(".")[0] in chosen]
+    """The nodes a selector matches, or that lie in what it names: `layers[0:2]`, `layers[*].moe`."""
+    within = {node.name: _enclosing(node.name) for node in graph.nodes}
+    known = dict.fromkeys(name for names in within.values() for name in names)
+    chosen = set(select(selector, known, graph.layers, where))
+    return [name for name, names in within.items() if not chosen.isdisjoint(names)]
+
+
+def _enclosing(name: str) -> list[str]:
+    """`layers[0].moe.gate` -> itself, `layers[0].moe` and `layers[0]`."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Region:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +11,7 @@ import torch
 from moeparity.engine.lockstep import NodeView
 from moeparity.graph.graph import Node
 from moeparity.observe.logprobs import SequenceSums
+from moeparity.observe.observers import Logits
 from moeparity.observe.statistics import MINIMUM_SEQUENCES, Interval, token_mean
 
 BY_SLOT = ("router", "experts")
@@ -104,6 +104,19 @@ class Distances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Both sides against the oracle in one pass: values at every node, and log-probabilities with the oracle's."""
+
+    distances: Distances
+    logits: Logits
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        self.distances.see(view)
+        self.logits.see(view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """Both sides' full-vocabulary KL(side || oracle), in nats per token, and who is nearer.
 
@@ -137,8 +150,3 @@ def _standing(change: Interval) -> Standing:
     if change.sequences < MINIMUM_SEQUENCES:
         return "undecided"
     return "nearer" if change.high < 0 else "farther" if change.low > 0 else "undecided"
-
-
-def closing(nodes: Sequence[NodeDistances]) -> NodeDistances | None:
-    """The last of a segment's nodes: the stream as the next segment reads it."""
-    return nodes[-1] if nodes else None

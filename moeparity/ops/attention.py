@@ -25,7 +25,8 @@ _ATTRIBUTES = (
 
 ATTENTION = Op(
     name="attention",
-    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] -> [B, T, H * D].",
+    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool "
+    "-> [B, T, H * D].",
     inputs=("q", "k", "v", "mask"),
     parameters=(
         Parameter(

@@ -11,8 +11,12 @@ ROTARY = Op(
     outputs=("cos", "sin"),
     parameters=(
         Parameter(name="dim", type=int, says="width that is rotated"),
-        Parameter(name="rope", type=dict, says="rope_parameters of config.json: rope_type, rope_theta and what the type needs"),
-        Parameter(name="max_positions", type=int, says="max_position_embeddings; read by dynamic, and by yarn when `factor` is null"),
+        Parameter(name="rope", type=dict, says="rope_parameters of config.json: rope_type, rope_theta, what else it needs"),
+        Parameter(
+            name="max_positions",
+            type=int,
+            says="max_position_embeddings; read by rope_type dynamic, and by yarn when `factor` is null",
+        ),
     ),
     attributes=(site("output", "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype"),),
     kernel="rope:rotary",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moeparity.report.records import ClassMetrics, Recorded
+from moeparity.report.truth import Floor, Oracle
 
 SCHEMA = "moeparity.report/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -26,7 +27,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The gate and what was decided: `pass`, `fail` or `inconclusive`. `value` is in nats."""
+    """The gate and what was decided: `pass`, `fail` or `inconclusive`. `value` is in nats.
+
+    `needed_sequences` and `needed_tokens` like those given would decide, where that can be estimated.
+    """
 
     status: str
     reason: str
@@ -34,6 +38,8 @@ class Verdict:
     reduce: str
     below: float
     value: Interval
+    needed_sequences: int | None = None
+    needed_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +216,7 @@ class Run:
     cpu: str
     torch: str
     threads: int
+    variants: int
     evaluations: int
     naive_evaluations: int
     weight_bytes_read: int
@@ -237,6 +244,8 @@ class Report:
     warnings: tuple[str, ...] = ()
     recorded: Recorded | None = None
     classes: tuple[ClassMetrics, ...] = ()
+    floor: Floor | None = None
+    oracle: Oracle | None = None
 
     @property
     def exit_code(self) -> int:

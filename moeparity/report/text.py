@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -12,6 +12,7 @@ from rich.text import Text
 from moeparity.report.model import Choice, Report, Root, ToggleResult, TrialResult
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
+from moeparity.report.truth_text import floor_table, oracle_table
 
 _COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MORE_ROOTS = 4
@@ -35,8 +36,14 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
         yield "Growth over layers", _growth(report)
     if report.flips is not None and report.roots:
         yield "Routing flips", _flips(report)
+    if report.floor is not None:
+        yield "Floor", floor_table(report.floor, report.verdict.metric)
+    if report.oracle is not None:
+        yield "Against the oracle", oracle_table(report.oracle)
     if report.toggles:
         yield "Toggles", _toggles(report)
+    if report.swaps:
+        yield "Swapped blocks", _swaps(report)
     if report.reading:
         yield "In words", Group(*(Text(f"- {sentence}") for sentence in report.reading))
     if report.recorded is not None:
@@ -148,9 +155,9 @@ def _flips(report: Report) -> RenderableType:
 
 
 def _toggles(report: Report) -> RenderableType:
-    table = _table("class", "alone: KL", "flips", "restored: KL", names="toggle", names_first=True)
-    for toggle in report.toggles:
-        table.add_row(*_toggle_row(toggle, report.metrics.kl))
+    table = _effects_table("toggle")
+    for toggle, depth in _nested(report.toggles):
+        table.add_row(*_toggle_row(toggle, report.metrics.kl, depth))
     note = Text(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
@@ -161,7 +168,37 @@ def _toggles(report: Report) -> RenderableType:
     return Group(table, note)
 
 
-def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
+def _nested(
+    toggles: Sequence[ToggleResult], parent: str | None = None, depth: int = 0
+) -> Iterator[tuple[ToggleResult, int]]:
+    """Every toggle followed by the parts it was taken apart into."""
+    for toggle in toggles:
+        if toggle.parent == parent:
+            yield toggle, depth
+            yield from _nested(toggles, toggle.name, depth + 1)
+
+
+def _swaps(report: Report) -> RenderableType:
+    table = _effects_table("block")
+    for swap in report.swaps:
+        if swap.toggle is None:
+            table.add_row(f"{swap.selector}\n  {_nodes(swap.nodes)}, nothing differs", "", "", "", "")
+        else:
+            what = f"{_nodes(swap.nodes)}, {_nodes(swap.toggle.nodes)} differ"
+            table.add_row(f"{swap.selector}\n  {what}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
+    note = Text("restored: the candidate with the reference's numerics in the whole block.", style="dim")
+    return Group(table, note)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def _effects_table(names: str) -> Table:
+    return _table("class", "alone: KL", "flips", "restored: KL", names=names, names_first=True)
+
+
+def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
     def kl(trial: TrialResult | None) -> str:
         if trial is None:
             return "cannot run"
@@ -169,15 +206,22 @@ def _toggle_row(toggle: ToggleResult, total: float) -> list[str]:
             return "no effect"
         return f"{trial.kl:.2e} {trial.kl / total:>4.0%}" if total > 0 else f"{trial.kl:.2e}"
 
-    flips = "" if toggle.alone is None or toggle.had_no_effect else f"{toggle.alone.flipped_routes:.2%}"
-    change = f"{toggle.name}\n  {toggle.reference} -> {toggle.candidate}"
-    return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else kl(toggle.restored)]
+    flips = (
+        ""
+        if toggle.alone is None or toggle.had_no_effect or toggle.alone.flipped_routes is None
+        else (f"{toggle.alone.flipped_routes:.2%}")
+    )
+    indent = "  " * depth
+    name = toggle.name.removeprefix(f"{toggle.parent} / ")
+    change = f"{indent}{name}" + (f"\n  {toggle.reference} -> {toggle.candidate}" if not depth else "")
+    exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
+    return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else exact]
 
 
 def _cost(report: Report) -> str:
     run = report.run
     return (
-        f"{run.evaluations} op evaluations for {2 + 2 * len(report.toggles)} variants and the local errors "
+        f"{run.evaluations} op evaluations for {run.variants} variants and the local errors "
         f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
         f"{run.seconds:.1f} s"
     )

@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Expecting(Model):
     """Base: a key that is given needs a value, and `may_be_empty` or not, since what expects nothing is always met."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra={"minProperties": 1})
     may_be_empty: ClassVar[bool] = False
 
     @model_validator(mode="after")
@@ -91,6 +91,7 @@ class Expect(Expecting):
     A recipe without `expect`, or with an empty one, expects its gate to be passed: `verdict: pass`.
     """
 
+    model_config = ConfigDict(json_schema_extra={})
     may_be_empty: ClassVar[bool] = True
 
     verdict: Literal["pass", "fail", "inconclusive"] | None = None

@@ -13,10 +13,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.spec.base import Model, Settings
 from moeparity.spec.expect import Expect
+from moeparity.spec.names import By, Side
 
 Reference = Any
-Side = Literal["candidate", "reference"]
-By = Literal["rule", "attribute", "node", "layer", "block"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
@@ -63,6 +62,7 @@ class Layers(Model):
     """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
 
     The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
+    `window` names the rule for the sliding window of each layer, which its nodes read as `$window`.
     """
 
     count: Reference
@@ -71,6 +71,7 @@ class Layers(Model):
     weights: str
     rule: str
     kinds: dict[str, list[str]]
+    window: str | None = None
 
 
 class GraphFile(Model):
@@ -226,7 +227,8 @@ class RecipeFile(Model):
 
     `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
-    `expect` is what `moeparity check` holds the report to.
+    `oracle` also runs everything in fp64, to say which side is nearer the truth; `expect` is what `moeparity check`
+    holds the report to.
     """
 
     kind: Literal["recipe"]
@@ -239,6 +241,7 @@ class RecipeFile(Model):
     by: By = "attribute"
     split: Annotated[int, Field(ge=0)] = 0
     swap: list[str] = []
+    oracle: bool = False
     expect: Expect = Expect()
 
     @property

@@ -37,7 +37,8 @@ def sigmoid_gate(
     gate: torch.Tensor, x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H]."""
-    share = rounding.rounded(torch.sigmoid(gate.to(rounding.working(gate.dtype, at["activation"]))), at["activation"])
+    step = gate.dtype if gate.dtype == at["activation"] else rounding.working(gate.dtype, at["activation"])
+    share = rounding.rounded(torch.sigmoid(gate.to(step)), at["activation"])
     return rounding.product(share, x, at["output"])
 
 

@@ -13,7 +13,7 @@ from moeparity.numerics.rounding import product, rounded, wide
 def rms_norm(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """x [..., C] of any float dtype -> [..., C] or [..., heads, C / heads]; statistic in fp32, in fp64 for x of fp64."""
+    """x [..., C] of any float dtype -> [..., C] or [..., heads, C / heads]; statistic in fp32, in fp64 of fp64."""
     eps = p["eps"] if at["eps"] == "config" else at["eps"]
     x_f = wide(x)
     rstd = torch.rsqrt(x_f.pow(2).mean(-1, keepdim=True) + eps)

@@ -1,0 +1,23 @@
+"""`moeparity init`: a recipe that runs at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json, with or without weights.")],
+    out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+) -> None:
+    """Write a commented recipe and prompts for a checkpoint, ready for `moeparity bisect`."""
+    from moeparity.starter import write_starter
+
+    made = write_starter(checkpoint, out, force=force)
+    print(f"wrote {made.recipe} and {made.tokens}")
+    if made.synthetic:
+        print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
+    print(f"next: moeparity bisect {made.recipe}")

@@ -1,0 +1,31 @@
+"""`moeparity sample`: the tokens a recipe would generate, as a file to use again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sample(
+    recipe: Annotated[Path, typer.Argument(help="A recipe with `tokens: {sample: ...}`.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+) -> None:
+    """Continue a recipe's prompts and write the tokens, for `sampled_from:` in place of `sample:`."""
+    from moeparity.cli.progress import shown
+    from moeparity.plan import prepare
+    from moeparity.report.files import refuse_unwritable, write_tensors
+    from moeparity.sampling import generate, required_sample
+    from moeparity.tokens.tensorfile import written
+
+    refuse_unwritable(out)
+    with shown() as progress:
+        plan = prepare(recipe, device=device, progress=progress)
+        asked = required_sample(plan)
+        tokens = generate(plan, progress=progress).tokens
+    write_tensors(out, *written(tokens))
+    rows, length = tokens.input_ids.shape
+    print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
+    print(f"next: tokens: {{file: {out.name}, sampled_from: {asked.source}}}")

@@ -1,0 +1,76 @@
+"""`moeparity tokens`: what a token file becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from moeparity.tokens import TokenSet
+    from moeparity.tokens.tokenizer import Tokenizer
+
+
+def tokens(
+    path: Annotated[Path, typer.Argument(help="A recipe (*.yaml), or a token file.")],
+    tokenizer: Annotated[str | None, typer.Option(help="With a file: bytes, checkpoint, or a tokenizer.json.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="With a file: the checkpoint it is for.")] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences to print.")] = 2,
+    length: Annotated[int, typer.Option(min=1, help="Tokens to print of each.")] = 64,
+) -> None:
+    """Print the ids of the first sequences beside what they stand for, and which are scored."""
+    from moeparity.cli.render import console
+
+    found, vocabulary = _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
+    rows, width = found.input_ids.shape
+    out = console()
+    out.print(f"{rows} sequences of up to {width} tokens, {int(found.loss_mask.sum())} scored, {found.pads} pads")
+    for row in range(min(sequences, rows)):
+        out.print(f"\nsequence {row}")
+        out.print(_table(found, vocabulary, row, length))
+
+
+def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
+    from moeparity.errors import Where
+    from moeparity.spec import files
+    from moeparity.tokens.recipe import recipe_tokens
+    from moeparity.tokens.tokenizer import open_tokenizer
+
+    recipe = files.read_recipe(path)
+    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    name = recipe.tokens.tokenizer
+    where = Where(path, recipe.tokens.line_of("tokenizer"))
+    return recipe_tokens(recipe, path, folder), open_tokenizer(name, where, folder) if name else None
+
+
+def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[TokenSet, Tokenizer | None]:
+    from moeparity.errors import Where
+    from moeparity.tokens import read_tokens
+    from moeparity.tokens.tokenizer import open_tokenizer
+
+    where = Where(Path("--tokenizer"))
+    found = read_tokens(path, checkpoint=checkpoint, tokenizer=name, named_at=where, scored=False)
+    return found, open_tokenizer(name, where, checkpoint) if name else None
+
+
+def _table(found: TokenSet, vocabulary: Tokenizer | None, row: int, length: int) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("at", "id", "text", "scored", "label", "log P"):
+        table.add_column(column, overflow="fold")
+    for at in found.attention_mask[row].nonzero().flatten()[:length].tolist():
+        token = int(found.input_ids[row, at])
+        recorded = None if found.logprobs is None else float(found.logprobs[row, at])
+        table.add_row(
+            str(at),
+            str(token),
+            vocabulary.piece(token) if vocabulary else "",
+            "yes" if found.loss_mask[row, at] else "",
+            "" if found.labels is None else found.label_names[int(found.labels[row, at])],
+            "" if recorded is None or recorded != recorded else f"{recorded:.4g}",  # noqa: PLR0124  (NaN)
+        )
+    return table

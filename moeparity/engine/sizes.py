@@ -1,0 +1,166 @@
+"""How large values are, and what a kernel needs beside its inputs and outputs: upper bounds, from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from moeparity.graph.graph import Graph, Node
+
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+_INTEGER = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One kernel call on `tokens` tokens of sequences `length` long: attributes, the node's dtype, bytes per element
+    and elements per token of its inputs, and elements per token of its outputs."""
+
+    node: Node
+    tokens: int
+    length: int
+    active: Mapping[str, Any]
+    dtype: str
+    input_bytes: Sequence[int]
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+
+    @property
+    def wide(self) -> int:
+        """Bytes of the elements in which a step between dtypes is computed."""
+        return 8 if "fp64" in (self.dtype, *self.active.values()) or 8 in self.input_bytes else 4
+
+    def bytes_of(self, site: str) -> int:
+        """Bytes of one element at a site."""
+        return BYTES[str(self.active.get(site, self.dtype))]
+
+    def shape(self, port: str) -> tuple[int, ...]:
+        """The shape of one tensor of a weight port."""
+        return self.node.weights[port].shape
+
+    def output_bytes(self) -> list[int]:
+        """Bytes of one element of each output."""
+        if self.node.op.name == "router":
+            return [_INTEGER, self.bytes_of("weights")]
+        if self.node.op.name == "split":
+            return [self.input_bytes[0]] * len(self.outputs)
+        return [self.bytes_of("output")] * len(self.outputs)
+
+    def scratch(self) -> int:
+        """Bytes needed for a moment, beside inputs and outputs."""
+        rule = _SCRATCH.get(self.node.op.name, _elementwise)
+        return rule(self)
+
+
+def widths(graph: Graph) -> dict[str, int]:
+    """Elements per token of every value of a graph."""
+    found = {"tokens": 1, "positions": 1, "mask": 1}
+    for node in graph.nodes:
+        rule = _WIDTHS.get(node.op.name, _as_first)
+        found |= zip(node.values, rule(node, [found[value] for value in node.inputs]), strict=True)
+    return found
+
+
+def _as_first(node: Node, inputs: Sequence[int]) -> list[int]:
+    return [inputs[0]] * len(node.outputs)
+
+
+def _rows(node: Node, inputs: Sequence[int]) -> list[int]:
+    return [node.weights["weight"].shape[0]]
+
+
+_WIDTHS: dict[str, Callable[[Node, Sequence[int]], list[int]]] = {
+    "embedding": lambda node, _: [node.weights["weight"].shape[1]],
+    "rotary": lambda node, _: [node.params["dim"]] * 2,
+    "linear": _rows,
+    "gate": _rows,
+    "lm_head": _rows,
+    "rope": lambda _, inputs: list(inputs[:2]),
+    "mla": lambda node, _: [node.params["heads"] * node.params["value_dim"]],
+    "router": lambda node, _: [node.params["top_k"]] * 2,
+    "experts": lambda _, inputs: [inputs[0] * inputs[1]],
+    "combine": lambda _, inputs: [inputs[0] // inputs[2]],
+    "sigmoid_gate": lambda _, inputs: [inputs[1]],
+    "split": lambda node, _: list(node.params["parts"].values()),
+}
+"""Ops whose outputs are not as wide as their first input."""
+
+
+def _elementwise(call: Call) -> int:
+    return 4 * call.wide * call.tokens * max(*call.inputs, *call.outputs)
+
+
+def _linear(call: Call) -> int:
+    rows, columns = call.shape("weight")
+    return _gemm(call, call.tokens, rows, columns, "inputs", "output")
+
+
+def _gemm(call: Call, tokens: int, rows: int, columns: int, inputs: str, output: str) -> int:
+    """Operands rounded to `inputs`, and everything in wide where the kernel is not that of `inputs`."""
+    given, kept = call.bytes_of(inputs), BYTES[call.dtype]
+    copies = rows * columns * given if given != kept else 0
+    copies += tokens * columns * given
+    if call.active.get(inputs) == call.active.get(output):
+        return copies
+    return copies + call.wide * (rows * columns + tokens * columns + tokens * rows)
+
+
+def _attention(call: Call) -> int:
+    heads = _heads(call.node)
+    operands = 6 * call.wide * call.tokens * max(sum(call.inputs[:2]), call.outputs[0], heads)
+    masks = call.tokens * call.length * (2 + call.wide)
+    # torch's fused kernel never holds all scores, unless values and keys differ in width.
+    if call.active.get("implementation") == "sdpa" and call.node.op.name == "attention":
+        return operands + masks
+    scores = 2 * call.bytes_of("scores") + 2 * call.wide
+    return operands + masks + scores * call.tokens * heads * call.length
+
+
+def _heads(node: Node) -> int:
+    """Query heads: a parameter of mla; an attention's queries are `width / head_dim` heads, which only its graph says."""
+    heads: int = node.params["heads"]
+    return heads
+
+
+def _router(call: Call) -> int:
+    return 6 * _INTEGER * call.tokens * call.inputs[0]
+
+
+def _experts(call: Call) -> int:
+    width, hidden = call.shape("gate")
+    slots = call.tokens * call.inputs[1]
+    grouped = call.active.get("implementation") == "grouped"
+    # Every token may choose the same expert.
+    rows = slots if grouped else call.tokens
+    stacks = len(call.node.weights["gate"].names) if grouped else 1
+    values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
+    values += rows * hidden * (call.bytes_of("output") + call.wide)
+    mixed = len({call.active.get(site) for site in ("projections", "product", "output")} | {call.dtype}) > 1
+    return values + 4 * _INTEGER * slots + (2 * width * hidden * stacks * 2 * call.wide if mixed else 0)
+
+
+def _combine(call: Call) -> int:
+    rows = call.tokens * call.inputs[0]
+    if call.active.get("order") == "native" and call.active.get("accumulate") == "fp32":
+        return rows * (2 * call.wide + 2 * max(call.bytes_of("weighted"), call.input_bytes[0]))
+    return 6 * call.wide * call.tokens * call.outputs[0]
+
+
+_SCRATCH: dict[str, Callable[[Call], int]] = {
+    "linear": _linear,
+    "gate": _linear,
+    "lm_head": _linear,
+    "attention": _attention,
+    "mla": _attention,
+    "router": _router,
+    "experts": _experts,
+    "combine": _combine,
+    "split": lambda call: 0,
+}
+
+
+def weight_bytes(shape: Sequence[int], count: int, dtype: str) -> int:
+    """Bytes of `count` tensors of a shape."""
+    return prod(shape) * count * BYTES[dtype]

@@ -78,7 +78,7 @@ def prepare(
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
-    oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle")))
+    oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allowed=options.allow_code)
     model = open_model(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     token_file = Where(path.parent / recipe.tokens.file)
@@ -98,7 +98,7 @@ def prepare(
         tokens=tokens,
         reference=reference,
         candidate=candidate,
-        oracle=oracle_side(reference, oracle, model.dtype) if recipe.oracle else None,
+        oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
         toggles=tuple(toggles(reference, candidate, recipe.by)),
         swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
         functions=functions,

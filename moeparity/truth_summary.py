@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from moeparity.attribution.accuracy import accuracy_reading
@@ -27,7 +28,7 @@ def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floo
     trials = tuple(_floor_trials(plan, observed))
     values = [FloorValue(name=t.name, value=t.value.estimate, bit_identical=t.bit_identical) for t in trials]
     # Not by max() alone, which may drop a NaN.
-    largest = max((v.value for v in values), key=lambda value: (value != value, value), default=0.0)
+    largest = max((v.value for v in values), key=lambda value: (math.isnan(value), value), default=0.0)
     return truth.Floor(
         trials=trials,
         largest=largest,

@@ -150,7 +150,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3_moe_sliding": {**_QWEN3_MOE, "num_hidden_layers": 2, **_WINDOW},
     # As many key/value heads as heads, biases everywhere, Llama 3's rope.
     "llama": {**_DENSE, "model_type": "llama", "num_key_value_heads": 6, **_LLAMA_BIASES, "rope_parameters": _LLAMA3},
-    "llama_linear": {**_DENSE, "model_type": "llama", "rope_parameters": {**_THETA, "rope_type": "linear", "factor": 3.0}},
+    "llama_linear": {
+        **_DENSE,
+        "model_type": "llama",
+        "rope_parameters": {**_THETA, "rope_type": "linear", "factor": 3.0},
+    },
     "llama_dynamic": {
         **_DENSE,
         "model_type": "llama",
@@ -170,7 +174,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [0],
         **_WINDOW,
     },
-    # No bias, raw top-k weights in one part of the layers only.
+    # As many key/value heads as heads, no bias, raw top-k weights, no window.
     "qwen2_moe_plain": {
         **{key: value for key, value in _QWEN3_MOE.items() if key != "head_dim"},
         "model_type": "qwen2_moe",

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,39 +14,21 @@ import torch
 # So that tests can share helper modules, whichever way pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoint_factory import make_small, make_wide
+from tests.checkpoint_factory import SMALL, make_small, make_wide
 
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def qwen3_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("qwen3_moe", tmp_path_factory.mktemp("qwen3_moe"))
+def _small(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return make_small(name, tmp_path_factory.mktemp(name))
+
+    return checkpoint
 
 
-@pytest.fixture(scope="session")
-def qwen3_moe_mha(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("qwen3_moe_mha", tmp_path_factory.mktemp("qwen3_moe_mha"))
-
-
-@pytest.fixture(scope="session")
-def qwen3_moe_odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("qwen3_moe_odd", tmp_path_factory.mktemp("qwen3_moe_odd"))
-
-
-@pytest.fixture(scope="session")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("qwen3", tmp_path_factory.mktemp("qwen3"))
-
-
-@pytest.fixture(scope="session")
-def deepseek_v3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("deepseek_v3", tmp_path_factory.mktemp("deepseek_v3"))
-
-
-@pytest.fixture(scope="session")
-def deepseek_v3_yarn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_small("deepseek_v3_yarn", tmp_path_factory.mktemp("deepseek_v3_yarn"))
+# One fixture for each small checkpoint, under its own name.
+globals().update({name: _small(name) for name in SMALL})
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.peers import debug_mode, moeparity_bisect, msprobe_compare, sglang_comparator
-from benchmarks.peers.cases import CASES, Case, case
+from benchmarks.peers.cases import CASES, SEQUENCES, TOKENS, Case, case
 from benchmarks.peers.environment import ROOT, Environment, Session, ToolFailedError, prepare
 from benchmarks.peers.page import Setup, page, table
-from benchmarks.peers.programs import SEQUENCES, TOKENS
 from benchmarks.peers.result import Result
 
 Tool = Callable[[Case, Environment, Path, Path, Path], list[Result]]

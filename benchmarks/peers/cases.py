@@ -7,6 +7,8 @@ from typing import Literal
 
 Kind = Literal["combine_accumulate", "router_eps", "router_scores", "final_norm_eps", "stale_expert"]
 
+SIDES = ("reference", "candidate")
+SEQUENCES, TOKENS = 32, 96
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 DEFAULT: dict[str, str] = {}
 

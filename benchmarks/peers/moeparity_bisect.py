@@ -11,9 +11,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks.peers.cases import Case
+from benchmarks.peers.cases import SEQUENCES, SIDES, Case
 from benchmarks.peers.environment import Environment, Session
-from benchmarks.peers.programs import SEQUENCES, SIDES
 from benchmarks.peers.result import Result
 
 TOOL = "moeparity bisect"
@@ -36,7 +35,12 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
     if not report.exists():
         return [Result(tool=TOOL, verdict=f"error: {ran.output.strip()[-200:]}", code=ran.code)]
     found = json.loads(report.read_text("utf-8"))
-    others = {"code": ran.code, "seconds": session.seconds, "written": report.stat().st_size, "lines": (ran.line,)}
+    others: dict[str, Any] = {
+        "code": ran.code,
+        "seconds": session.seconds,
+        "written": report.stat().st_size,
+        "lines": (ran.line,),
+    }
     return [read(found, **others)]
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cases import Case
+from benchmarks.peers.cases import SIDES, Case
 from benchmarks.peers.environment import Environment, Session, bytes_in
-from benchmarks.peers.programs import SIDES
 from benchmarks.peers.result import Result
 
 _MODULE = re.compile(r"^Module\.(?P<fqn>.+)\.[A-Za-z]\w*\.forward\.\d+(?:\..*)?$")
@@ -49,8 +48,10 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
         for side in SIDES:
             config = _write_config(here, side, setting)
             session.must(
-                [environment.python, "-m", "benchmarks.peers.dump_msprobe", case.name, side]
-                + [str(checkpoint), str(pair), str(config)]
+                [
+                    *(environment.python, "-m", "benchmarks.peers.dump_msprobe", case.name, side),
+                    *(str(checkpoint), str(pair), str(config)),
+                ]
             )
             step = here / side / "step0"
             next(step.glob("proc*")).rename(step / "rank0")
@@ -59,7 +60,7 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
         for flag, step in dumps.items():
             compare += [flag, str(step if setting.analyse else step / "rank0" / "dump.json")]
         session.must([*compare, "-da"] if setting.analyse else compare)
-        others = {
+        others: dict[str, Any] = {
             "tool": f"msprobe compare ({setting.says})",
             "code": session.ran[-1].code,
             "seconds": session.seconds,
@@ -71,7 +72,13 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
 
 
 def _write_config(here: Path, side: str, setting: Setting) -> Path:
-    config = {"dump_path": str(here / side), "rank": [], "step": [], "task": setting.task, "level": setting.level}
+    config: dict[str, Any] = {
+        "dump_path": str(here / side),
+        "rank": [],
+        "step": [],
+        "task": setting.task,
+        "level": setting.level,
+    }
     common: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["forward"]}
     config |= {"tensor": common, "statistics": {**common, "summary_mode": "md5"}}
     path = here / f"{side}.json"
@@ -89,8 +96,7 @@ def read_rows(rows: Sequence[dict[str, str]], *, code: int, **others: Any) -> Re
     """A result from the rows of compare_result.csv, which come in the target's order of execution."""
     counts = Counter(row["Result"] for row in rows)
     flagged = next((row["NPU Name"] for row in rows if row["Result"] != "pass"), None)
-    outputs = [row for row in rows if ".output" in row["NPU Name"]]
-    first = next((row["NPU Name"] for row in outputs if row["MaxAbsErr"] not in {"0", "0.0", "N/A", ""}), None)
+    first = next((row["NPU Name"] for row in rows if ".output" in row["NPU Name"] and _differs(row["MaxAbsErr"])), None)
     return Result(
         verdict=f"exit {code}, " + ", ".join(f"{count} {word}" for word, count in counts.items()),
         location="-" if flagged is None else f"first flagged: {short(flagged)}",
@@ -100,6 +106,14 @@ def read_rows(rows: Sequence[dict[str, str]], *, code: int, **others: Any) -> Re
         code=code,
         **others,
     )
+
+
+def _differs(error: str) -> bool:
+    """A cell of MaxAbsErr: a number, `shape unmatched`, or a word for what could not be compared at all."""
+    try:
+        return float(error) != 0
+    except ValueError:
+        return error == "shape unmatched"
 
 
 def _analysed(here: Path, others: dict[str, Any]) -> Result:

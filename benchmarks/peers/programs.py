@@ -18,23 +18,23 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
-from benchmarks.peers.cases import EAGER, Case, Plant, case
+from benchmarks.peers.cases import EAGER, SEQUENCES, SIDES, TOKENS, Case, Plant, case
 
-SEQUENCES, TOKENS, NEWLINE = 32, 96, 10
-SIDES = ("reference", "candidate")
+NEWLINE = 10
 
 
 def build(which: Case, side: str, checkpoint: Path) -> nn.Module:
-    """The model of one side, patched with the case's plants when it is the candidate."""
-    from transformers import AutoModelForCausalLM
+    """The model of one side, with the case's plants; in the reference a router's plant has a value that does nothing.
 
+    So both sides run the same calls where a plant is only a number, which the tools that pair calls by position need.
+    """
     arguments = which.arguments if side == "candidate" else EAGER
     model: nn.Module = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, **arguments)
     model.eval()
-    if side == "candidate":
-        for plant in which.plants:
-            _plant(model, plant)
+    for plant in which.plants:
+        _plant(model, plant, planted=side == "candidate")
     return model
 
 
@@ -45,33 +45,45 @@ def forward(model: nn.Module, ids: Tensor) -> Tensor:
     return logits
 
 
-def _plant(model: nn.Module, plant: Plant) -> None:
+def _plant(model: nn.Module, plant: Plant, *, planted: bool) -> None:
     module: Any = model.get_submodule(plant.module)
-    if plant.kind == "final_norm_eps":
+    if plant.kind in {"router_eps", "router_scores"}:
+        module.forward = types.MethodType(_router(plant, planted=planted), module)
+    elif not planted:
+        return
+    elif plant.kind == "final_norm_eps":
         module.variance_epsilon = plant.value
     elif plant.kind == "stale_expert":
         with torch.no_grad():
             module.gate_up_proj[3] *= plant.value
     else:
-        patched: Callable[..., Any] = combine_in_fp32 if plant.kind == "combine_accumulate" else _router(plant)
-        module.forward = types.MethodType(patched, module)
+        module.forward = types.MethodType(combine_in_fp32, module)
 
 
 def combine_in_fp32(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Qwen3MoeExperts.forward of transformers 5.23.0 (the eager loop) with an fp32 accumulator; [N, H]."""
     total = torch.zeros_like(hidden, dtype=torch.float32)
-    mask = F.one_hot(top_k_index, num_classes=self.num_experts).permute(2, 1, 0)
-    for expert in mask.sum(dim=(-1, -2)).nonzero().flatten():
+    with torch.no_grad():
+        mask = F.one_hot(top_k_index, num_classes=self.num_experts + 1)
+        mask = mask.permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+    for each in hit:
+        expert = each[0]
+        if expert == self.num_experts:
+            continue
         slot, token = torch.where(mask[expert])
-        gate, up = F.linear(hidden[token], self.gate_up_proj[expert]).chunk(2, dim=-1)
-        rows = F.linear(self.act_fn(gate) * up, self.down_proj[expert]) * top_k_weights[token, slot, None]
-        total.index_add_(0, token, rows.to(torch.float32))
+        rows = hidden[token]
+        gate, up = F.linear(rows, self.gate_up_proj[expert]).chunk(2, dim=-1)
+        rows = self.act_fn(gate) * up
+        rows = F.linear(rows, self.down_proj[expert])
+        rows = rows * top_k_weights[token, slot, None]
+        total.index_add_(0, token, rows.to(total.dtype))
     return total.to(hidden.dtype)
 
 
-def _router(plant: Plant) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    eps = plant.value if plant.kind == "router_eps" else 0.0
-    dtype = torch.bfloat16 if plant.kind == "router_scores" else torch.float32
+def _router(plant: Plant, *, planted: bool) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    eps = plant.value if plant.kind == "router_eps" and planted else 0.0
+    dtype = torch.bfloat16 if plant.kind == "router_scores" and planted else torch.float32
 
     def route(self: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Qwen3MoeTopKRouter.forward of transformers 5.23.0 with the plant in it."""

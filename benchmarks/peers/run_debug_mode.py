@@ -14,8 +14,8 @@ from typing import Any
 
 from torch.utils._debug_mode import DebugMode
 
-from benchmarks.peers.cases import Case, case
-from benchmarks.peers.programs import SIDES, build, forward, tokens
+from benchmarks.peers.cases import SIDES, Case, case
+from benchmarks.peers.programs import build, forward, tokens
 
 
 def log(which: Case, side: str, checkpoint: Path, folder: Path) -> list[Any]:

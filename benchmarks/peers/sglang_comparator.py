@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cases import Case
+from benchmarks.peers.cases import SIDES, Case
 from benchmarks.peers.environment import Environment, Session, ToolFailedError, bytes_in
-from benchmarks.peers.programs import SIDES
 from benchmarks.peers.result import Result
 
 THRESHOLDS = {"default, rel <= 1e-3": None, "max_abs <= 0": "max_abs <= 0"}

@@ -6,6 +6,7 @@ floor is one that the reference does not pass against itself.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -83,7 +84,7 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
     if all(trial.bit_identical for trial in values):
         names = _listed([trial.name for trial in values])
         return [f"Floor: bit-identical. The reference gives the same bits under {names}.", contains]
-    largest = max(values, key=lambda trial: (trial.value != trial.value, trial.value))
+    largest = max(values, key=lambda trial: (math.isnan(trial.value), trial.value))
     if not largest.value > 0:
         return [f"Floor: {metric} {largest.value:g}, although bits differ under {largest.name}.", contains]
     sentences = [f"{metric} is {value / largest.value:.2g} x the floor, {largest.value:.3g} ({largest.name})."]

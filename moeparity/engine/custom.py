@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,20 @@ def call(
                 f"[{inputs[0].shape[0]}, {inputs[0].shape[1]}, ...] on {inputs[0].device}, as its inputs."
             )
     return values
+
+
+def refuse_other_shapes(
+    node: Node, regions: Mapping[str, Region], values: Mapping[str, Sequence[torch.Tensor]]
+) -> None:
+    """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it."""
+    own = next((ports for walker, ports in values.items() if walker not in regions), None)
+    for walker, region in regions.items():
+        for given, expected in zip(values[walker], own or (), strict=False):
+            if (given.shape[1:], given.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
+                raise SpecError(
+                    f"{region.where}: impl {region.call} at {node.name} returned {given.dtype} {list(given.shape)}; "
+                    f"op {node.op.name} on the other side gives {expected.dtype} {list(expected.shape)}."
+                )
 
 
 def _told(error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from moeparity.engine import schedule
+from moeparity.engine import custom, schedule
 from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
 from moeparity.engine.work import Numerics, Task, Work
@@ -189,6 +189,7 @@ class _Lockstep:
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             self._keep(walker, node, outputs[walker.name])
         regions = {w.name: r for w in self.walkers if (r := w.plan.region(node.name)) is not None}
+        custom.refuse_other_shapes(node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()})
         for observer in self.observers:
             observer.see(NodeView(node, wave, here.cells, outputs, inputs, regions, self.entered))
         self._forget(node, wave)

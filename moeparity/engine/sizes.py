@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from moeparity.graph.graph import Graph, Node
+from moeparity.graph.graph import SOURCES, Graph, Node
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 _INTEGER = 8
@@ -15,8 +15,11 @@ _INTEGER = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One kernel call on `tokens` tokens of sequences `length` long: attributes, the node's dtype, bytes per element
-    and elements per token of its inputs, and elements per token of its outputs."""
+    """One kernel call on `tokens` tokens, in sequences of `length`.
+
+    active: the attributes that take effect. dtype: what the node runs in. inputs, outputs: elements per token of each;
+    input_bytes: bytes of one element of each input. heads: into how many the first input is cut.
+    """
 
     node: Node
     tokens: int
@@ -26,6 +29,7 @@ class Call:
     input_bytes: Sequence[int]
     inputs: Sequence[int]
     outputs: Sequence[int]
+    heads: int
 
     @property
     def wide(self) -> int:
@@ -54,13 +58,15 @@ class Call:
         return rule(self)
 
 
-def widths(graph: Graph) -> dict[str, int]:
-    """Elements per token of every value of a graph."""
-    found = {"tokens": 1, "positions": 1, "mask": 1}
+def widths(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
+    """Elements per token of every value of a graph, and into how many heads they are cut."""
+    found, heads = dict.fromkeys(SOURCES, 1), dict.fromkeys(SOURCES, 1)
     for node in graph.nodes:
         rule = _WIDTHS.get(node.op.name, _as_first)
         found |= zip(node.values, rule(node, [found[value] for value in node.inputs]), strict=True)
-    return found
+        cut = node.params.get("heads") or (heads[node.inputs[0]] if node.op.name not in _WHOLE else 1)
+        heads |= dict.fromkeys(node.values, cut)
+    return found, heads
 
 
 def _as_first(node: Node, inputs: Sequence[int]) -> list[int]:
@@ -83,9 +89,14 @@ _WIDTHS: dict[str, Callable[[Node, Sequence[int]], list[int]]] = {
     "experts": lambda _, inputs: [inputs[0] * inputs[1]],
     "combine": lambda _, inputs: [inputs[0] // inputs[2]],
     "sigmoid_gate": lambda _, inputs: [inputs[1]],
-    "split": lambda node, _: list(node.params["parts"].values()),
+    "split": lambda node, inputs: [
+        part * inputs[0] // sum(node.params["parts"].values()) for part in node.params["parts"].values()
+    ],
 }
 """Ops whose outputs are not as wide as their first input."""
+
+_WHOLE = ("linear", "attention", "mla")
+"""Ops whose outputs are not cut into heads as their first input is."""
 
 
 def _elementwise(call: Call) -> int:
@@ -108,20 +119,14 @@ def _gemm(call: Call, tokens: int, rows: int, columns: int, inputs: str, output:
 
 
 def _attention(call: Call) -> int:
-    heads = _heads(call.node)
-    operands = 6 * call.wide * call.tokens * max(sum(call.inputs[:2]), call.outputs[0], heads)
+    heads = call.node.params.get("heads") or call.heads
+    operands = 6 * call.wide * call.tokens * max(sum(call.inputs[:2]), call.outputs[0])
     masks = call.tokens * call.length * (2 + call.wide)
     # torch's fused kernel never holds all scores, unless values and keys differ in width.
     if call.active.get("implementation") == "sdpa" and call.node.op.name == "attention":
         return operands + masks
     scores = 2 * call.bytes_of("scores") + 2 * call.wide
     return operands + masks + scores * call.tokens * heads * call.length
-
-
-def _heads(node: Node) -> int:
-    """Query heads: a parameter of mla; an attention's queries are `width / head_dim` heads, which only its graph says."""
-    heads: int = node.params["heads"]
-    return heads
 
 
 def _router(call: Call) -> int:
@@ -157,7 +162,7 @@ _SCRATCH: dict[str, Callable[[Call], int]] = {
     "router": _router,
     "experts": _experts,
     "combine": _combine,
-    "split": lambda call: 0,
+    "split": lambda _: 0,
 }
 
 

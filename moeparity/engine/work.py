@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The tasks of a pass, by walker and node (None: the node lies inside a region of that walker).
+    """The tasks of a pass, by walker and node (None: the node, or what it would read, lies inside a region).
 
     edge_values: node -> names of the values that single consumers are handed, where some walker rounds on an edge.
     last_use: value -> the node that reads it last, whichever walker it is; `dying` is the same the other way round.
@@ -55,12 +55,13 @@ class Work:
     def of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
         """The tasks of these walkers on a graph."""
         edges = _edges(walkers, graph)
+        hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
         at = {}
         for walker in walkers:
-            replaced = walker.plan.replaced()
+            unknown = hidden[walker.inputs_of or walker.name]
             for node in graph.nodes:
-                inside = node.name in replaced and replaced[node.name].nodes[-1] != node.name
-                at[walker.name, node.name] = None if inside else _task(walker, node, edges)
+                blind = node.name in hidden[walker.name] or not unknown.isdisjoint(walker.plan.read_inputs(node))
+                at[walker.name, node.name] = None if blind else _task(walker, node, edges)
         last_use: dict[str, str] = {}
         for node in graph.nodes:
             tasks = (at[walker.name, node.name] for walker in walkers)
@@ -78,6 +79,13 @@ class Work:
             dying={name: tuple(values) for name, values in dying.items()},
             entering=frozenset(v for w in walkers for r in w.plan.replaced().values() for v in r.inputs),
         )
+
+
+def _hidden(plan: BoundGraph) -> frozenset[str]:
+    """The nodes and values inside a plan's regions, which nobody computes."""
+    nodes = {node.name: node for node in plan.graph.nodes}
+    inside = {name for name, region in plan.replaced().items() if name != region.nodes[-1]}
+    return frozenset(inside | {value for name in inside for value in nodes[name].values})
 
 
 def _edges(walkers: Sequence[Walker], graph: Graph) -> dict[str, tuple[str, ...]]:

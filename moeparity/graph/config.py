@@ -48,9 +48,9 @@ AT_LEAST: dict[str, int] = {
     "max_window_layers": 0,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
-NUMBERS = ("rms_norm_eps", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+NUMBERS = ("rms_norm_eps", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
 """Numbers that may not be negative."""
-ABOVE = {"rope_theta": 1, "clip_qkv": 0, "low_freq_factor": 0, "high_freq_factor": 0}
+ABOVE = {"rope_theta": 1, "factor": 0, "clip_qkv": 0, "low_freq_factor": 0, "high_freq_factor": 0}
 """Numbers that must be above another."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
 """Pairs whose first must be a multiple of its second, where the graph reads both."""
@@ -220,6 +220,11 @@ def _check_numbers(config: Config) -> None:
         if value is not None and not (number and (value >= 0 if above is None else value > above)):
             expected = "a number of at least 0" if above is None else f"a number above {above}"
             raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected {expected}.")
+    if rope["rope_type"] == "llama3" and rope["high_freq_factor"] <= rope["low_freq_factor"]:
+        raise CheckpointError(
+            f"{config.where('high_freq_factor')}: high_freq_factor is {rope['high_freq_factor']}; expected more than "
+            f"low_freq_factor, {rope['low_freq_factor']}."
+        )
     dense = config.get("mlp_only_layers", [])
     if not isinstance(dense, list) or any(type(index) is not int for index in dense):
         raise CheckpointError(

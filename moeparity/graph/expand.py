@@ -189,8 +189,8 @@ class _Expansion:
         params = self._params(name, op, spec, where)
         if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):
             raise GraphError(f"{where}: {name}: the {op.outputs_from} need a whole number each, their width.")
-        if op.name == "rotary" and params["dim"] % 2:
-            raise GraphError(f"{where}: {name}: dim is {params['dim']}; rotary embedding needs an even number.")
+        if op.name == "rotary":
+            _check_rotary(where, name, params)
         return Node(
             name=name,
             op=op,
@@ -268,6 +268,15 @@ class _Expansion:
         names = tuple(name.replace("{e}", str(e)) for e in range(experts))
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
+
+
+def _check_rotary(where: Where, name: str, params: Mapping[str, Any]) -> None:
+    if params["dim"] % 2:
+        raise GraphError(f"{where}: {name}: dim is {params['dim']}; rotary embedding needs an even number.")
+    if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
+        raise GraphError(
+            f"{where}: {name}: dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
+        )
 
 
 def _type(parameter: Parameter) -> str:

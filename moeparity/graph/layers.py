@@ -68,13 +68,13 @@ def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | Non
     types = config.get("layer_types")
     if types is None:
         return _window(config) if otherwise else None
-    known = {"full_attention", "sliding_attention"}
-    if not isinstance(types, list) or len(types) <= index or types[index] not in known:
+    found = types[index] if isinstance(types, list) and index < len(types) else None
+    if found not in ("full_attention", "sliding_attention"):
         raise CheckpointError(
-            f"{config.where('layer_types')}: layer_types is {shown(types)}; expected full_attention or "
-            f"sliding_attention for each of the {config.get('num_hidden_layers')} layers."
+            f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(found)}; expected full_attention "
+            "or sliding_attention for each layer."
         )
-    if types[index] == "full_attention":
+    if found == "full_attention":
         return None
     if not config.get("use_sliding_window", False):
         raise CheckpointError(

@@ -56,6 +56,8 @@ class Divergence:
 
     def _error(self, view: NodeView, other: str) -> Error | None:
         total: Error | None = None
+        if not view.ran(other):
+            return None
         # Beyond the node's own ports come the roundings that single consumers are handed.
         for port in range(len(view.outputs[self.reference])):
             reference = view.tensor(self.reference, port)

@@ -54,9 +54,7 @@ class Attribute:
         return ", ".join((*self.values, "a number") if self.number else self.values)
 
 
-def site(
-    name: str, says: str, *, default: str = MODEL, when: Condition | None = None, edge: bool = False
-) -> Attribute:
+def site(name: str, says: str, *, default: str = MODEL, when: Condition | None = None, edge: bool = False) -> Attribute:
     """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
     values = (MODEL, *FLOAT_NAMES)
     return Attribute(name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, edge=edge)

@@ -11,7 +11,9 @@ ROTARY = Op(
     outputs=("cos", "sin"),
     parameters=(
         Parameter(name="dim", type=int, says="width that is rotated"),
-        Parameter(name="rope", type=dict, says="rope_parameters of config.json: rope_type, rope_theta, what else it needs"),
+        Parameter(
+            name="rope", type=dict, says="rope_parameters of config.json: rope_type, rope_theta, what else it needs"
+        ),
         Parameter(
             name="max_positions",
             type=int,

@@ -94,17 +94,22 @@ def _labels(where: Where, labels: Tensor | None, ids: Tensor, stored: str | None
             f"{where}: labels is {_name(labels)} {list(labels.shape)}; expected whole numbers from 0, "
             f"{list(ids.shape)} as input_ids."
         )
-    try:
-        names = tuple(str(name) for name in json.loads(stored or "[]"))
-    except (ValueError, TypeError, RecursionError):
-        names = ()
-    count = int(labels.max()) + 1
+    names, count = _words(stored), int(labels.max()) + 1
     if stored is not None and len(names) < count:
         raise TokensError(
             f"{where}: metadata {LABEL_NAMES!r} names {len(names)} classes; expected a JSON list of at least {count}, "
             "as many as `labels` counts."
         )
     return labels.to(torch.int64), names or tuple(map(str, range(count)))
+
+
+def _words(stored: str | None) -> tuple[str, ...]:
+    """A JSON list of words; empty where it is anything else."""
+    try:
+        found = json.loads(stored or "[]")
+    except (ValueError, RecursionError):
+        found = []
+    return tuple(found) if isinstance(found, list) and all(isinstance(word, str) for word in found) else ()
 
 
 def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | None:

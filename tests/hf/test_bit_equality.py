@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ import torch
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_fp32, make_small
+from tests.hf.compare import DTYPES, PROFILES, assert_is, opened, tokens
 from tests.hf.reference import Truth, load, reference
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
-PROFILES = ("hf-eager", "hf-default")
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (4, 128), (2, 300))
 WIDE_SHAPES = ((1, 1), (1, 5), (3, 7), (4, 128))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn")
@@ -29,29 +27,10 @@ def size(shape: tuple[int, int]) -> str:
     return f"{shape[0]}x{shape[1]}"
 
 
-@lru_cache(maxsize=1)
-def opened(folder: Path) -> Model:
-    return open_model(folder, device="cpu", residency="resident")
-
-
-def tokens(vocab: int, shape: tuple[int, int]) -> torch.Tensor:
-    return torch.randint(0, vocab, shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
 def assert_equal(model: Model, profile: str, dtype: str, shape: tuple[int, int]) -> None:
     ids = tokens(model.vocab_size, shape)
     truth = reference(model.folder, profile, DTYPES[dtype], ids)
     assert_is(model, forward(model, ids, profile=profile, dtype=dtype), truth)
-
-
-def assert_is(model: Model, ours: dict[str, torch.Tensor], truth: Truth) -> None:
-    logits, routes = truth
-    sparse = [node.layer for node in model.graph.nodes if node.op.name == "router"]
-    assert len(sparse) == len(routes)
-    for layer, (experts, weights) in zip(sparse, routes, strict=True):
-        assert torch.equal(ours[f"layers.{layer}.router.ids"], experts), f"routes of layer {layer}"
-        assert same_bits(ours[f"layers.{layer}.router.weights"], weights), f"routing weights of layer {layer}"
-    assert same_bits(ours["logits"], logits)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=size)

@@ -28,7 +28,8 @@ def inverse_frequencies(
     """Inverse frequencies [dim / 2] in `dtype`, and the factor on cos and sin.
 
     Computed on the CPU whatever the device, as transformers does when it builds a model; `dynamic` frequencies of a
-    `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass.
+    `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass. They are those
+    of a model that has not seen longer sequences before: transformers keeps what the longest made of them.
     """
     kind = rope["rope_type"]
     if kind == "dynamic":
@@ -67,9 +68,7 @@ def _llama3(inverse: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:
     return torch.where(between, (1 - smooth) * scaled / factor + smooth * scaled, scaled)
 
 
-def _yarn(
-    dim: int, rope: Mapping[str, Any], max_positions: int, powers: torch.Tensor
-) -> tuple[torch.Tensor, float]:
+def _yarn(dim: int, rope: Mapping[str, Any], max_positions: int, powers: torch.Tensor) -> tuple[torch.Tensor, float]:
     trained = rope["original_max_position_embeddings"]
     factor = rope.get("factor") or max_positions / trained
     low, high = _ramp_bounds(dim, rope, trained)

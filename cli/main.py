@@ -41,9 +41,14 @@ def bisect(
     swap: Annotated[
         list[str] | None, typer.Option(help="Also restore this block, such as 'layers[*].moe'; may be repeated.")
     ] = None,
+    floor: Annotated[
+        bool | None,
+        typer.Option(help="Also run the reference against itself, about four more forwards; the recipe's by default."),
+    ] = None,
     oracle: Annotated[
-        bool, typer.Option("--oracle", help="Also run everything in fp64: which side is nearer the truth?")
-    ] = False,
+        bool | None,
+        typer.Option(help="Also run everything in fp64, to say which side is nearer the truth; the recipe's by default."),
+    ] = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
 ) -> None:
@@ -58,7 +63,7 @@ def bisect(
     if json is not None:
         refuse_unwritable(json)
     with shown() as progress:
-        options = Options(by=by, split=split, swap=tuple(swap or ()), oracle=oracle, allow_code=allow_code)
+        options = Options(by=by, split=split, swap=tuple(swap or ()), floor=floor, oracle=oracle, allow_code=allow_code)
         report = run(recipe, device=device, options=options, progress=progress)
     print_report(report, console())
     if json is not None:

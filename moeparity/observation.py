@@ -64,7 +64,7 @@ class Observed:
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
     """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
     started = time.perf_counter()
-    trials = {**_trials(plan, toggles), **(_floor(plan) if first else {})}
+    trials = {**_trials(plan, toggles), **(_floor(plan) if first and plan.recipe.floor else {})}
     walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
     walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
     names = [walker.name for walker in walkers][1:]

@@ -33,12 +33,13 @@ class Options:
     by: By | None = None
     split: int | None = None
     swap: tuple[str, ...] = ()
-    oracle: bool = False
+    floor: bool | None = None
+    oracle: bool | None = None
     allow_code: bool = False
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
-        given: dict[str, Any] = {"by": self.by, "split": self.split, "oracle": self.oracle or None}
+        given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
         kept = {key: value for key, value in given.items() if value is not None}
         return recipe.model_copy(update={**kept, "swap": [*recipe.swap, *self.swap]})
 

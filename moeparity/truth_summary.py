@@ -23,8 +23,13 @@ def interval(found: Interval) -> report.Interval:
     )
 
 
-def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floor:
-    """How far the reference lies from itself, in the gate's metric, and the candidate's value over it."""
+def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floor | None:
+    """How far the reference lies from itself, in the gate's metric, and the candidate's value over it.
+
+    None for a recipe that asks for no floor.
+    """
+    if not plan.recipe.floor:
+        return None
     trials = tuple(_floor_trials(plan, observed))
     values = [FloorValue(name=t.name, value=t.value.estimate, bit_identical=t.bit_identical) for t in trials]
     # Not by max() alone, which may drop a NaN.

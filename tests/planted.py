@@ -29,6 +29,8 @@ SEQUENCES, TOKENS = 4, 48
 MODEL_OF = {
     "mla": "deepseek_v3",
     "swiglu": "deepseek_v3",
+    "sigmoid_gate": "qwen2_moe",
+    "clamp": "olmoe_clip",
     # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
     "experts:gate_up": "qwen3_moe_odd",
     # With grouped queries the keys are copied anyway.
@@ -149,6 +151,8 @@ def write_recipe(
     sampled_from: str = "candidate",
     below: float = 1e-4,
     reduce: str = "token",
+    floor: bool = False,
+    oracle: bool = False,
 ) -> Path:
     """A recipe with its token file; JSON is YAML."""
     save_file(dict(tokens), folder / "tokens.safetensors")
@@ -159,6 +163,8 @@ def write_recipe(
         "reference": {"profile": PROFILE, **reference},
         "candidate": {"profile": PROFILE, **candidate},
         "gate": {"metric": "k3", "below": below, "reduce": reduce},
+        "floor": floor,
+        "oracle": oracle,
     }
     path = folder / "recipe.yaml"
     path.write_text(json.dumps(recipe, indent=1), "utf-8")

@@ -20,25 +20,35 @@ COLUMNS = (
 )
 
 READING = """\
-How to read it
+## How to read it
 
 - Each case is one pair of programs, and every tool gets that pair: transformers on `checkpoints/quickstart`, one
-  `model(input_ids, use_cache=False)` per side, patched where a case says so. Before moeparity is asked, its two profiles
-  must give the logits of the two programs bit for bit; otherwise the row says "not applicable".
-- *First nonzero difference* is not the tool's verdict. It is what a reader finds who takes the tool's own output and looks
-  for the first thing, in execution order, that differs at all. In a case with one culprit and nothing else it is enough.
-- *Culprits* counts planted culprits: those the tool names itself; those that the first difference names; those whose
-  attribute is named. A peer is counted at the grain it works at (a transformers module), moeparity at its own (a node).
-- *s* is wall time with both sides' dumps and the loading of Python, *MB* is everything the tool wrote for both sides.
-- moeparity is told more than the peers. Its two profiles state what each program does, and the attributes that it
-  weighs are those in which the two differ; the peers see tensors only. What no profile states, it cannot see: the last
-  case is of that kind, and there a peer is the tool to take.
-- moeparity's verdict is about the gate, not about equality: a difference below the gate is no failure.
+  `model(input_ids, use_cache=False)` per side, patched where a case says so. Before moeparity is asked, its two
+  profiles must give the logits of the two programs bit for bit; otherwise the row says "not applicable".
+- *First nonzero difference* is not the tool's verdict (for moeparity: the first root). It is what a reader finds who
+  takes the tool's own output and looks for the first thing, in execution order, that differs at all. Where a case has
+  one culprit and nothing else, that is enough to find it, with any of these tools.
+- *Culprits* counts the planted ones: those the tool names itself; those that the first difference names; those whose
+  attribute is named. A peer is counted at the grain it works at (a module of transformers), moeparity at its own (a
+  node). In the clean pair, whatever is named is a false alarm.
+- *s* is wall time from the start of Python, both sides and the comparison; *MB* is everything written for both sides.
+- **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
+  weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors
+  only. What no profile states moeparity can't see: the last case is of that kind, and there a peer is the tool to take.
+- moeparity's verdict is about its gate, not about equality: a difference below the gate is no failure, and near it the
+  verdict is inconclusive. Its culprits are the choices that lower the divergence when they alone are restored; where a
+  culprit drowns in rounding noise there is none, and it says so.
+- The comparator's limit of `max_abs <= 0` and msprobe's CRC-32 ask for equal bits, which suits a pair that should have
+  them; their defaults tolerate rounding. `-da` looks for folders named `rank0`, so the dumps of one CPU process are
+  renamed. msprobe 26.2.0 takes the CRC-32 of a CPU tensor later, in another thread and from live memory
+  (`pytorch_processor.py`, `_crc_executor.submit`): an op in place, as in transformers' router, can change it, so its
+  finest level may differ from run to run on the same program.
+- DebugMode pairs calls by position and refuses logs of another length; where a side adds one cast, that is the case.
 
 What the peers cover and moeparity does not: dumps from real engines on their own devices (SGLang, Megatron, Ascend),
-tensors that are sharded over ranks (SGLang's comparator unshards them), the backward pass (SGLang, msprobe, DebugMode), any
-model that runs, with or without MoE, and faults that nobody has described. The line of source in DebugMode's and
-msprobe's stacks is nearer to the user's code than the name of a node.
+tensors sharded over ranks (SGLang's comparator puts them together), the backward pass, any model that runs, with or
+without experts, and faults that nobody has described. The lines of source in the stacks of DebugMode and msprobe are
+nearer to the user's code than the name of a node.
 """
 
 

@@ -227,6 +227,7 @@ class RecipeFile(Model):
 
     `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
+    `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
     `oracle` also runs everything in fp64, to say which side is nearer the truth; `expect` is what `moeparity check`
     holds the report to.
     """
@@ -241,6 +242,7 @@ class RecipeFile(Model):
     by: By = "attribute"
     split: Annotated[int, Field(ge=0)] = 0
     swap: list[str] = []
+    floor: bool = True
     oracle: bool = False
     expect: Expect = Expect()
 

@@ -49,20 +49,21 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starte
     config = Config(checkpoint / "config.json")
     graph = expand(config)
     has_files = any((checkpoint / name).exists() for name in (INDEX, SINGLE, *PICKLED))
-    dtype = config.dtype or (file_dtype(Checkpoint(checkpoint)) if has_files else UNDECLARED_DTYPE)
+    stored = Checkpoint(checkpoint) if has_files else None
+    dtype = config.dtype or (file_dtype(stored) if stored else UNDECLARED_DTYPE)
     made = prompts(checkpoint, int(config["vocab_size"]))
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
         title=f"{graph.model_type}, {graph.layers} layers, {dtype}",
         graph=graph,
         dtype=dtype,
-        synthetic=not has_files,
+        synthetic=stored is None,
         tokens_file=tokens_file.name,
         made=made,
     )
     write_text(tokens_file, made.lines)
     write_text(out, text)
-    return Starter(recipe=out, tokens=tokens_file, synthetic=not has_files)
+    return Starter(recipe=out, tokens=tokens_file, synthetic=stored is None)
 
 
 def _recipe(

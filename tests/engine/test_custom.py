@@ -108,7 +108,7 @@ def test_a_function_beside_other_differences(tmp_path: Path, qwen3_moe: Path) ->
     code = HF_MOE.replace("IMPLEMENTATION", "eager")
     own = {"set": {"layers[0].attention.norm:normalized": "fp32"}}
     report = report_of(tmp_path, qwen3_moe, code, "patched", candidate=own)
-    assert [root.node for root in report.roots][0] == "layers[0].attention.norm"
+    assert report.roots[0].node == "layers[0].attention.norm"
     assert {t.name.rpartition(":")[2]: t.had_no_effect for t in report.toggles} == {"normalized": False, "impl": False}
 
 
@@ -137,7 +137,10 @@ WRONG = {
     "no tensor": ("def f(x, *, node):\n    return 1", "returned int; expected 1 tensor(s), as combine."),
     "two": ("def f(x, *, node):\n    return x, x", "returned Tensor, Tensor; expected 1 tensor(s)"),
     "shape": ("def f(x, *, node):\n    return x[:1]", "expected [26, 8, ...] on cpu, as its inputs."),
-    "last axis": ("def f(x, *, node):\n    return x[..., :-1]", "op combine on the other side gives torch.bfloat16 [26, 8, 64]"),
+    "last axis": (
+        "def f(x, *, node):\n    return x[..., :-1]",
+        "op combine on the other side gives torch.bfloat16 [26, 8, 64]",
+    ),
     "missing": ("", "'f' does not exist in module"),
     "no function": ("f = 3", "'f' is not callable in module"),
     "syntax": ("def f(:", "SyntaxError"),

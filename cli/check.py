@@ -24,6 +24,9 @@ def check(
     git_bisect: Annotated[
         bool, typer.Option("--git-bisect", help="Exit with 125 where a commit is to be skipped: instead of 2 and 3.")
     ] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Let `impl:` of the recipes run Python code.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
     """Hold recipes to what they expect; a recipe without `expect:` must pass its gate.
@@ -32,14 +35,14 @@ def check(
     the first present of 2, 1, 3, 0.
     """
     try:
-        code = _run(recipes, junit, device)
+        code = _run(recipes, junit, device=device, allow_code=allow_code)
     except MoeparityError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
     raise typer.Exit(SKIP if git_bisect and code in {2, 3} else code)
 
 
-def _run(recipes: list[Path], junit: Path | None, device: str) -> int:
+def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool) -> int:
     from moeparity.report.expectations import combined
     from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.junit import junit as as_junit
@@ -49,7 +52,7 @@ def _run(recipes: list[Path], junit: Path | None, device: str) -> int:
     width = max(len(display_path(recipe)) for recipe in recipes)
     checked = []
     for recipe in recipes:
-        checked.append(_checked(recipe, device))
+        checked.append(_checked(recipe, device=device, allow_code=allow_code))
         _print(checked[-1], width)
     findings = [finding.status for one in checked for finding in one.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
@@ -62,14 +65,14 @@ def _run(recipes: list[Path], junit: Path | None, device: str) -> int:
     return combined(one.exit_code for one in checked)
 
 
-def _checked(recipe: Path, device: str) -> Checked:
+def _checked(recipe: Path, *, device: str, allow_code: bool) -> Checked:
     from moeparity.check import check as run
     from moeparity.cli.progress import shown
     from moeparity.report.expectations import Checked
 
     try:
         with shown() as progress:
-            return run(recipe, device=device, progress=progress)
+            return run(recipe, device=device, allow_code=allow_code, progress=progress)
     except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
         traceback.print_exc()
         crash = f"{type(error).__name__}: {error}"

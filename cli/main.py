@@ -13,7 +13,7 @@ from moeparity.cli.init import init
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
 from moeparity.cli.tokens import tokens
-from moeparity.errors import MoeparityError
+from moeparity.errors import MoeparityError, Where
 from moeparity.spec.names import By
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def bisect(
     ] = None,
     oracle: Annotated[
         bool | None,
-        typer.Option(help="Also run everything in fp64, to say which side is nearer the truth; the recipe's by default."),
+        typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
     ] = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
@@ -74,14 +74,15 @@ def bisect(
 @app.command()
 def forward(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json and safetensors files.")],
-    tokens: Annotated[Path, typer.Option(help="A safetensors file with input_ids [B, T] int64.")],
+    tokens: Annotated[Path, typer.Option(help="A safetensors file with input_ids, or a *.jsonl file.")],
     out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
     profile: Annotated[str, typer.Option(help="A shipped profile, or a path to one.")] = "hf-eager",
     save: Annotated[
         list[str] | None, typer.Option(help="Also write the values of these nodes; may be repeated.")
     ] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences computed together; all by default.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; the checkpoint's own by default.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="For text: bytes, checkpoint, or a tokenizer.json.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; the checkpoint's by default.")] = None,
     device: Device = "auto",
 ) -> None:
     """Run one variant and write its logits, routes and any values asked for."""
@@ -92,7 +93,8 @@ def forward(
     from moeparity.tokens import read_tokens
 
     refuse_unwritable(out)
-    given = read_tokens(tokens, scored=False)
+    here = Where(Path("--tokenizer"))
+    given = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=here, scored=False)
     with shown() as progress:
         tensors = run(
             checkpoint,

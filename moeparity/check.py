@@ -12,8 +12,10 @@ from moeparity.report.expectations import Checked, Finding, refuse_unknown
 from moeparity.spec import files
 
 
-def check(recipe: str | Path, *, device: str = "auto", progress: Callback | None = None) -> Checked:
-    """Run a recipe as `moeparity.bisect` does and hold the report to its `expect:`.
+def check(
+    recipe: str | Path, *, device: str = "auto", allow_code: bool = False, progress: Callback | None = None
+) -> Checked:
+    """Run a recipe as `moeparity.bisect` does and hold the report to its `expect:`. It imports torch for the run only.
 
     What can be wrong with the expectations is found before the run; only the names of toggles that are split during
     the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it stops no other
@@ -23,8 +25,9 @@ def check(recipe: str | Path, *, device: str = "auto", progress: Callback | None
     try:
         planned = outline_recipe(path).expectations
         from moeparity.pipeline import bisect
+        from moeparity.plan import Options
 
-        report = bisect(path, device=device, progress=progress)
+        report = bisect(path, device=device, options=Options(allow_code=allow_code), progress=progress)
         refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
     except MoeparityError as error:
         return Checked(

@@ -21,8 +21,8 @@ _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
 """A selector and the colon after it, as `graph.address.split` reads them."""
 
 _REFERENCE: Json = {
-    "description": "`$name` is a declared size or a field of config.json, a list of references is a fallback, a mapping "
-    "is arithmetic such as {product: [$heads, $head_dim]} or named parts; anything else stands for itself.",
+    "description": "`$name` is a declared size or a field of config.json, a list of references is a fallback, a "
+    "mapping is arithmetic such as {product: [$heads, $head_dim]} or named parts; anything else stands for itself.",
     "anyOf": [
         {"type": ["string", "number", "boolean", "null"]},
         {"type": "array", "items": {"$ref": "#/$defs/Reference"}},
@@ -103,7 +103,8 @@ def _parameter(parameter: Parameter) -> Json:
     words: Json = {"$ref": "#/$defs/Reference", "description": parameter.says}
     if parameter.values:
         # A word, or a reference to one.
-        return {"anyOf": [{"enum": list(parameter.values)}, {"type": "array"}, {"type": "string", "pattern": r"^\$"}], **words}
+        reference = [{"type": "array"}, {"type": "string", "pattern": r"^\$"}]
+        return {"anyOf": [{"enum": list(parameter.values)}, *reference], **words}
     return words
 
 
@@ -183,6 +184,4 @@ def _ops() -> Json:
 def _profile_name(found: Json) -> Json:
     shipped = {"enum": list(files.shipped("profiles"))}
     path = {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}
-    return {"description": "A shipped profile, or a path to one.", **{k: v for k, v in found.items() if k != "type"}} | {
-        "anyOf": [shipped, path]
-    }
+    return {**found, "description": "A shipped profile, or a path to one.", "anyOf": [shipped, path]}

@@ -70,7 +70,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One choice at one node: its value per side (`-` where it takes no effect) and where the sides' values were set."""
+    """One choice at one node: its value per side (`-` where it takes no effect), and where these were set."""
 
     name: str
     values: tuple[str, ...]

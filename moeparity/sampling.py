@@ -122,7 +122,7 @@ def _widened(block: Tensor, width: int, more: int, fill: float) -> Tensor:
 
 def _forward(plan: Plan, side: Side) -> Forward:
     model, store = plan.model, plan.model.weights
-    if store.residency == "stream" and fits(model.graph, [side.plan.dtype], model.device):
+    if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
     walker = Walker(name=NAME, plan=side.plan, micro_batch=side.micro_batch, functions=plan.functions)
 

@@ -15,9 +15,9 @@ def warnings(plan: Plan) -> Iterator[str]:
     """What makes the numbers of a run mean less than they seem to, in sentences."""
     if plan.recipe.synthetic is not None:
         yield (
-            f"The weights are {plan.recipe.weights}, random numbers of the right shapes. Their router margins and logits "
-            "are not those of a trained model, so flip rates, k3 and KL say nothing about one; which node differs first, "
-            "and whether bits are equal, still holds."
+            f"The weights are {plan.recipe.weights}, random numbers of the right shapes. Their router margins and "
+            "logits are not those of a trained model, so flip rates, k3 and KL say nothing about one; which node "
+            "differs first, and whether bits are equal, still holds."
         )
     sample = plan.recipe.tokens.sample
     if sample is not None and sample.temperature != 1:

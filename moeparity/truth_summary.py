@@ -39,9 +39,7 @@ def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floo
         largest=largest,
         bit_identical=bool(trials) and all(trial.bit_identical for trial in trials),
         ratio=verdict.value.estimate / largest if largest > 0 else None,
-        reading=tuple(
-            floor_reading(values, metric=verdict.metric, value=verdict.value.estimate, gate=verdict.below)
-        ),
+        reading=tuple(floor_reading(values, metric=verdict.metric, value=verdict.value.estimate, gate=verdict.below)),
     )
 
 

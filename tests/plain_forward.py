@@ -1,4 +1,4 @@
-"""Qwen3-MoE and DeepSeek-V3 as the papers write them, in numpy's fp64, one sequence and one token's experts at a time.
+"""Every shipped model as its paper writes it, in numpy's fp64, one sequence and one token's experts at a time.
 
 Shares no code with moeparity and none with transformers: no caches, no fused weights, no masks added to scores.
 """
@@ -32,12 +32,20 @@ class Plain:
         attend = self._mla if self.config["model_type"] == "deepseek_v3" else self._gqa
         for i in range(self.config["num_hidden_layers"]):
             at = f"model.layers.{i}."
-            x = x + attend(self._norm(x, at + "input_layernorm"), at + "self_attn.")
+            x = x + attend(self._norm(x, at + "input_layernorm"), at + "self_attn.", self._window(i))
             normed = self._norm(x, at + "post_attention_layernorm")
-            sparse = at + "mlp.gate.weight" in self.weights
-            x = x + (self._moe(normed, at + "mlp.") if sparse else self._mlp(normed, at + "mlp."))
+            sparse = [
+                at + block for block in ("mlp.", "block_sparse_moe.") if f"{at}{block}gate.weight" in self.weights
+            ]
+            x = x + (self._moe(normed, sparse[0]) if sparse else self._mlp(normed, at + "mlp."))
         head = embedding if self.config["tie_word_embeddings"] else self.weights["lm_head.weight"]
         return self._norm(x, "model.norm") @ head.T
+
+    def _window(self, layer: int) -> int | None:
+        """How many tokens a query of a layer sees, as a config.json that transformers completed says it."""
+        kinds = self.config.get("layer_types")
+        window: int | None = self.config.get("sliding_window")
+        return window if kinds is None or kinds[layer] == "sliding_attention" else None
 
     def _norm(self, x: Array, name: str, eps: float | None = None) -> Array:
         eps = self.config["rms_norm_eps"] if eps is None else eps
@@ -46,24 +54,39 @@ class Plain:
     def _linear(self, x: Array, name: str) -> Array:
         return x @ self.weights[name + ".weight"].T + self.weights.get(name + ".bias", 0.0)
 
-    def _gqa(self, x: Array, at: str) -> Array:
+    def _gqa(self, x: Array, at: str, window: int | None) -> Array:
         c = self.config
-        heads, groups, width = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
-        angles, _ = self._angles(len(x), width)
-        q = self._norm(self._linear(x, at + "q_proj").reshape(-1, heads, width), at + "q_norm")
-        k = self._norm(self._linear(x, at + "k_proj").reshape(-1, groups, width), at + "k_norm")
-        v = self._linear(x, at + "v_proj").reshape(-1, groups, width)
+        heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
+        width = c.get("head_dim") or c["hidden_size"] // heads
+        angles, _ = self._angles(len(x), int(width * c["rope_parameters"].get("partial_rotary_factor", 1)))
+        q, k, v = (self._headed(x, at, one, n) for one, n in (("q", heads), ("k", groups), ("v", groups)))
         q, k = (_turned(y, angles, _halves) for y in (q, k))
-        out = [_attend(q[:, h], k[:, h * groups // heads], v[:, h * groups // heads], width**-0.5) for h in range(heads)]
+        out = [
+            _attend(q[:, h], k[:, h * groups // heads], v[:, h * groups // heads], width**-0.5, window)
+            for h in range(heads)
+        ]
         return self._linear(np.concatenate(out, -1), at + "o_proj")
 
-    def _mla(self, x: Array, at: str) -> Array:
+    def _headed(self, x: Array, at: str, one: str, count: int) -> Array:
+        """Queries, keys or values [T, heads, width]: OLMoE's norm takes all heads together, that of others each head."""
+        y, norm = self._linear(x, f"{at}{one}_proj"), f"{at}{one}_norm"
+        normed = norm + ".weight" in self.weights
+        whole = self.config["model_type"] == "olmoe"
+        y = self._norm(y, norm) if normed and whole else y
+        y = y.reshape(len(x), count, -1)
+        y = self._norm(y, norm) if normed and not whole else y
+        limit = self.config.get("clip_qkv") or math.inf
+        return np.clip(y, -limit, limit)
+
+    def _mla(self, x: Array, at: str, window: int | None) -> Array:
         c = self.config
         heads, nope, rope, latent = (
             c[k] for k in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
         )
         angles, factor = self._angles(len(x), rope)
-        low = x if c["q_lora_rank"] is None else self._norm(self._linear(x, at + "q_a_proj"), at + "q_a_layernorm", 1e-6)
+        low = (
+            x if c["q_lora_rank"] is None else self._norm(self._linear(x, at + "q_a_proj"), at + "q_a_layernorm", 1e-6)
+        )
         q = self._linear(low, at + ("q_proj" if c["q_lora_rank"] is None else "q_b_proj"))
         q = q.reshape(len(x), heads, nope + rope)
         compressed = self._linear(x, at + "kv_a_proj_with_mqa")
@@ -76,7 +99,7 @@ class Plain:
         for h in range(heads):
             key = np.concatenate((expanded[:, h, :nope], shared), -1)
             query = np.concatenate((q[:, h, :nope], turned[:, h]), -1)
-            out.append(_attend(query, key, expanded[:, h, nope:], scale))
+            out.append(_attend(query, key, expanded[:, h, nope:], scale, window))
         return self._linear(np.concatenate(out, -1), at + "o_proj")
 
     def _mscale(self) -> float:
@@ -87,8 +110,18 @@ class Plain:
         """Angles [T, width / 2], and the factor on what is turned."""
         rope = self.config["rope_parameters"]
         theta = rope["rope_theta"]
+        if rope["rope_type"] == "dynamic":
+            grown = max(length / self.config["max_position_embeddings"], 1.0)
+            theta *= (rope["factor"] * grown - rope["factor"] + 1) ** (width / (width - 2))
         plain = np.array([theta ** (-2 * i / width) for i in range(width // 2)])
         factor = 1.0
+        if rope["rope_type"] == "linear":
+            plain = plain / rope["factor"]
+        if rope["rope_type"] == "llama3":
+            turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
+            low_turns, high_turns = rope["low_freq_factor"], rope["high_freq_factor"]
+            kept = np.clip((turns - low_turns) / (high_turns - low_turns), 0, 1)
+            plain = plain / rope["factor"] * (1 - kept) + plain * kept
         if rope["rope_type"] == "yarn":
             trained = rope["original_max_position_embeddings"]
 
@@ -103,24 +136,31 @@ class Plain:
         return np.arange(length)[:, None] * plain, factor
 
     def _mlp(self, x: Array, at: str) -> Array:
-        gate, up = self._linear(x, at + "gate_proj"), self._linear(x, at + "up_proj")
-        return self._linear(gate / (1 + np.exp(-gate)) * up, at + "down_proj")
+        mixtral = at + "w1.weight" in self.weights
+        names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        gate, up = (self._linear(x, at + name) for name in names[:2])
+        return self._linear(gate / (1 + np.exp(-gate)) * up, at + names[2])
 
     def _moe(self, x: Array, at: str) -> Array:
-        pick = self._sigmoid_route if self.config["model_type"] == "deepseek_v3" else self._softmax_route
+        by_sigmoid = at + "gate.e_score_correction_bias" in self.weights
         out = np.zeros_like(x)
         for t in range(len(x)):
-            for expert, weight in pick(self._linear(x[t], at + "gate"), at).items():
+            logits = self._linear(x[t], at + "gate")
+            chosen = self._sigmoid_route(logits, at) if by_sigmoid else self._softmax_route(logits)
+            for expert, weight in chosen.items():
                 out[t] += weight * self._mlp(x[t], f"{at}experts.{expert}.")
-        if self.config["model_type"] == "deepseek_v3":
+        if by_sigmoid:
             out += self._mlp(x, at + "shared_experts.")
+        if at + "shared_expert_gate.weight" in self.weights:
+            share = 1 / (1 + np.exp(-self._linear(x, at + "shared_expert_gate")))
+            out += share * self._mlp(x, at + "shared_expert.")
         return out
 
-    def _softmax_route(self, logits: Array, at: str) -> dict[int, float]:
+    def _softmax_route(self, logits: Array) -> dict[int, float]:
         scores = np.exp(logits - logits.max())
         scores /= scores.sum()
         chosen = np.argsort(-scores)[: self.config["num_experts_per_tok"]]
-        total = scores[chosen].sum() if self.config["norm_topk_prob"] else 1.0
+        total = scores[chosen].sum() if self.config.get("norm_topk_prob", True) else 1.0
         return {int(e): float(scores[e] / total) for e in chosen}
 
     def _sigmoid_route(self, logits: Array, at: str) -> dict[int, float]:
@@ -133,7 +173,7 @@ class Plain:
         size = groups.shape[1]
         open_ = [e for e in np.argsort(-choice).tolist() if e // size in kept]
         chosen = open_[: c["num_experts_per_tok"]]
-        total = sum(scores[e] for e in chosen) + 1e-20
+        total = sum(scores[e] for e in chosen) + 1e-20 if c["norm_topk_prob"] else 1.0
         return {e: float(scores[e] / total * c["routed_scaling_factor"]) for e in chosen}
 
 
@@ -150,17 +190,19 @@ def _pairs(width: int) -> tuple[list[int], list[int]]:
 
 
 def _turned(x: Array, angles: Array, pairing: Callable[[int], tuple[list[int], list[int]]]) -> Array:
-    """x [T, heads, width] with each pair of coordinates turned as a complex number."""
-    first, second = pairing(x.shape[-1])
+    """x [T, heads, width] with each pair of its first coordinates turned as a complex number; the others are kept."""
+    width = 2 * angles.shape[-1]
+    first, second = pairing(width)
     turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)[:, None, :]
-    return np.concatenate((turned.real, turned.imag), -1)
+    return np.concatenate((turned.real, turned.imag, x[..., width:]), -1)
 
 
-def _attend(q: Array, k: Array, v: Array, scale: float) -> Array:
+def _attend(q: Array, k: Array, v: Array, scale: float, window: int | None) -> Array:
     """Causal attention of one head, a query at a time."""
     rows = []
     for t in range(len(q)):
-        scores = k[: t + 1] @ q[t] * scale
+        seen = slice(0 if window is None else max(t + 1 - window, 0), t + 1)
+        scores = k[seen] @ q[t] * scale
         weights = np.exp(scores - scores.max())
-        rows.append(weights / weights.sum() @ v[: t + 1])
+        rows.append(weights / weights.sum() @ v[seen])
     return np.stack(rows)

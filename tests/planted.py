@@ -48,6 +48,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
     "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
     "router:renormalize": {"weights": "fp32"},
+    # fp32 and fp64 scores give the same bf16 weights.
+    "router:scores": {"weights": "fp32"},
     # In bf16 torch has no sum of its own, and `native` is `sequential`.
     "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},

@@ -86,7 +86,9 @@ def test_every_kind_of_model_gets_a_recipe_that_binds(
     assert plan.recipe.candidate.profile == ("hf-eager" if name == "qwen3_moe_odd" else "hf-default")
 
 
-OPTIONAL = re.compile(r"^( *)# (?=(?:weights|tokenizer|sampled_from|set|by|split|swap|expect): ?|  \"|\"layers)", re.MULTILINE)
+OPTIONAL = re.compile(
+    r"^( *)# (?=(?:weights|tokenizer|sampled_from|set|by|split|swap|oracle|expect): ?|  \"|\"layers)", re.MULTILINE
+)
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_odd", "qwen3"])
@@ -94,7 +96,7 @@ def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp
     """All of them uncommented; `sampled_from` takes the place of `sample`."""
     made = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
     text, found = OPTIONAL.subn(r"\1", made.recipe.read_text("utf-8"))
-    assert found >= 8
+    assert found >= 9
     assert "# " in text
     text = re.sub(r"^  sample: .*\n", "", text, flags=re.MULTILINE)
     (tmp_path / "all.yaml").write_text(text, "utf-8")
@@ -103,6 +105,7 @@ def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp
     assert (recipe.by, recipe.split, recipe.synthetic, recipe.tokens.sampled_from) == ("layer", 1, 0, "candidate")
     assert recipe.candidate.set
     assert len(recipe.swap) == 1
+    assert recipe.oracle
     assert recipe.expect.verdict == "pass"
 
 
@@ -138,7 +141,9 @@ def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> Non
     out = tmp_path / "mine.yaml"
     write_starter(model, out)
     out.write_text("mine", "utf-8")
-    with pytest.raises(MoeparityError, match=r"mine\.yaml: is there already\. Name another file with --out, or add --force"):
+    with pytest.raises(
+        MoeparityError, match=r"mine\.yaml: is there already\. Name another file with --out, or add --force"
+    ):
         write_starter(model, out)
     assert out.read_text("utf-8") == "mine"
     out.unlink()
@@ -151,7 +156,7 @@ def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> Non
 def test_few_tokens_where_each_costs_a_pass_over_the_files(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(capacity, "free_bytes", lambda _: 1000)
     made = write_starter(model, tmp_path / "recipe.yaml")
     sample = files.read_recipe(made.recipe).tokens.sample
     assert sample is not None

@@ -276,6 +276,17 @@ def test_loss_mask(tmp_path: Path, qwen3_moe: Path) -> None:
     assert whole.roots == parts[0].roots == parts[1].roots
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_neither_scored_nor_counted_as_routed(tmp_path: Path, qwen3_moe: Path, side: str) -> None:
+    ids = random_tokens(3, 8)
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1]]).bool()
+    mask = mask if side == "left" else mask.flip(1)
+    report = report_of(tmp_path, qwen3_moe, {}, ACCUMULATE, tokens={"input_ids": ids, "attention_mask": mask})
+    assert report.run.scored_tokens == 4 + 7 + 6
+    assert report.flips is not None
+    assert {layer.tokens for layer in report.flips.layers} == {5 + 8 + 7}
+
+
 def test_a_difference_in_masked_positions_only(tmp_path: Path, qwen3_moe: Path) -> None:
     """Bits differ, but no scored token does: the logits do, so that this is no pass by equal bits."""
     ids = random_tokens(3, 8)

@@ -41,3 +41,20 @@ def test_recipe(name: str, tmp_path: Path) -> None:
     without = {toggle["name"] for toggle in report["toggles"] if toggle["had_no_effect"]}
     assert without >= no_effect
     assert report["run"]["sequences"] >= 64
+
+
+def test_every_recipe_meets_what_it_expects_of_itself() -> None:
+    command = [sys.executable, "-m", "moeparity.cli", "check", "--device", "cpu"]
+    done = subprocess.run(
+        [*command, *(f"recipes/{name}.yaml" for name in EXPECTED)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, (_, root, no_effect) in EXPECTED.items():
+        said = [line for line in done.stdout.splitlines() if f"recipes/{name}.yaml" in line]
+        assert any(f"first divergence {root} " in line for line in said)
+        assert all(any(f"no effect of {toggle} " in line for line in said) for toggle in no_effect)

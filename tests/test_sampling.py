@@ -161,14 +161,19 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Write:
 def test_a_side_samples_from_its_own_forward(
     recipe: Write, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch, side: str, profile: str, resident: bool
 ) -> None:
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 2**40 if resident else None)
+    monkeypatch.setattr(capacity, "free_bytes", lambda _: 2**40 if resident else None)
     path = recipe(f"{{file: prompts.jsonl, sample: {{from: {side}, new_tokens: 4, temperature: 0}}}}")
     found = generate(prepare(path, device="cpu")).tokens
     for step in range(4):
         seen = slice(0, 5 + step)
         mask = found.attention_mask & ~(found.loss_mask.cumsum(1) > step)
         logits = forward(
-            qwen3_moe, found.input_ids[:, seen], attention_mask=mask[:, seen], profile=profile, micro_batch=2, device="cpu"
+            qwen3_moe,
+            found.input_ids[:, seen],
+            attention_mask=mask[:, seen],
+            profile=profile,
+            micro_batch=2,
+            device="cpu",
         )["logits"]
         for row, length in enumerate((5, 3, 4)):
             assert found.input_ids[row, length + step] == logits[row, length + step - 1].argmax()
@@ -203,7 +208,7 @@ def test_nothing_to_sample(recipe: Write) -> None:
 
 def test_logits_that_are_not_finite_are_refused(recipe: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}"), device="cpu")
-    broken = lambda *given: lambda ids, mask, last: torch.full((len(ids), V), math.nan)
-    monkeypatch.setattr("moeparity.sampling._forward", broken)
+    broken = torch.full((3, V), math.nan)
+    monkeypatch.setattr("moeparity.sampling._forward", lambda *_: lambda *_: broken)
     with pytest.raises(TokensError, match="the candidate's logits hold NaN or infinity"):
         generate(plan)

@@ -117,7 +117,10 @@ def test_recorded_data_is_printed_only_where_there_is_any(run: Run, qwen3_moe: P
 @pytest.mark.parametrize(
     ("routes", "message"),
     [
-        (torch.arange(4).expand(4, 9, 2, 4), r"holds 2 layers of 4 experts per token; the model has 3 MoE layers, top 4"),
+        (
+            torch.arange(4).expand(4, 9, 2, 4),
+            r"holds 2 layers of 4 experts per token; the model has 3 MoE layers, top 4",
+        ),
         (torch.arange(8).expand(4, 9, 3, 8), r"holds 3 layers of 8 experts"),
         (torch.tensor([0, 1, 2, 16]).expand(4, 9, 3, 4), r"names expert 16; the model has experts 0\.\.15"),
     ],

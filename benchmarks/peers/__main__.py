@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,21 +33,21 @@ def main() -> None:
     """Read the command line, run, print, write."""
     options = _options()
     environment = prepare(options.venv.resolve())
-    results = []
-    for which in [case(name) for name in options.case] or list(CASES):
-        print(f"\n== {which.name}: {which.says}", flush=True)
-        with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-            results.append((which, measure(which, environment, Path(folder))))
     setup = Setup(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        machine=f"{_processor()}, {os.cpu_count()} cores, one thread",
+        machine=f"{_processor()}, {os.cpu_count()} cores, one thread, load average {os.getloadavg()[0]:.1f} at start",
         versions={**environment.versions(), "Python": platform.python_version()},
         shape=f"{SEQUENCES} x {TOKENS} tokens sampled from each case's candidate",
         errors=environment.errors,
     )
+    results: list[tuple[Case, list[Result]]] = []
+    for which in [case(name) for name in options.case] or list(CASES):
+        print(f"\n== {which.name}: {which.says}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+            results.append((which, measure(which, environment, Path(folder))))
+        if options.out is not None:  # after every case, since all of them take long
+            options.out.write_text(page(setup, results), "utf-8")
     print("\n" + table(results))
-    if options.out is not None:
-        options.out.write_text(page(setup, results), "utf-8")
 
 
 def measure(which: Case, environment: Environment, folder: Path) -> list[Result]:
@@ -54,16 +57,26 @@ def measure(which: Case, environment: Environment, folder: Path) -> list[Result]
     program = [environment.python, "-m", "benchmarks.peers.programs", which.name, str(CHECKPOINT), str(pair)]
     Session({"PYTHONPATH": "."}).must(program)
     rows: list[Result] = []
-    for name, tool in TOOLS.items():
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            try:
-                found = tool(which, environment, ROOT / CHECKPOINT, pair, Path(own))
-            except ToolFailedError as error:
-                found = [Result(tool=name, verdict=f"failed to run: {error}")]
+    for number, (name, tool) in enumerate(TOOLS.items()):
+        own = folder / str(number)
+        own.mkdir()
+        try:
+            found = tool(which, environment, ROOT / CHECKPOINT, pair, own)
+        except ToolFailedError as error:
+            found = [Result(tool=name, verdict=f"failed to run: {error}")]
+        shutil.rmtree(own)
         for row in found:
             print(f"{row.tool}: {row.verdict}; {row.location}; {row.attribute}", flush=True)
-        rows += found
+        rows += [replace(row, lines=tuple(_short(line, environment, folder) for line in row.lines)) for row in found]
     return rows
+
+
+def _short(line: str, environment: Environment, folder: Path) -> str:
+    """A command line without this machine's folders."""
+    names = {str(folder): "$T", str(environment.folder): "$VENV", sys.executable: "python", f"{ROOT}/": ""}
+    for path, name in names.items():
+        line = line.replace(path, name)
+    return line
 
 
 def _processor() -> str:

@@ -20,7 +20,6 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
     line = ran.output.strip().splitlines()[-1]
     if not line.startswith("{"):
         raise ToolFailedError(ran)
-    folder.mkdir(parents=True, exist_ok=True)
     return [
         read(
             json.loads(line),

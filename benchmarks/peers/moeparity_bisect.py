@@ -22,7 +22,6 @@ GATE = {"metric": "k3", "below": 1e-4}
 
 def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, folder: Path) -> list[Result]:
     """One result. Where the profiles do not give the programs' bits, the answer would be about another pair."""
-    folder.mkdir(parents=True, exist_ok=True)
     profiles = {"reference": "hf-eager", "candidate": str(write_profile(case, folder))}
     wrong = [side for side in SIDES if not same_logits(side, profiles[side], checkpoint, pair, folder)]
     if wrong:

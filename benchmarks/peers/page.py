@@ -13,8 +13,10 @@ COLUMNS = (
     "verdict as the tool states it",
     "location it names",
     "first nonzero difference",
-    "culprits: named, first, attribute",
-    "attribute",
+    "attribute it names",
+    "culprits named",
+    "by first difference",
+    "by attribute",
     "s",
     "MB",
 )
@@ -28,9 +30,9 @@ READING = """\
 - *First nonzero difference* is not the tool's verdict (for moeparity: the first root). It is what a reader finds who
   takes the tool's own output and looks for the first thing, in execution order, that differs at all. Where a case has
   one culprit and nothing else, that is enough to find it, with any of these tools.
-- *Culprits* counts the planted ones: those the tool names itself; those that the first difference names; those whose
-  attribute is named. A peer is counted at the grain it works at (a module of transformers), moeparity at its own (a
-  node). In the clean pair, whatever is named is a false alarm.
+- *Culprits named*, *by first difference* and *by attribute* count the planted ones: in the tool's own location, in the
+  first difference, and among the attributes. A peer is counted at the grain it works at (a module of transformers),
+  moeparity at its own (a node). In the clean pair, whatever is named is a false alarm.
 - *s* is wall time from the start of Python, both sides and the comparison; *MB* is everything written for both sides.
 - **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
   weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors
@@ -73,7 +75,9 @@ def page(setup: Setup, results: list[tuple[Case, list[Result]]]) -> str:
         table(results),
         READING.strip(),
         "## Cases\n\n" + "\n".join(f"- **{case.name}**: {case.says}{_truth(case)}" for case, _ in results),
-        "## Command lines\n\nAll of them with `OMP_NUM_THREADS=1`, in the repository's root.\n\n" + _commands(results),
+        "## Command lines\n\nAll of them with `OMP_NUM_THREADS=1`, in the repository's root; `$VENV` is "
+        "the peers' environment, `$T` the folder of a case. The programs under `benchmarks/peers/` hold the calls of "
+        "each tool's Python interface.\n\n" + _commands(results),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -98,8 +102,8 @@ def _cells(case: Case, row: Result) -> tuple[str, ...]:
         row.verdict,
         row.location,
         row.first,
-        "; ".join(counts) if ran else "-",
         row.attribute,
+        *(counts if ran else ("-", "-", "-")),
         f"{row.seconds:.0f}" if ran else "-",
         megabytes(row.written) if ran else "-",
     )

@@ -21,6 +21,9 @@ from moeparity.graph.profile import Rule
 DRAWS = 2
 """Seeded draws of all orders."""
 
+AT_THE_FLOOR = 2.0
+"""Up to this many times the floor a value is said to be at it."""
+
 NOT_CONTAINED = "decode schedules and the inner orders of torch's own kernels"
 """What could move the reference too, and is not tried."""
 
@@ -90,6 +93,8 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
     sentences = [f"{metric} is {value / largest.value:.2g} x the floor, {largest.value:.3g} ({largest.name})."]
     if value <= largest.value:
         sentences.append("The candidate differs from the reference no more than the reference differs from itself.")
+    elif value <= AT_THE_FLOOR * largest.value:
+        sentences.append("The candidate is at the floor: the reference differs from itself about as much.")
     if gate < largest.value:
         sentences.append(
             f"The gate {gate:g} lies below the floor: the reference does not pass this gate against itself."

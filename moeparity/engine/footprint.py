@@ -6,6 +6,7 @@ differs yet they share, as in the pass itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,9 +20,14 @@ from moeparity.graph.graph import SOURCES, Graph, Node, Segment
 from moeparity.weights.checkpoint import Checkpoint
 from moeparity.weights.store import WeightStore
 
-# Chunks of the metrics (fp64, on a GPU larger ones), buffers of GEMM libraries, and what an allocator cannot reuse.
-_FIXED = {"cpu": 96 << 20, "cuda": 2 << 30}
+# Chunks of the metrics (fp64, on a GPU larger ones), and what an allocator cannot reuse.
+_FIXED = {"cpu": 128 << 20, "cuda": 2 << 30}
 _SLACK = 1.1
+# oneDNN compiles a kernel for every shape of a 16-bit GEMM and does not free it: up to 0.7 MB each, measured with torch
+# 2.13 on a processor with AMX, and a loop over experts meets a new number of rows again and again.
+_KERNEL = 720 << 10
+_LOADS = 1.5
+"""How many different loads of experts are met, in units of the mean load."""
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 
 
@@ -48,11 +54,14 @@ def estimate(walkers: Sequence[Walker], weights: WeightStore, sequences: int, le
     """
     values = _Values(walkers, weights.graph, sequences, length)
     loaded = [_segment_bytes(weights, segment, values.dtypes) for segment in weights.graph.segments]
+    other = _FIXED[weights.device.type]
+    if weights.device.type == "cpu":
+        other += _KERNEL * values.kernels()
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
         held = sum(loaded[i : i + 2]) if weights.residency == "stream" else sum(loaded)
         size = int(_SLACK * values.peak(segment))
-        peaks.append(Footprint(at=segment.name, weights=held, values=size + kept, other=_FIXED[weights.device.type]))
+        peaks.append(Footprint(at=segment.name, weights=held, values=size + kept, other=other))
     return max(peaks, key=lambda peak: peak.total)
 
 
@@ -146,6 +155,8 @@ class _Values:
         self.kept: dict[str, int] = {}
         self.shown: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
+        # Distinct calls of nodes with 16-bit GEMMs, by what decides the GEMMs' shapes.
+        self.gemms: dict[tuple[str, int, str], set[int]] = {}
         for walker in walkers:
             numbers = {source: self._number((source, walker.micro_batch)) for source in SOURCES}
             self.known |= {(walker.name, source): (number, 8) for source, number in numbers.items()}
@@ -173,6 +184,8 @@ class _Values:
                 kind = (node.name, numerics.key, walker.micro_batch, *(g and g[0] for g in given))
                 call = self._call(walker, node, numerics, task.reads, [8 if g is None else g[1] for g in given])
                 self.scratch[node.name] = max(self.scratch[node.name], call.scratch())
+                if node.weights and call.dtype in {"bf16", "fp16"}:
+                    self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))
                 for port, (value, size) in enumerate(zip(values, call.output_bytes(), strict=False)):
                     number = self._number((port, kind))
                     into.setdefault(value, {})[number] = size * call.outputs[port]
@@ -182,8 +195,9 @@ class _Values:
         both = {value: kinds | shadows.get(value, {}) for value, kinds in (shadows | found).items()}
         self.shown[node.name] = sum(sum(kinds.values()) for kinds in both.values())
         # Observers put together the waves of walkers whose micro-batches are smaller: reference, candidate, shadow.
-        largest = max(max(kinds.values()) for kinds in both.values())
-        self.scratch[node.name] += 3 * largest * self.wave * self.length
+        if any(walker.micro_batch < self.wave for walker in walkers):
+            largest = max(max(kinds.values()) for kinds in both.values())
+            self.scratch[node.name] += 3 * largest * self.wave * self.length
 
     def _call(
         self, walker: Walker, node: Node, numerics: Numerics, reads: Sequence[str | None], sizes: Sequence[int]
@@ -203,6 +217,22 @@ class _Values:
             outputs=[self.widths[value] for value in node.values],
             heads=self.heads[names[0]],
         )
+
+    def kernels(self) -> int:
+        """About how many shapes of 16-bit GEMMs there are."""
+        shapes: set[tuple[object, ...]] = set()
+        loads: Counter[tuple[object, ...]] = Counter()
+        most: dict[tuple[object, ...], int] = {}
+        nodes = {node.name: node for node in self.graph.nodes}
+        for (dtype, tokens, name), calls in self.gemms.items():
+            node = nodes[name]
+            if node.op.name != "experts":
+                shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
+                continue
+            experts, key = len(node.weights["down"].names), (dtype, tokens, node.weights["down"].shape)
+            loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
+            most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
+        return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
 
     def peak(self, segment: Segment) -> int:
         """The most bytes of values at once, in any wave of a segment."""

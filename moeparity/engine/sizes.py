@@ -125,8 +125,10 @@ def _attention(call: Call) -> int:
     # torch's fused kernel never holds all scores, unless values and keys differ in width.
     if call.active.get("implementation") == "sdpa" and call.node.op.name == "attention":
         return operands + masks
-    scores = 2 * call.bytes_of("scores") + 2 * call.wide
-    return operands + masks + scores * call.tokens * heads * call.length
+    # The scores, their wide copy where they are not wide themselves, the softmax of it, and that rounded.
+    stored = [size for size in (call.bytes_of("scores"), call.bytes_of("probabilities")) if size != call.wide]
+    each = sum(stored) + 2 * call.wide
+    return operands + masks + each * call.tokens * heads * call.length
 
 
 def _router(call: Call) -> int:

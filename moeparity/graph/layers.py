@@ -71,8 +71,8 @@ def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | Non
     found = types[index] if isinstance(types, list) and index < len(types) else None
     if found not in ("full_attention", "sliding_attention"):
         raise CheckpointError(
-            f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(found)}; expected full_attention "
-            "or sliding_attention for each layer."
+            f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(found)}; expected "
+            "full_attention or sliding_attention for each layer."
         )
     if found == "full_attention":
         return None

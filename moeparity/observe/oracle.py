@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -77,15 +77,17 @@ class NodeDistances:
         return ours / theirs
 
 
+@dataclass(slots=True)
 class Distances:
-    """Distances of two walkers from the oracle at every node with floating-point output, slots apart.
+    """Distances of two walkers from the oracle at every node with floating-point output, those in slot order left out.
 
     Padded tokens are in it, as in `Divergence`.
     """
 
-    def __init__(self, reference: str, candidate: str, oracle: str) -> None:
-        self.reference, self.candidate, self.oracle = reference, candidate, oracle
-        self.nodes: dict[str, NodeDistances] = {}
+    reference: str
+    candidate: str
+    oracle: str
+    nodes: dict[str, NodeDistances] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""

@@ -41,7 +41,7 @@ class Records:
         rows = slice(*view.wave)
         if view.node.name == self.output and self.logprobs is not None:
             recorded = self.logprobs[rows]
-            where = (self.scored[rows] & ~recorded.isnan()).nonzero(as_tuple=True)
+            where = self.scored[rows] & ~recorded.isnan()
             for walker in self.walkers:
                 own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where)
                 self.deltas.setdefault(walker, []).append(own - recorded[where])
@@ -60,15 +60,16 @@ class Records:
         return torch.cat([part.cpu() for part in self.deltas.get(walker, [])] or [torch.empty(0, dtype=torch.float64)])
 
 
-def chosen_logprobs(logits: Tensor, input_ids: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
-    """log P of the tokens at (sequence, position), positions from 1: fp64 [N], in nats.
+def chosen_logprobs(logits: Tensor, input_ids: Tensor, where: Tensor) -> Tensor:
+    """log P of the tokens `where` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
 
     logits [B, T, V] any float; input_ids [B, T] int64. The softmax is taken in fp64; token t is scored by the logits
     at t - 1.
     """
     found = [torch.empty(0, dtype=torch.float64, device=logits.device)]
     size = max(1, _CHUNK // logits.shape[-1])
-    for sequence, position in zip(where[0].split(size), where[1].split(size), strict=True):
+    both = (torch.split(index, size) for index in where.nonzero(as_tuple=True))
+    for sequence, position in zip(*both, strict=True):
         rows = logits[sequence, position - 1].double().log_softmax(-1)
         found.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
     return torch.cat(found)

@@ -17,7 +17,7 @@ _ATTRIBUTES = (
     site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
     site(
         "probabilities",
-        "the softmax, in fp32 (in fp64 of fp64 scores), is rounded to this dtype before it meets v",
+        "the softmax, in fp32 (fp64 where this or the scores are), is rounded to this dtype before it meets v",
         when=_EAGER,
     ),
     site("output", "probabilities @ v is rounded to this dtype"),

@@ -23,7 +23,7 @@ ROUTER = Op(
     attributes=(
         site(
             "scores",
-            "softmax or sigmoid, computed in fp32 (in fp64 of fp64 logits), is rounded to this dtype",
+            "softmax or sigmoid, computed in fp32 (fp64 where this or the logits are), is rounded to this dtype",
             default="fp32",
         ),
         Attribute(

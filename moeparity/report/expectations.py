@@ -79,8 +79,8 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
             if name not in known:
                 has = f"it has {listed(known)}" if known else "it has none: both sides are set alike"
                 raise SpecError(
-                    f"{Where(where.path, expect.line_of(key))}: expect.{key} names {name!r}, which is no toggle of this "
-                    f"recipe; {has}.{did_you_mean(name, known)}"
+                    f"{Where(where.path, expect.line_of(key))}: expect.{key} names {name!r}, which is no toggle of "
+                    f"this recipe; {has}.{did_you_mean(name, known)}"
                 )
 
 

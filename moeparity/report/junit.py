@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from moeparity.report.expectations import Checked, Finding
-from moeparity.report.model import Report
+from moeparity.report.model import Report, Variant
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
@@ -21,8 +21,9 @@ _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 def junit(checked: Sequence[Checked]) -> str:
     """The XML document, without a final newline."""
     suites = [_suite(one) for one in checked]
-    counts = {name: str(sum(int(suite.get(name, "0")) for suite in suites)) for name in ("tests", "failures", "errors")}
-    root = ET.Element("testsuites", name="moeparity", time=_seconds(sum(one.seconds for one in checked)), **counts)
+    root = ET.Element("testsuites", name="moeparity", time=_seconds(sum(one.seconds for one in checked)))
+    for name in ("tests", "failures", "errors"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     root.extend(suites)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")
@@ -51,14 +52,12 @@ def _suite(checked: Checked) -> ET.Element:
 
 def _case(suite: ET.Element, checked: Checked, finding: Finding) -> None:
     # All expectations of a recipe are judged by one run, whose time the suite has.
-    case = ET.SubElement(
-        suite, "testcase", classname=_text(checked.recipe), name=_text(finding.expectation), time="0"
-    )
+    case = ET.SubElement(suite, "testcase", classname=_text(checked.recipe), name=_text(finding.expectation), time="0")
     if finding.status == "ok":
         ET.SubElement(case, "system-out").text = _text(finding.found)
         return
     kind = "inconclusive" if finding.status == "inconclusive" else "expectation"
-    words = "cannot be decided" if kind == "inconclusive" else "not met"
+    words = "open" if kind == "inconclusive" else "not met"
     message = _text(f"{finding.expectation} is {words}: {finding.found}")
     ET.SubElement(case, "failure", type=kind, message=message)
 
@@ -69,8 +68,8 @@ def _properties(suite: ET.Element, report: Report) -> None:
         "verdict": report.verdict.status,
         report.verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
         "gate": f"{report.verdict.below:g}",
-        "reference": f"{report.reference.profile}, {report.reference.dtype}, micro-batch {report.reference.micro_batch}",
-        "candidate": f"{report.candidate.profile}, {report.candidate.dtype}, micro-batch {report.candidate.micro_batch}",
+        "reference": _side(report.reference),
+        "candidate": _side(report.candidate),
         "scored tokens": str(run.scored_tokens),
         "device": run.device,
         "cpu": run.cpu,
@@ -80,6 +79,10 @@ def _properties(suite: ET.Element, report: Report) -> None:
     properties = ET.SubElement(suite, "properties")
     for name, text in found.items():
         ET.SubElement(properties, "property", name=name, value=_text(text))
+
+
+def _side(side: Variant) -> str:
+    return f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}"
 
 
 def _seconds(seconds: float) -> str:

@@ -29,4 +29,3 @@ def oracle_table(found: Oracle) -> RenderableType:
         )
     note = Text("relative L2 of carried values; ratio: candidate over reference.", style="dim")
     return Group(table, note, Text(f"- {found.reading}"))
-

@@ -42,6 +42,7 @@ def fingerprint(plan: Plan) -> str:
     parts = {
         "recipe": plan.recipe,
         "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
+        "oracle": None if plan.oracle is None else _side(plan.oracle),
         "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
         "tokens": plan.tokens,
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder),

@@ -85,6 +85,7 @@ def _read(path: Path, model: type[File]) -> File:
 _EXPECTED = {
     "string_type": "a word",
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "float_type": "a number",
     "finite_number": "a finite number",
     "greater_than": "a number above {gt:g}",

@@ -96,6 +96,8 @@ gate: {{metric: k3, below: 1e-3}}
 # split: 1
 # Blocks to restore to the reference, to see what each does.
 # swap: ["layers[*].{_block(graph)}"]
+# Everything in fp64 too, to say which side is nearer the truth.
+# oracle: true
 # What `moeparity check` holds the report to.
 # expect: {{verdict: pass}}"""
 
@@ -130,9 +132,8 @@ def _candidate(graph: Graph, dtype: str) -> str:
             f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
             f'    "{attend}:implementation": sdpa\n    # {change.strip()}'
         )
-    return f"{head}hf-default{tail}  # Choices of your server on top of the profile; `moeparity ops` lists them.\n" + (
-        f"  # set:\n  # {change[2:]}"
-    )
+    ask = "  # Choices of your server on top of the profile; `moeparity ops` lists them."
+    return f"{head}hf-default{tail}{ask}\n  # set:\n  # {change[2:]}"
 
 
 def _changed(graph: Graph) -> str:

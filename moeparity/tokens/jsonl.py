@@ -5,7 +5,7 @@
 | `text` or `input_ids` | the sequence |
 | `mask` | 0 or 1 per token: 1 where the token is scored (all by default) |
 | `labels` | one word for the sequence, or one per token |
-| `logprobs` | a number or null per token: log P(token i \\| tokens before i), in nats; null for the first |
+| `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
 
 Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
@@ -28,6 +28,10 @@ from moeparity.tokens.tokenset import TokenSet, check_logprobs, check_routes
 
 KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
 Padding = Literal["right", "left"]
+_HINTS = {
+    "labels": ", or one word for all",
+    "routed_experts": "; null for the last, which engines do not run",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,9 @@ def _object(where: Where, line: str) -> dict[str, Any]:
     try:
         fields = json.loads(line, object_pairs_hook=lambda pairs: _unrepeated(where, pairs))
     except json.JSONDecodeError as error:
-        raise TokensError(f"{where}: not JSON: {error.msg}, column {error.colno}. Expected one object per line.") from None
+        raise TokensError(
+            f"{where}: not JSON: {error.msg}, column {error.colno}. Expected one object per line."
+        ) from None
     except (ValueError, RecursionError):
         raise TokensError(f"{where}: not a sequence: a number too large or lists too deep.") from None
     if not isinstance(fields, dict):
@@ -98,7 +104,7 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
             given = f"has {len(fields[key])} entries" if isinstance(fields[key], list) else f"is {shown(fields[key])}"
             raise TokensError(
                 f"{where}: {key} {given}; expected a list of {len(ids)}, one entry per token"
-                f"{' of the text' if 'text' in fields else ''}" + (", or one word for all." if key == "labels" else ".")
+                f"{' of the text' if 'text' in fields else ''}{_HINTS.get(key, '')}."
             )
     return _Line(
         where=where,
@@ -122,8 +128,8 @@ def _encoded(where: Where, text: Any, tokenizer: Tokenizer | None) -> Tensor:
         raise TokensError(f"{where}: text is {given}; expected a string of at least one character.")
     if tokenizer is None:
         raise TokensError(
-            f"{where}: 'text' needs a tokenizer. Name one beside the file: `tokenizer: checkpoint`, `bytes`, or a path to "
-            "a tokenizer.json; or give 'input_ids'."
+            f"{where}: 'text' needs a tokenizer. Name one beside the file: `tokenizer: checkpoint`, `bytes`, or a path "
+            "to a tokenizer.json; or give 'input_ids'."
         )
     ids = tokenizer.encode(text)
     if not ids:
@@ -230,6 +236,6 @@ def _check_alike(lines: list[_Line]) -> None:
     if len(shapes) > 1:
         (first, at), (second, there) = list(shapes.items())[:2]
         raise TokensError(
-            f"{at}: routed_experts is {list(first)} per token; {there} has {list(second)}. Expected [MoE layers, top_k], "
-            "the same in every line."
+            f"{at}: routed_experts is {list(first)} per token; {there} has {list(second)}. Expected [MoE layers, "
+            "top_k], the same in every line."
         )

@@ -58,7 +58,7 @@ def _pad_id(checkpoint: Path | None) -> int:
     value, size = config.get("pad_token_id", 0), config.get("vocab_size", 1)
     if type(value) is not int or value < 0 or (type(size) is int and value >= size):
         raise CheckpointError(
-            f"{config.where('pad_token_id')}: pad_token_id is {shown(value)}; expected a token of the vocabulary, which "
-            f"is 0..{shown(size)}."
+            f"{config.where('pad_token_id')}: pad_token_id is {shown(value)}; expected a token of the vocabulary of "
+            f"{shown(size)}."
         )
     return value

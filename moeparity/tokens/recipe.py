@@ -11,7 +11,7 @@ from moeparity.tokens.tokenset import TokenSet
 
 
 def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
-    """The tokens of a recipe at `path`, prompts where it has `sample:`.
+    """The tokens of a recipe at `path`; prompts, whose mask then says nothing, where it has `sample:`.
 
     Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine
     where new tokens are to be sampled, which they do not belong to.

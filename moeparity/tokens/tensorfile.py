@@ -67,8 +67,8 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except SafetensorError as error:
         reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
         raise TokensError(
-            f"{where}: not a whole safetensors file ({reason[:200]}). Write it with safetensors.torch.save_file; a file "
-            "of JSON lines must be called *.jsonl."
+            f"{where}: not a whole safetensors file ({reason[:200]}). Write it with safetensors.torch.save_file; a "
+            "file of JSON lines must be called *.jsonl."
         ) from None
 
 
@@ -86,7 +86,9 @@ def _mask(where: Where, tensors: dict[str, Tensor], key: str, ids: Tensor) -> Te
     return mask.to(torch.bool)
 
 
-def _labels(where: Where, labels: Tensor | None, ids: Tensor, stored: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
+def _labels(
+    where: Where, labels: Tensor | None, ids: Tensor, stored: str | None
+) -> tuple[Tensor | None, tuple[str, ...]]:
     if labels is None:
         return None, ()
     if labels.shape != ids.shape or labels.is_floating_point() or labels.is_complex() or int(labels.min()) < 0:

@@ -47,8 +47,8 @@ class FileTokenizer:
             ) from None
         if not path.is_file():
             raise TokensError(
-                f"{where}: there is no tokenizer file {display_path(path)}. Name a tokenizer.json, use `bytes`, or give "
-                "`input_ids` in place of `text`."
+                f"{where}: there is no tokenizer file {display_path(path)}. Name a tokenizer.json, use `bytes`, or "
+                "give `input_ids` in place of `text`."
             )
         try:
             self._inner: Any = tokenizers.Tokenizer.from_file(str(path))

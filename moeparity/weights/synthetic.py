@@ -52,7 +52,7 @@ class Synthetic:
             return torch.full(entry.shape, self._constant[name], dtype=dtype)
         generator = torch.Generator().manual_seed(_stream(self.seed, name))
         tensor = torch.empty(entry.shape, dtype=dtype)
-        for part in tensor.view(-1).split(_CHUNK):
+        for part in torch.split(tensor.view(-1), _CHUNK):
             part.copy_(torch.empty(part.shape).normal_(0.0, self.std, generator=generator))
         return tensor
 

@@ -44,7 +44,12 @@ def test_comparator_first_failed_and_first_nonzero_are_told_apart() -> None:
 
 
 def test_comparator_a_shape_mismatch_is_a_difference_and_an_input_is_no_module_of_its_own() -> None:
-    mismatch = {"type": "comparison_tensor", "name": "non_intrusive__a.inputs.0", "diff": None, "errors": []}
+    mismatch: dict[str, Any] = {
+        "type": "comparison_tensor",
+        "name": "non_intrusive__a.inputs.0",
+        "diff": None,
+        "errors": [],
+    }
     found = sglang(mismatch, failed=1)
     assert (found.places, found.first_places) == (("before a",), ("before a",))
 
@@ -139,7 +144,7 @@ def test_a_clean_pair_has_false_alarms_only() -> None:
 
 def test_a_tool_that_failed_keeps_its_row() -> None:
     text = table([(CLEAN, [Result(tool="x", verdict="failed to run: a | b")])])
-    assert text.splitlines()[-1] == "| clean | x | failed to run: a \\| b | - | - | - | - | - | - |"
+    assert text.splitlines()[-1] == "| clean | x | failed to run: a \\| b | - | - | - | - | - | - | - | - |"
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0"), (3_456, "0.0035"), (1_600_000, "1.6"), (273_400_000, "273")])

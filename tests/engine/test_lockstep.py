@@ -145,6 +145,32 @@ def test_each_micro_batch_gives_what_it_gives_alone(request: pytest.FixtureReque
         assert same_bits(together.of(walker.name), alone.of(walker.name)), walker.name
 
 
+def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
+    lengths = torch.tensor([13, 13, 4, 13, 13, 9])
+    mask = torch.arange(13) < lengths[:, None]
+    walkers = [
+        Walker(
+            name=f"{kind} {size}",
+            plan=plan(model, **{"layers[*].attention.attend:implementation": kind}),
+            micro_batch=size,
+        )
+        for kind in ("eager", "sdpa")
+        for size in (2, 3, 6)
+    ]
+    together = Outputs(nodes=("lm_head",))
+    run(walkers, model.weights, IDS, [together], attention_mask=mask)
+    for walker in walkers:
+        parts = []
+        for ids, own in zip(IDS.split(walker.micro_batch), mask.split(walker.micro_batch), strict=True):
+            alone = Outputs(nodes=("lm_head",))
+            run([walker], model.weights, ids, [alone], attention_mask=own)
+            parts.append(alone.of(walker.name))
+        assert same_bits(together.of(walker.name), torch.cat(parts)), walker.name
+    unpadded, _ = walk(model, walkers)
+    for walker in walkers:
+        assert not same_bits(together.of(walker.name)[2], unpadded.of(walker.name)[2])
+
+
 @pytest.mark.parametrize("sizes", [(6, 6), (3, 2)], ids=["same batches", "other batches"])
 @pytest.mark.parametrize("node", ["layers[1].moe.norm", "layers[2].attention.q_proj", "lm_head"])
 def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, sizes: tuple[int, int]) -> None:

@@ -20,6 +20,7 @@ from moeparity.errors import MoeparityError
 from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
 from moeparity.model import forward
+from tests.errors import token_cases
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
@@ -52,10 +53,16 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-out-a-folder": (*FORWARD, "--out", "{tmp}"),
     "cli-out-too-long": (*FORWARD, "--out", "{tmp}/" + "x" * 300),
     "cli-json-in-no-folder": ("bisect", RECIPE, "--json", "{tmp}/no/report.json"),
+    "cli-check-recipe-missing": ("check", "no-such-recipe.yaml"),
+    "cli-check-recipe-broken": ("check", "recipe-expect-culprit-unknown.yaml"),
+    "cli-check-checkpoint-broken": ("check", "recipe-checkpoint-missing.yaml"),
+    "cli-junit-in-no-folder": ("check", RECIPE, "--junit", "{tmp}/no/parity.xml"),
+    "cli-show-mermaid-and-dot": ("show", RECIPE, "--mermaid", "--dot"),
     "cli-json-a-folder": ("bisect", RECIPE, "--json", "{tmp}"),
 }
 
 CALLS: dict[str, Callable[[], object]] = {
+    **token_cases.CALLS,
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),
     "python-forward-attention-mask-of-wrong-shape": lambda: forward(
@@ -89,7 +96,8 @@ def files() -> dict[str, Path]:
 
 def names() -> list[str]:
     """Every bad input."""
-    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *COMMAND_LINES, *CALLS])
+    made = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES)
+    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *made, *COMMAND_LINES, *CALLS])
 
 
 def command(name: str, tmp: Path) -> Command | None:
@@ -97,6 +105,11 @@ def command(name: str, tmp: Path) -> Command | None:
     if name in COMMAND_LINES:
         (tmp / "large.yaml").write_text("# x\n" * 300_000, "utf-8")
         return tuple(str(argument).replace("{tmp}", str(tmp)) for argument in COMMAND_LINES[name])
+    if name in token_cases.COMMAND_LINES:
+        token_cases.prepare(tmp)
+        return tuple(argument.replace("{tmp}", str(tmp)) for argument in token_cases.COMMAND_LINES[name])
+    if name in token_cases.LINES or name in token_cases.TENSORS:
+        return ("bisect", token_cases.recipe(name, tmp), "--device", "cpu")
     if name in CHECKPOINTS:
         folder = Path(shutil.copytree(BASE, tmp / name))
         CHECKPOINTS[name](folder)

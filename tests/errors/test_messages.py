@@ -28,7 +28,7 @@ UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 PACKAGE = Path(moeparity.__file__).resolve().parent
 CHECKED = (
     *("spec", "graph", "weights"),
-    *("tokens.py", "model.py", "plan.py", "outline.py", "engine/device.py", "ops/registry.py"),
+    *("tokens", "sampling.py", "starter", "model.py", "plan.py", "outline.py", "engine/device.py", "ops/registry.py"),
 )
 
 # As a user runs them, in a process of their own: all but the last without loading torch, which is quick.

@@ -39,7 +39,20 @@ DEEPSEEK_V3 = {
     "vocab_size": 32,
     "torch_dtype": "bfloat16",
 }
-__all__ = ["DEEPSEEK_V3", "QWEN3", "QWEN3_MOE"]
+LLAMA = {**QWEN3, "model_type": "llama", "tie_word_embeddings": False}
+QWEN2 = {**LLAMA, "model_type": "qwen2"}
+QWEN2_MOE = {**QWEN3_MOE, "model_type": "qwen2_moe", "intermediate_size": 24, "shared_expert_intermediate_size": 10}
+MIXTRAL = {**QWEN3_MOE, "model_type": "mixtral", "intermediate_size": 24}
+OLMOE = {**MIXTRAL, "model_type": "olmoe"}
+GLM4_MOE = {
+    **{key: value for key, value in DEEPSEEK_V3.items() if "lora" not in key and "qk_" not in key},
+    "model_type": "glm4_moe",
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "partial_rotary_factor": 0.5,
+    "use_qk_norm": True,
+}
+__all__ = ["DEEPSEEK_V3", "GLM4_MOE", "LLAMA", "MIXTRAL", "OLMOE", "QWEN2", "QWEN2_MOE", "QWEN3", "QWEN3_MOE"]
 
 
 def config(folder: Path, fields: dict[str, Any], **changes: Any) -> Config:

@@ -6,11 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph
 from tests.errors.base import BASE, shapes
-from tests.graph.configs import DEEPSEEK_V3, QWEN3, QWEN3_MOE, config, graph
+from tests.graph.configs import (
+    DEEPSEEK_V3,
+    GLM4_MOE,
+    LLAMA,
+    MIXTRAL,
+    OLMOE,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    config,
+    graph,
+)
 
 
 def tensors(of: Graph) -> dict[str, tuple[int, ...]]:
@@ -142,3 +155,120 @@ def test_a_graph_file_of_ones_own(tmp_path: Path) -> None:
 def test_defaults_that_a_graph_does_not_read_are_not_held_against_a_checkpoint(tmp_path: Path) -> None:
     """DeepSeek's attention has no key-value heads, whatever its config.json says of them."""
     assert graph(tmp_path, DEEPSEEK_V3, num_key_value_heads=128).layers == 3
+
+
+def biases(of: Graph) -> set[str]:
+    return {
+        name.removeprefix("model.layers.1.")
+        for name in tensors(of)
+        if name.startswith("model.layers.1.") and "bias" in name
+    }
+
+
+def test_where_each_model_has_biases(tmp_path: Path) -> None:
+    qkv = {f"self_attn.{name}_proj.bias" for name in "qkv"}
+    attention = qkv | {"self_attn.o_proj.bias"}
+    mlp = {f"mlp.{name}_proj.bias" for name in ("gate", "up", "down")}
+    assert biases(graph(tmp_path, QWEN2)) == qkv
+    assert biases(graph(tmp_path, QWEN2_MOE)) == qkv
+    assert biases(graph(tmp_path, QWEN2_MOE, qkv_bias=False)) == set()
+    assert biases(graph(tmp_path, LLAMA)) == set()
+    assert biases(graph(tmp_path, LLAMA, attention_bias=True, mlp_bias=True)) == attention | mlp
+    assert biases(graph(tmp_path, OLMOE, attention_bias=True)) == attention
+    assert biases(graph(tmp_path, GLM4_MOE, attention_bias=True)) == qkv | {"mlp.gate.e_score_correction_bias"}
+
+
+def test_expert_names_of_the_hub(tmp_path: Path) -> None:
+    mixtral = tensors(graph(tmp_path, MIXTRAL))
+    at = "model.layers.1.block_sparse_moe."
+    assert mixtral[at + "gate.weight"] == (4, 16)
+    assert [mixtral[f"{at}experts.3.{name}.weight"] for name in ("w1", "w2", "w3")] == [(24, 16), (16, 24), (24, 16)]
+    weights = {n.name: n.weights for n in graph(tmp_path, MIXTRAL).nodes}["layers[1].moe.experts"]
+    assert [weights[port].names[3].split(".")[-2] for port in ("gate", "up", "down")] == ["w1", "w3", "w2"]
+    shared = tensors(graph(tmp_path, QWEN2_MOE))
+    assert shared["model.layers.0.mlp.shared_expert_gate.weight"] == (1, 16)
+    assert shared["model.layers.0.mlp.shared_expert.down_proj.weight"] == (16, 10)
+    assert tensors(graph(tmp_path, GLM4_MOE))["model.layers.1.mlp.shared_experts.up_proj.weight"] == (16, 16)
+
+
+def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
+    whole = tensors(graph(tmp_path, OLMOE))
+    assert (whole["model.layers.0.self_attn.q_norm.weight"], whole["model.layers.0.self_attn.k_norm.weight"]) == (
+        (16,),
+        (8,),
+    )
+    per_head = tensors(graph(tmp_path, GLM4_MOE))
+    assert per_head["model.layers.0.self_attn.k_norm.weight"] == (8,)
+    assert not any("q_norm" in name for name in tensors(graph(tmp_path, GLM4_MOE, use_qk_norm=False)))
+
+
+def test_clipping_only_where_there_is_a_limit(tmp_path: Path) -> None:
+    clipped = {node.name: node for node in graph(tmp_path, OLMOE, clip_qkv=8).nodes}
+    assert clipped["layers[0].attention.v_clip"].params["limit"] == 8.0
+    assert clipped["layers[0].attention.attend"].inputs[2] == "layers[0].attention.v_clip"
+    assert not any("clip" in name for name in names(graph(tmp_path, OLMOE, clip_qkv=None)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        ({}, 4),
+        ({"partial_rotary_factor": 0.75}, 6),
+        ({"partial_rotary_factor": 1}, 8),
+        ({"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}}, 2),
+        ({"rope_parameters": {"rope_theta": 10000.0}}, 4),
+    ],
+)
+def test_part_of_a_head_is_turned(tmp_path: Path, fields: dict[str, Any], width: int) -> None:
+    assert graph(tmp_path, GLM4_MOE, **fields).nodes[0].params["dim"] == width
+    without = {key: value for key, value in GLM4_MOE.items() if key != "partial_rotary_factor"}
+    assert graph(tmp_path, without).nodes[0].params["dim"] == 4
+
+
+ON = {"use_sliding_window": True, "sliding_window": 7}
+TYPES = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "windows"),
+    [
+        (MIXTRAL, {}, [None] * 4),
+        (MIXTRAL, {"sliding_window": None}, [None] * 4),
+        (MIXTRAL, {"sliding_window": 7}, [7] * 4),
+        (QWEN3_MOE, {"sliding_window": 7}, [None] * 4),
+        (QWEN3_MOE, ON, [7] * 4),
+        (QWEN3_MOE, {"use_sliding_window": True}, [4096] * 4),
+        (QWEN3_MOE, {**ON, "sliding_window": None}, [None] * 4),
+        (QWEN2, {"sliding_window": 7, "max_window_layers": 1}, [None] * 4),
+        (QWEN2, {**ON, "max_window_layers": 1}, [None, 7, 7, 7]),
+        (QWEN2, {**ON, "max_window_layers": 28}, [None] * 4),
+        (QWEN2, {**ON, "max_window_layers": 0, "layer_types": TYPES}, [None, 7, None, 7]),
+        (QWEN3, {**ON, "max_window_layers": 2}, [None, None, 7, 7]),
+        (QWEN3, {**ON, "sliding_window": None, "max_window_layers": 0}, [None] * 4),
+        (QWEN2_MOE, {**ON, "max_window_layers": 3}, [7, None, 7, None]),
+        (QWEN2_MOE, {**ON, "max_window_layers": 2}, [7, None, None, None]),
+        (QWEN2_MOE, {"use_sliding_window": False, "sliding_window": 0}, [None] * 4),
+        (QWEN2_MOE, {**ON, "layer_types": TYPES}, [None, 7, None, 7]),
+    ],
+)
+def test_windows(tmp_path: Path, model: dict[str, Any], fields: dict[str, Any], windows: list[int | None]) -> None:
+    """Each also as transformers' own configuration says it: its mask per layer."""
+    expanded = graph(tmp_path, model, num_hidden_layers=4, **fields)
+    assert [node.params["window"] for node in expanded.nodes if node.op.name == "attention"] == windows
+    theirs = AutoConfig.for_model(**{**model, "num_hidden_layers": 4, **fields})
+    types = getattr(theirs, "layer_types", ["sliding_attention" if theirs.sliding_window else "full_attention"] * 4)
+    assert [theirs.sliding_window if kind == "sliding_attention" else None for kind in types] == windows
+
+
+def test_the_older_name_of_the_rope_fields_wins(tmp_path: Path) -> None:
+    both = {"rope_parameters": {"rope_theta": 5.0e5}, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    rope = graph(tmp_path, LLAMA, **both).nodes[0].params["rope"]
+    assert (rope["rope_type"], rope["factor"], rope["rope_theta"]) == ("linear", 2.0, 10000.0)
+    theirs = AutoConfig.for_model(**{**LLAMA, **both}).rope_parameters
+    assert (theirs["rope_type"], theirs["factor"], theirs["rope_theta"]) == ("linear", 2.0, 10000.0)
+
+
+def test_theta_where_none_is_given(tmp_path: Path) -> None:
+    for fields, theta in ((LLAMA, 1e4), (MIXTRAL, 1e6)):
+        without = {key: value for key, value in fields.items() if key != "rope_theta"}
+        assert graph(tmp_path, without).nodes[0].params["rope"]["rope_theta"] == theta

@@ -167,6 +167,13 @@ def test_routes() -> None:
     assert routes.tokens_flipped(CANDIDATE) == 1
     assert routes.total("nobody") is None
 
+    padded = Routes(REFERENCE, [CANDIDATE], torch.tensor([[True, True, False]]))
+    padded.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
+    total = padded.total(CANDIDATE)
+    assert total is not None
+    assert (total.tokens, total.set_flips, total.slot_flips, total.slots_replaced) == (2, 0, 1, 0)
+    assert padded.tokens_flipped(CANDIDATE) == 0
+
 
 @pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
 def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "reference"]) -> None:

@@ -62,7 +62,7 @@ def test_classes_without_names_go_by_their_numbers_and_other_dtypes_are_taken(tm
     assert tokens.routed_experts.shape == (2, 3, 4, 2)
 
 
-@pytest.mark.parametrize("names", ['["a"]', '[1, 2, 3, 4, 5, 6, 7, 8]', '{"a": 1}', "nonsense", "3"])
+@pytest.mark.parametrize("names", ['["a"]', "[1, 2, 3, 4, 5, 6, 7, 8]", '{"a": 1}', "nonsense", "3"])
 def test_too_few_names_are_refused(tmp_path: Path, names: str) -> None:
     save_file({"input_ids": IDS, "labels": IDS.clone()}, tmp_path / "t.safetensors", {"label_names": names})
     with pytest.raises(TokensError, match=r"names . classes; expected a JSON list of at least 8"):

@@ -15,12 +15,13 @@ from tokenizers.processors import TemplateProcessing
 from moeparity.errors import TokensError, Where
 from moeparity.tokens.tokenizer import Bytes, open_tokenizer
 
-WORDS = {"<s>": 0, "the": 1, "cat": 2, "sat": 3, "<unk>": 4}
+UNKNOWN = "<unk>"
+WORDS = {"<s>": 0, "the": 1, "cat": 2, "sat": 3, UNKNOWN: 4}
 
 
 def make(path: Path) -> Path:
     """A tokenizer.json that by itself adds a BOS, pads to 8 and cuts at 2."""
-    inner = Inner(WordLevel(WORDS, unk_token="<unk>"))
+    inner = Inner(WordLevel(WORDS, unk_token=UNKNOWN))
     inner.pre_tokenizer = Whitespace()
     inner.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     inner.enable_padding(length=8)
@@ -46,7 +47,9 @@ def test_a_tokenizer_file_adds_pads_and_cuts_nothing(tmp_path: Path, name: str) 
 def test_a_missing_package_is_told_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "tokenizer.json")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(TokensError, match=r"needs the package `tokenizers`\. Run: pip install 'moeparity\[tokenizer\]'"):
+    with pytest.raises(
+        TokensError, match=r"needs the package `tokenizers`\. Run: pip install 'moeparity\[tokenizer\]'"
+    ):
         open_tokenizer("checkpoint", Where(tmp_path / "recipe.yaml"), tmp_path)
 
 

@@ -32,7 +32,7 @@ def test_half_of_the_free_memory_is_used(
 ) -> None:
     graph = expand(Config(qwen3_moe / "config.json"))
     size = capacity.weight_bytes(graph, ["bf16"])
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: None if free is None else int(free * size))
+    monkeypatch.setattr(capacity, "free_bytes", lambda _: None if free is None else int(free * size))
     assert capacity.fits(graph, ["bf16"], CPU) is expected
 
 

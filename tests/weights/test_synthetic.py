@@ -87,7 +87,7 @@ def test_initializer_range_is_the_configs(folder: Path) -> None:
 def test_a_bad_initializer_range_is_refused(folder: Path, given: object) -> None:
     fields = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps({**fields, "initializer_range": given}), "utf-8")
-    with pytest.raises(CheckpointError, match="initializer_range is .*; expected a number above 0"):
+    with pytest.raises(CheckpointError, match=r"initializer_range is .*; expected a number above 0"):
         made(folder)
 
 

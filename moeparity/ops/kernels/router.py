@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics.rounding import rounded, wide
+from moeparity.numerics.rounding import rounded, wide, working
 
 
 def router(
     logits: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """logits [B, T, E] -> ids int64 and weights, both [B, T, K]."""
-    flat = wide(logits.reshape(-1, logits.shape[-1]))
+    flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
     scores = F.softmax(flat, dim=-1) if p["score"] == "softmax" else flat.sigmoid()
     scores = rounded(scores, at["scores"])
     choice = scores if "bias" not in w else scores + w["bias"]

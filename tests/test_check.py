@@ -1,0 +1,187 @@
+"""`moeparity check` as CI and git run it, on the shipped checkpoint and a handful of tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+from typer.testing import CliRunner, Result
+
+from moeparity.check import check
+from moeparity.cli.main import app
+from moeparity.spec import files
+
+ROOT = Path(__file__).parents[1]
+CHECKPOINT = ROOT / "checkpoints" / "quickstart"
+DOCUMENT = (ROOT / "docs" / "ci.md").read_text("utf-8")
+EQUAL = "expect: {first_divergence: none, culprits: none}\n"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+"""As users run it: `moeparity` is found, which an environment that is not activated does not do by itself."""
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    return [text for tag, text in found if tag == language]
+
+
+def write_recipe(folder: Path, name: str = "parity.yaml", *, candidate: str = "hf-eager", expect: str = EQUAL) -> Path:
+    ids = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(3))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"input_ids": ids}, folder / "tokens.safetensors")
+    (folder / name).write_text(
+        f"kind: recipe\ncheckpoint: {CHECKPOINT}\n"
+        "tokens: {file: tokens.safetensors, sampled_from: candidate}\n"
+        f"reference: {{profile: hf-eager}}\ncandidate: {{profile: {candidate}}}\n"
+        f"gate: {{metric: k3, below: 1e-4}}\n{expect}"
+    )
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """A recipe for each exit code."""
+    folder = tmp_path_factory.mktemp("recipes")
+    rounded = "set: {'layers[0].moe.gate:output': fp32}"
+    made = {
+        0: write_recipe(folder, "met.yaml"),
+        1: write_recipe(folder, "not-met.yaml", candidate=f"hf-eager, {rounded}"),
+        2: write_recipe(folder, "broken.yaml", expect="expect: {culprits: [nobody]}\n"),
+        # Two sequences with unequal bits pass no gate, and k3 is far from failing this one.
+        3: write_recipe(folder, "open.yaml", candidate=f"hf-eager, {rounded}", expect=""),
+    }
+    text = made[3].read_text().replace("below: 1e-4", "below: 1000")
+    made[3].write_text(text)
+    return {code: str(path) for code, path in made.items()}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["check", "--device", "cpu", *arguments])
+
+
+@pytest.mark.parametrize("codes", [(0,), (1,), (2,), (3,), (0, 3), (3, 1), (1, 2, 0)])
+def test_exit_codes(recipes: dict[int, str], codes: tuple[int, ...]) -> None:
+    given = [recipes[code] for code in codes]
+    expected = next(code for code in (2, 1, 3, 0) if code in codes)
+    done = run(*given)
+    assert done.exit_code == expected, done.output
+    for code, recipe in zip(codes, given, strict=True):
+        said = [line.split()[0] for line in done.stdout.splitlines() if recipe in line]
+        assert said == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
+    assert ("names 'nobody', which is no toggle" in done.stderr) == (2 in codes)
+
+
+@pytest.mark.parametrize(("code", "for_git"), [(0, 0), (1, 1), (2, 125), (3, 125)])
+def test_git_bisect_skips_what_cannot_be_told(recipes: dict[int, str], code: int, for_git: int) -> None:
+    assert run("--git-bisect", recipes[code]).exit_code == for_git
+
+
+def test_git_bisect_skips_where_the_results_could_not_be_written(recipes: dict[int, str], tmp_path: Path) -> None:
+    done = run("--git-bisect", recipes[0], "--junit", str(tmp_path / "no" / "x.xml"))
+    assert done.exit_code == 125
+    assert "cannot be written" in done.stderr
+
+
+def test_a_crash_is_no_divergence_and_stops_no_other_recipe(recipes: dict[int, str], tmp_path: Path) -> None:
+    calls = []
+
+    def crashing(recipe: Path, **options: object) -> object:
+        calls.append(recipe)
+        if len(calls) == 1:
+            raise ZeroDivisionError("in a kernel")
+        return check(recipe, device="cpu")
+
+    with patch("moeparity.check.check", crashing):
+        done = run(recipes[0], recipes[0], "--junit", str(tmp_path / "x.xml"))
+    assert done.exit_code == 2
+    assert "Traceback" in done.stderr
+    assert "error: ZeroDivisionError: in a kernel (recipe " in done.stderr
+    assert done.stdout.count("ok   ") == 2
+    assert [e.get("message") for e in ET.parse(tmp_path / "x.xml").iter("error")] == ["ZeroDivisionError: in a kernel"]
+
+
+def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
+    done = run(*recipes.values(), "--junit", str(tmp_path / "parity.xml"))
+    root = ET.parse(tmp_path / "parity.xml").getroot()
+    assert done.exit_code == 2
+    assert [suite.get("name") for suite in root] == list(recipes.values())
+    kinds = [[found.get("type") for found in suite.iter("failure")] for suite in root]
+    assert kinds == [[], ["expectation", "expectation"], [], ["inconclusive"]]
+    assert [len(list(suite.iter("error"))) for suite in root] == [0, 0, 1, 0]
+    assert done.stdout.splitlines()[-1] == "4 recipes: 2 met, 2 not met, 1 undecided, 1 recipe could not be checked"
+
+
+def test_a_misspelt_toggle_is_found_before_the_run(recipes: dict[int, str]) -> None:
+    with patch("moeparity.pipeline.bisect", side_effect=AssertionError("it ran")):
+        assert check(recipes[2]).exit_code == 2
+
+
+def test_names_of_split_toggles_are_looked_at_after_the_run(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, expect="split: 1\nexpect: {culprits: [nobody]}\n")
+    checked = check(recipe, device="cpu")
+    assert checked.exit_code == 2
+    assert checked.error is not None
+    assert f"{recipe}:8: expect.culprits names 'nobody'" in checked.error
+
+
+def test_the_workflow_of_the_document(tmp_path: Path) -> None:
+    (workflow,) = (text for text in blocks("yaml") if "jobs:" in text)
+    steps = yaml.safe_load(workflow)["jobs"]["parity"]["steps"]
+    (command,) = (step["run"] for step in steps if step.get("run", "").startswith("moeparity"))
+    write_recipe(tmp_path / "recipes")
+    done = subprocess.run(
+        ["bash", "-e", "-c", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ET.parse(tmp_path / "parity.xml").getroot().get("tests") == "2"
+    assert [step["with"]["path"] for step in steps if "upload" in step.get("uses", "")] == ["parity.xml"]
+
+
+def test_the_recipe_of_the_document_loads(tmp_path: Path) -> None:
+    (recipe,) = (text for text in blocks("yaml") if text.startswith("kind: recipe"))
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    expect = files.read_recipe(tmp_path / "recipe.yaml").expect
+    assert expect.model_fields_set == type(expect).model_fields.keys()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_git_bisect_run_names_the_commit(tmp_path: Path) -> None:
+    rules = {
+        "v1.0": "rules: []\n",
+        "comment": "rules: []  # nothing yet\n",
+        "broken": "rules: [\n",
+        "broken still": "rules: [[\n",
+        "mended": "rules: []\n",
+        "rounds the gate": "rules:\n  - {op: gate, set: {output: fp32}}\n",
+        "more words": "rules:\n  - {op: gate, set: {output: fp32}, flag: none}\n",
+    }
+    write_recipe(tmp_path / "recipes", candidate="./server.yaml")
+    git(tmp_path, "init", "--quiet")
+    for message, text in rules.items():
+        (tmp_path / "recipes" / "server.yaml").write_text(f"kind: profile\nname: server\nextends: hf-eager\n{text}")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "--quiet", "--message", message)
+        if message == "v1.0":
+            git(tmp_path, "tag", message)
+    (session,) = (text for text in blocks("") if text.startswith("git bisect start"))
+    for line in session.splitlines():
+        said = git(tmp_path, *line.split()[1:])
+    assert "is the first bad commit" in said
+    assert git(tmp_path, "log", "-1", "--format=%s", "refs/bisect/bad").strip() == "rounds the gate"
+    assert "git bisect skip" in git(tmp_path, "bisect", "log")

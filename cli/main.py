@@ -12,6 +12,7 @@ from moeparity.cli.check import check
 from moeparity.cli.init import init
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
+from moeparity.cli.sizes import memory_limit
 from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError, Where
 from moeparity.spec.names import By
@@ -23,6 +24,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=memory_limit,
+        metavar="SIZE",
+        help="The memory a pass may take, such as 24GB, or none; by default what is available.",
+    ),
+]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
@@ -50,6 +59,7 @@ def bisect(
         typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
     ] = None,
     allow_code: AllowCode = False,
+    memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
     """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
@@ -63,7 +73,15 @@ def bisect(
     if json is not None:
         refuse_unwritable(json)
     with shown() as progress:
-        options = Options(by=by, split=split, swap=tuple(swap or ()), floor=floor, oracle=oracle, allow_code=allow_code)
+        options = Options(
+            by=by,
+            split=split,
+            swap=tuple(swap or ()),
+            floor=floor,
+            oracle=oracle,
+            allow_code=allow_code,
+            memory_limit=memory_limit,
+        )
         report = run(recipe, device=device, options=options, progress=progress)
     print_report(report, console())
     if json is not None:
@@ -83,6 +101,7 @@ def forward(
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences computed together; all by default.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="For text: bytes, checkpoint, or a tokenizer.json.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; the checkpoint's by default.")] = None,
+    memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
     """Run one variant and write its logits, routes and any values asked for."""
@@ -105,6 +124,7 @@ def forward(
             dtype=dtype,
             device=device,
             save=save or (),
+            memory_limit=memory_limit,
             progress=progress,
         )
     write_tensors(out, tensors)

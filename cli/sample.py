@@ -11,18 +11,19 @@ import typer
 def sample(
     recipe: Annotated[Path, typer.Argument(help="A recipe with `tokens: {sample: ...}`.")],
     out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
     """Continue a recipe's prompts and write the tokens, for `sampled_from:` in place of `sample:`."""
     from moeparity.cli.progress import shown
-    from moeparity.plan import prepare
+    from moeparity.plan import Options, prepare
     from moeparity.report.files import refuse_unwritable, write_tensors
     from moeparity.sampling import generate, required_sample
     from moeparity.tokens.tensorfile import written
 
     refuse_unwritable(out)
     with shown() as progress:
-        plan = prepare(recipe, device=device, progress=progress)
+        plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
         asked = required_sample(plan)
         tokens = generate(plan, progress=progress).tokens
     write_tensors(out, *written(tokens))

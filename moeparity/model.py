@@ -10,6 +10,7 @@ import torch
 
 from moeparity.engine import device as devices
 from moeparity.engine import padding
+from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.engine.memory import keep_freed_memory
 from moeparity.errors import SpecError, TokensError, Where, listed
@@ -115,6 +116,7 @@ def forward(
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
     attention_mask: torch.Tensor | None = None,
+    memory_limit: float | None = None,
     progress: Callback | None = None,
 ) -> dict[str, torch.Tensor]:
     """Run one variant over input_ids [B, T] int64 and return its tensors on the CPU.
@@ -124,7 +126,8 @@ def forward(
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
     `settings` are a recipe's own `set:`, addresses and values on top of the profile. `attention_mask` [B, T] bool or
     int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
-    transformers does. `progress` hears how far it is.
+    transformers does. `memory_limit` is the bytes the pass may take (None: what is available, infinity: any number).
+    `progress` hears how far it is.
     Raises MoeparityError.
     """
     if dtype is not None and dtype not in FLOAT_NAMES:
@@ -140,6 +143,7 @@ def forward(
     plan = bind(model.graph, rules, dtype or model.dtype, own)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
+    require([walker], model.weights, *tokens.shape, limit=memory_limit, kept=recorder.saved)
     run([walker], model.weights, tokens, [recorder], attention_mask=mask, progress=progress)
     return recorder.tensors()
 

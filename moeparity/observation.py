@@ -13,7 +13,9 @@ from moeparity.attribution.effects import Effect, Trial
 from moeparity.attribution.floor import floor_trials
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle, mixed
+from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import Counts, Observer, Walker, run
+from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.schedule import micro_batches
 from moeparity.errors import SpecError
 from moeparity.observe.classes import Classes
@@ -44,6 +46,7 @@ class Observed:
     seconds: float
     records: Records | None
     classes: Classes | None
+    memory: Memory
 
     def joined(self, further: Observed) -> Observed:
         """Both together, `further` being a later pass over the same plan with other trials."""
@@ -58,6 +61,7 @@ class Observed:
             seconds=self.seconds + further.seconds,
             records=self.records,
             classes=self.classes,
+            memory=self.memory.joined(further.memory),
         )
 
 
@@ -86,7 +90,10 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
     records, classes = (_records(plan), _classes(plan)) if first else (None, None)
     observers += [observer for observer in (records, classes) if observer is not None]
-    counts = run(walkers, plan.model.weights, tokens, observers, attention_mask=mask, progress=progress)
+    weights = plan.model.weights
+    footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
+    with Peak(weights.device) as peak:
+        counts = run(walkers, weights, tokens, observers, attention_mask=mask, progress=progress)
     batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
     return Observed(
         divergence=divergence,
@@ -99,6 +106,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         seconds=time.perf_counter() - started,
         records=records,
         classes=classes,
+        memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
 
 

@@ -27,7 +27,8 @@ from moeparity.tokens.records import check_fits
 class Options:
     """What a caller may say on top of a recipe; None and () leave it as it is.
 
-    `allow_code` lets a recipe's `impl:` run, which is any Python code.
+    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes that a pass may take:
+    None stands for what is available, infinity for any number.
     """
 
     by: By | None = None
@@ -36,6 +37,7 @@ class Options:
     floor: bool | None = None
     oracle: bool | None = None
     allow_code: bool = False
+    memory_limit: float | None = None
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
@@ -62,6 +64,7 @@ class Plan:
     toggles: tuple[Toggle, ...]
     swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
     functions: Mapping[str, Callable[..., Any]]
+    memory_limit: float | None
 
     def with_toggles(self, more: list[Toggle]) -> Plan:
         """The same plan with further toggles."""
@@ -103,6 +106,7 @@ def prepare(
         toggles=tuple(toggles(reference, candidate, recipe.by)),
         swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
         functions=functions,
+        memory_limit=options.memory_limit,
     )
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from moeparity.attribution.sides import Side
+from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.residency import fits
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.plan import Plan
 from moeparity.progress import Callback, Progress
 from moeparity.spec.schema import Sample
 from moeparity.tokens import TokenSet
-from moeparity.weights.capacity import fits
 from moeparity.weights.store import WeightStore
 
 NAME = "sampler"
@@ -31,7 +32,7 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     """The plan with its prompts continued where the recipe has `tokens.sample`; else the plan itself.
 
     Weights stay in memory between the forwards where they take at most half of what is free; else each forward streams
-    them. Raises TokensError where the logits to sample from are not finite.
+    them. Raises TokensError where the logits to sample from are not finite, MoeparityError where memory is too small.
     """
     sample = plan.recipe.tokens.sample
     if sample is None:
@@ -122,9 +123,11 @@ def _widened(block: Tensor, width: int, more: int, fill: float) -> Tensor:
 
 def _forward(plan: Plan, side: Side) -> Forward:
     model, store = plan.model, plan.model.weights
-    if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device):
-        store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
     walker = Walker(name=NAME, plan=side.plan, micro_batch=side.micro_batch, functions=plan.functions)
+    rows, length = plan.tokens.input_ids.shape
+    require([walker], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
+    if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
+        store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
 
     def forward(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
         seen = _Last(model.graph.output, last)

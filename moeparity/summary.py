@@ -254,6 +254,8 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         naive_evaluations=observed.naive_evaluations,
         weight_bytes_read=observed.counts.bytes_read,
         seconds=observed.seconds,
+        memory_estimated=observed.memory.estimated + (observed.memory.held_before or 0),
+        memory_peak=observed.memory.peak,
         pads=plan.tokens.pads,
         sampling=token_summary.sampling(plan),
     )

@@ -14,7 +14,8 @@ import torch
 # So that tests can share helper modules, whichever way pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoint_factory import SMALL, make_small, make_wide
+from tests.checkpoint_factory import make_small, make_wide
+from tests.small_models import SMALL
 
 torch.set_num_threads(1)
 

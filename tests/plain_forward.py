@@ -68,7 +68,7 @@ class Plain:
         return self._linear(np.concatenate(out, -1), at + "o_proj")
 
     def _headed(self, x: Array, at: str, one: str, count: int) -> Array:
-        """Queries, keys or values [T, heads, width]: OLMoE's norm takes all heads together, that of others each head."""
+        """Queries, keys or values [T, heads, width]: OLMoE's norm takes all heads together, those of others each."""
         y, norm = self._linear(x, f"{at}{one}_proj"), f"{at}{one}_norm"
         normed = norm + ".weight" in self.weights
         whole = self.config["model_type"] == "olmoe"

@@ -17,13 +17,13 @@ from tokenizers.decoders import ByteLevel as Decoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from moeparity.engine import residency
 from moeparity.errors import CheckpointError, MoeparityError
 from moeparity.plan import prepare
 from moeparity.spec import files
 from moeparity.starter import write_starter
 from moeparity.starter.prompts import PROMPTS
 from moeparity.tokens.recipe import recipe_tokens
-from moeparity.weights import capacity
 
 EXIT = {"pass": 0, "fail": 1, "inconclusive": 3}
 
@@ -156,7 +156,7 @@ def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> Non
 def test_few_tokens_where_each_costs_a_pass_over_the_files(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(residency, "available_bytes", lambda _: 1000)
     made = write_starter(model, tmp_path / "recipe.yaml")
     sample = files.read_recipe(made.recipe).tokens.sample
     assert sample is not None

@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from moeparity import bisect
+from moeparity.cli.main import app
 from moeparity.errors import Where
 from moeparity.graph.address import file_key
 from moeparity.graph.bind import bind
 from moeparity.graph.profile import load_profile
 from moeparity.model import forward, open_model
 from moeparity.numerics.bits import same_bits
+from moeparity.ops.registry import OPS
 from moeparity.plan import Options
 from moeparity.report.model import Report
-from tests.checkpoint_factory import SMALL
 from tests.plain_forward import Plain
 from tests.planted import random_tokens, write_recipe
+from tests.small_models import SMALL
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 
@@ -41,6 +44,13 @@ def test_the_oracle_is_exact_to_fp64(name: str, request: pytest.FixtureRequest) 
         assert relative(logits.numpy(), truth) < 1e-12
     # What the tolerance is worth: fp32 throughout is millions of times farther.
     assert relative(forward(folder, ids, dtype="fp32", device="cpu")["logits"].numpy(), truth) > 1e-8
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_rounding_of_every_op_is_fp64(op: str) -> None:
+    layers = load_profile("oracle", Where(Path(__file__))).layers
+    (values,) = [dict(rule.values) for rule in layers[-1] if rule.op == op] or [{}]
+    assert values == {a.name: "fp64" for a in OPS[op].attributes if a.kind == "rounding"}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -155,3 +165,16 @@ def test_inconclusive_says_how_many_tokens_would_do(tmp_path: Path, qwen3_moe: P
     path = write_recipe(tmp_path, qwen3_moe, tokens, {}, {"profile": "hf-default"}, below=1e3)
     verdict = bisect(path, device="cpu").verdict
     assert (verdict.status, verdict.needed_sequences, verdict.needed_tokens) == ("inconclusive", 25, 25 * 7)
+
+
+def test_the_command_line_overrides_the_recipe(tmp_path: Path, qwen3_moe: Path) -> None:
+    tokens = {"input_ids": random_tokens(2, 4)}
+    path = write_recipe(tmp_path, qwen3_moe, tokens, {}, {"profile": "hf-default"}, floor=True)
+    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu", "--oracle", "--no-floor"])
+    assert shown.exit_code == 3, "two sequences"
+    assert "Against the oracle" in shown.output
+    assert "Neither side is shown to be nearer the truth" in " ".join(shown.output.split())
+    assert "Floor" not in shown.output
+    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu"])
+    assert "the reference against itself, with" in shown.output
+    assert "Against the oracle" not in shown.output

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from moeparity.engine import padding
+from moeparity.engine import padding, residency
 from moeparity.errors import SpecError, TokensError
 from moeparity.model import forward
 from moeparity.pipeline import bisect
@@ -22,7 +22,6 @@ from moeparity.sampling import continued, drawn, generate, required_sample
 from moeparity.spec.schema import Sample
 from moeparity.tokens import TokenSet
 from moeparity.tokens.tensorfile import written
-from moeparity.weights import capacity
 
 V = 11
 
@@ -161,7 +160,7 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Write:
 def test_a_side_samples_from_its_own_forward(
     recipe: Write, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch, side: str, profile: str, resident: bool
 ) -> None:
-    monkeypatch.setattr(capacity, "free_bytes", lambda _: 2**40 if resident else None)
+    monkeypatch.setattr(residency, "available_bytes", lambda _: 2**40 if resident else None)
     path = recipe(f"{{file: prompts.jsonl, sample: {{from: {side}, new_tokens: 4, temperature: 0}}}}")
     found = generate(prepare(path, device="cpu")).tokens
     for step in range(4):

@@ -38,7 +38,7 @@ def accuracy_reading(
     numbers = f"KL to the oracle {candidate:.3g} against {reference:.3g} nats per token"
     if standing == "level":
         return f"Both sides are equally near the truth: {numbers}."
-    error = f"{ratio:.2g} of the reference's error at the logits"
+    error = f"{ratio:.2g} x the reference's error at the logits"
     if standing == "undecided":
         return (
             f"Neither side is shown to be nearer the truth: the candidate has {error}, {numbers}, and the interval of "

@@ -7,7 +7,7 @@ differs yet they share, as in the pass itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.engine import schedule
@@ -46,22 +46,25 @@ class Footprint:
         return self.weights + self.values + self.other
 
 
-def estimate(walkers: Sequence[Walker], weights: WeightStore, sequences: int, length: int, kept: int = 0) -> Footprint:
+def estimate(
+    walkers: Sequence[Walker], weights: WeightStore, sequences: int, length: int, kept: Iterable[str] | None = None
+) -> Footprint:
     """The most that a pass over [sequences, length] tokens needs beside what the process holds already.
 
-    On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `kept` are bytes
-    that an observer keeps.
+    On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `kept` are
+    nodes whose values an observer keeps; the logits and routes are kept with them.
     """
     values = _Values(walkers, weights.graph, sequences, length)
     loaded = [_segment_bytes(weights, segment, values.dtypes) for segment in weights.graph.segments]
     other = _FIXED[weights.device.type]
     if weights.device.type == "cpu":
         other += _KERNEL * values.kernels()
+    saved = 0 if kept is None else values.saved(set(kept))
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
         held = sum(loaded[i : i + 2]) if weights.residency == "stream" else sum(loaded)
         size = int(_SLACK * values.peak(segment))
-        peaks.append(Footprint(at=segment.name, weights=held, values=size + kept, other=other))
+        peaks.append(Footprint(at=segment.name, weights=held, values=size + saved, other=other))
     return max(peaks, key=lambda peak: peak.total)
 
 
@@ -72,7 +75,7 @@ def require(
     length: int,
     *,
     limit: float | None = None,
-    kept: int = 0,
+    kept: Iterable[str] | None = None,
 ) -> Footprint:
     """The estimate of a pass. Raises MoeparityError where it does not fit.
 
@@ -233,6 +236,13 @@ class _Values:
             loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
             most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
+
+    def saved(self, nodes: set[str]) -> int:
+        """Bytes of these nodes' values, the logits and the routes, twice: in parts, and put together."""
+        kept = [
+            n for n in self.graph.nodes if n.name in nodes or n.op.name == "router" or self.graph.output in n.values
+        ]
+        return 2 * sum(self.kept[value] for node in kept for value in node.values) * self.sequences * self.length
 
     def peak(self, segment: Segment) -> int:
         """The most bytes of values at once, in any wave of a segment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -102,8 +103,26 @@ def _field(path: Path, name: str) -> int | None:
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes: what a pass was estimated to take at most beside what was held before, and what was held at its peak.
+
+    None where the system does not say.
+    """
+
+    estimated: int
+    held_before: int | None
+    peak: int | None
+
+    def joined(self, further: Memory) -> Memory:
+        """Of two passes, the one with the greater peak."""
+        return max(self, further, key=lambda memory: memory.peak or 0)
+
+
 class Peak:
-    """The most memory that this process holds while the context lasts, `bytes`; None where it cannot be known.
+    """The most memory that this process holds while the context lasts, `bytes`; `before` is what it holds on entering.
+
+    None where the system does not say.
 
     On the CPU anonymous memory, looked at 50 times a second: the kernel keeps no maximum that leaves out the pages of
     mapped files. On a GPU what torch has allocated.
@@ -113,7 +132,7 @@ class Peak:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.bytes: int | None = None
+        self.before = self.bytes = _held(device)
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
@@ -135,8 +154,11 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._over.wait(self._SECONDS):
-            held = anonymous_bytes()
-            self.bytes = held if self.bytes is None else max(self.bytes, held or 0)
+            self.bytes = max(self.bytes or 0, anonymous_bytes() or 0) or None
+
+
+def _held(device: torch.device) -> int | None:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else anonymous_bytes()
 
 
 def anonymous_bytes() -> int | None:

@@ -21,7 +21,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
 
 UNDECLARED_DTYPE = "fp32"
-"""What transformers builds a model in where config.json names no dtype; the files of a checkpoint say for themselves."""
+"""What transformers builds a model in where config.json names no dtype; files of weights say for themselves."""
 
 ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "default": (),

@@ -221,6 +221,8 @@ class Run:
     naive_evaluations: int
     weight_bytes_read: int
     seconds: float
+    memory_estimated: int
+    memory_peak: int | None
     pads: int = 0
     sampling: str | None = None
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moeparity.report.model import Choice, Report, Root, ToggleResult, TrialResult
+from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
 from moeparity.report.truth_text import floor_table, oracle_table
@@ -223,5 +223,10 @@ def _cost(report: Report) -> str:
     return (
         f"{run.evaluations} op evaluations for {run.variants} variants and the local errors "
         f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
-        f"{run.seconds:.1f} s"
+        f"{run.seconds:.1f} s, {_memory(run)}"
     )
+
+
+def _memory(run: Run) -> str:
+    peak = "unknown" if run.memory_peak is None else f"{run.memory_peak / 1e9:.2f} GB"
+    return f"peak memory {peak} ({run.memory_estimated / 1e9:.2f} GB estimated at most)"

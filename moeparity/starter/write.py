@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from moeparity.engine.residency import fits
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.graph.address import role
 from moeparity.graph.bind import bind
@@ -18,7 +19,6 @@ from moeparity.graph.graph import Graph
 from moeparity.graph.profile import load_profile
 from moeparity.report.files import refuse_unwritable, write_text
 from moeparity.starter.tokens import Prompts, prompts
-from moeparity.weights.capacity import fits
 from moeparity.weights.check import file_dtype
 from moeparity.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
 

@@ -21,7 +21,7 @@ def said(standing: Standing, status: str = "fail", ratio: float = 0.62) -> str:
 def test_nearer_is_not_parity() -> None:
     assert said("nearer") == (
         "The candidate is nearer the truth, yet not parity: KL to the oracle 0.0001 against 0.0003 nats per token, "
-        "with 0.62 of the reference's error at the logits."
+        "with 0.62 x the reference's error at the logits."
     )
     assert said("nearer", "inconclusive").startswith("The candidate is nearer the truth, yet parity is not shown:")
     assert said("nearer", "pass").startswith("The candidate is nearer the truth: ")
@@ -29,12 +29,12 @@ def test_nearer_is_not_parity() -> None:
 
 def test_less_accurate() -> None:
     assert said("farther", ratio=1.7).startswith("The candidate is less accurate: KL")
-    assert said("farther", ratio=1.7).endswith(", with 1.7 of the reference's error at the logits.")
+    assert said("farther", ratio=1.7).endswith(", with 1.7 x the reference's error at the logits.")
 
 
 def test_an_error_that_points_the_other_way_is_not_hidden() -> None:
-    assert ", though with 1.1 of" in said("nearer", ratio=1.1)
-    assert ", though with 0.9 of" in said("farther", ratio=0.9)
+    assert ", though with 1.1 x" in said("nearer", ratio=1.1)
+    assert ", though with 0.9 x" in said("farther", ratio=0.9)
 
 
 def test_undecided_and_level_claim_nothing() -> None:

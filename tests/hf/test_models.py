@@ -12,9 +12,10 @@ import torch
 
 from moeparity.model import Model, forward
 from moeparity.numerics.bits import same_bits
-from tests.checkpoint_factory import SMALL, make_small
+from tests.checkpoint_factory import make_small
 from tests.hf.compare import DTYPES, PROFILES, assert_is, opened, padded, tokens
 from tests.hf.reference import Routes, Truth, reference
+from tests.small_models import SMALL
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""

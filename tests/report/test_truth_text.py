@@ -12,9 +12,9 @@ from moeparity.report.truth_text import floor_table, oracle_table
 
 
 def shown(body: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=80)
-    console.print(body)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+    file = io.StringIO()
+    Console(file=file, width=80).print(body)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 def interval(estimate: float) -> Interval:

@@ -33,7 +33,7 @@ from moeparity.ops.declaration import Value
 from moeparity.progress import Progress
 
 LAYERS, VOCAB = 24, 1024
-SEQUENCES, TOKENS = 2, 128
+SEQUENCES, TOKENS = 4, 256
 AGAINST_FORWARD, AGAINST_IDEAL = 2.0, 1.15
 
 LAST = f"layers[{LAYERS - 1}]"

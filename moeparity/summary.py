@@ -249,7 +249,7 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         cpu=cpu_name(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
-        variants=1 + len(observed.logits.others),
+        variants=1 + len(observed.logits.others) + (observed.truth is not None),
         evaluations=sum(observed.counts.evaluations.values()),
         naive_evaluations=observed.naive_evaluations,
         weight_bytes_read=observed.counts.bytes_read,

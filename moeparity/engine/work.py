@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from moeparity.engine.lockstep import Walker
 
 
+Alike = tuple[object, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
     """What computes a node's values: a key that is equal where the same is computed, and the computation."""
@@ -54,14 +57,22 @@ class Work:
     @classmethod
     def of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
         """The tasks of these walkers on a graph."""
-        edges = _edges(walkers, graph)
+        alike = _alike(walkers, graph)
+        edges = _edges(walkers, graph, alike)
+        handed = {f"{producer}->{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
-        at = {}
+        tasks_of: dict[Alike, Task] = {}
+        at: dict[tuple[str, str], Task | None] = {}
         for walker in walkers:
             unknown = hidden[walker.inputs_of or walker.name]
             for node in graph.nodes:
-                blind = node.name in hidden[walker.name] or not unknown.isdisjoint(walker.plan.read_inputs(node))
-                at[walker.name, node.name] = None if blind else _task(walker, node, edges)
+                place, kind = (walker.name, node.name), alike[walker.name, node.name]
+                if node.name in hidden[walker.name]:
+                    at[place] = None
+                    continue
+                if kind not in tasks_of:
+                    tasks_of[kind] = _task(walker, node, edges[node.name], handed)
+                at[place] = None if _reads_any(tasks_of[kind], unknown) else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
             tasks = (at[walker.name, node.name] for walker in walkers)
@@ -88,27 +99,47 @@ def _hidden(plan: BoundGraph) -> frozenset[str]:
     return frozenset(inside | {value for name in inside for value in nodes[name].values})
 
 
-def _edges(walkers: Sequence[Walker], graph: Graph) -> dict[str, tuple[str, ...]]:
+def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[str, str], Alike]:
+    """By walker and node, all that its task is made of: most walkers are alike at most nodes, and share one task."""
+    found: dict[tuple[str, str], Alike] = {}
+    for walker in walkers:
+        values: dict[str, list[object]] = {node.name: [node.name] for node in graph.nodes}
+        for (node_name, attribute), setting in walker.plan.settings.items():
+            values[node_name] += (attribute, setting.value)
+        for (closing, _), region in walker.plan.regions.items():
+            values[closing].append(region.nodes)
+        found |= {(walker.name, node.name): tuple(values[node.name]) for node in graph.nodes}
+    return found
+
+
+def _reads_any(task: Task, values: frozenset[str]) -> bool:
+    """Whether a task reads one of these values, be it as an edge hands it."""
+    return any(value is not None and value.partition("->")[0] in values for value in task.reads)
+
+
+def _edges(
+    walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[str, str], Alike]
+) -> dict[str, tuple[str, ...]]:
     """Per node, the consumers that some walker hands another rounding than the one stored."""
-    return {
-        node.name: tuple(dict.fromkeys(consumer for walker in walkers for consumer in walker.plan.edges(node)))
-        for node in graph.nodes
-    }
+    found = {}
+    for node in graph.nodes:
+        plans = {alike[walker.name, node.name]: walker.plan for walker in walkers}.values()
+        found[node.name] = tuple(dict.fromkeys(consumer for plan in plans for consumer in plan.edges(node)))
+    return found
 
 
-def _task(walker: Walker, node: Node, edges: Mapping[str, tuple[str, ...]]) -> Task:
+def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
     plan, region = walker.plan, walker.plan.region(node.name)
-    handed = {f"{producer}->{consumer}" for producer, consumers in edges.items() for consumer in consumers}
     # A node's values with an edge of their own are single and carry the node's name.
     reads = tuple(v if v is None else _handed(v, node, region, handed) for v in plan.read_inputs(node))
     if region is not None:
         numerics = _of_region(plan, node, region, walker.functions[region.call])
-        return Task(reads=reads, numerics=numerics, edges=(None,) * len(edges[node.name]))
+        return Task(reads=reads, numerics=numerics, edges=(None,) * len(edges))
     own = plan.edges(node)
     return Task(
         reads=reads,
         numerics=_of_op(plan, node, {}),
-        edges=tuple(_of_op(plan, node, dict([own[c]])) if c in own else None for c in edges[node.name]),
+        edges=tuple(_of_op(plan, node, dict([own[c]])) if c in own else None for c in edges),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from moeparity.errors import TokensError, Where
 from moeparity.spec import files, schema
@@ -11,7 +14,7 @@ from moeparity.tokens.tokenset import TokenSet
 
 
 def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
-    """The tokens of a recipe at `path`; prompts, whose mask then says nothing, where it has `sample:`.
+    """The tokens of a recipe at `path`; where it has `sample:`, prompts, none of which is scored.
 
     Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine
     where new tokens are to be sampled, which they do not belong to.
@@ -31,4 +34,4 @@ def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> To
             f"{Where(path, asked.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} holds what an "
             "engine recorded of its own tokens. Use `sampled_from:` with it."
         )
-    return tokens
+    return tokens if asked.sample is None else replace(tokens, loss_mask=torch.zeros_like(tokens.loss_mask))

@@ -55,6 +55,12 @@ def test_ids_are_shown_beside_their_text(folder: Path) -> None:
     ]
 
 
+def test_prompts_are_not_scored(folder: Path) -> None:
+    done = run("tokens", "sampled.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 sequences of up to 2 tokens, 0 scored, 1 pads")
+
+
 def test_a_file_is_shown_with_a_tokenizer_named_on_the_command_line(folder: Path) -> None:
     done = run("tokens", "t.jsonl", "--tokenizer", "bytes", "--sequences", "1", "--length", "2", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -110,22 +110,10 @@ class BoundGraph:
         return self.regions.get((node, str(self.settings[node, IMPL].value)))
 
     def replaced(self) -> dict[str, Region]:
-        """Every node whose own kernel is not run, with the region that stands in its place.
-
-        Raises SpecError where regions of both sides overlap in a mixture.
-        """
-        found: dict[str, Region] = {}
+        """Every node whose own kernel is not run, with the region that stands in its place."""
         # A region in force is named by the setting of its closing node, so walking the known ones is enough.
-        for (closing, _), region in self.regions.items():
-            if self.region(closing) is not region:
-                continue
-            for node in region.nodes:
-                if node in found:
-                    raise SpecError(
-                        f"{region.where}: {region.call} and {found[node].call} both replace {node}. Narrow `nodes`."
-                    )
-                found[node] = region
-        return found
+        active = [region for (closing, _), region in self.regions.items() if self.region(closing) is region]
+        return {node: region for region in active for node in region.nodes}
 
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at `places` taken from `source`."""

@@ -9,6 +9,7 @@ from typing import Literal
 from moeparity.graph.bind import DTYPE, IMPL, BoundGraph, Place, Setting, attributes_of, edges_of
 from moeparity.graph.graph import Node
 from moeparity.graph.profile import Rule
+from moeparity.graph.region import Region
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Kind
 
@@ -62,24 +63,35 @@ def _places(node: Node, plan: BoundGraph) -> list[Place]:
 
 
 def _regions(reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
-    """Users' functions that one side runs and the other does not, with all that differs inside them."""
+    """Users' functions that one side runs and the other does not, with all that differs inside them.
+
+    Regions of both sides that overlap are one difference, since a mixture could not run one without the other.
+    """
     nodes = {node.name: node for node in reference.graph.nodes}
     sides = reference.replaced(), candidate.replaced()
     seen: set[str] = set()
     for name in nodes:
-        known = [side[name] for side in sides if name in side]
-        region = known[-1] if known else None
-        if region is None or region.nodes[-1] in seen:
-            continue
-        seen.add(region.nodes[-1])
-        inner = {n for r in known for n in r.nodes}
-        places = [p for n in nodes.values() if n.name in inner for p in [*_places(n, reference), (n.name, DTYPE)]]
-        changed = tuple(p for p in places if _unequal(p, reference, candidate))
-        if changed:
-            node = nodes[region.nodes[-1]]
-            first = (node.name, IMPL)
-            rest = (p for p in changed if p != first)
-            yield _difference(node, "implementation", (reference, candidate), (first, *rest))
+        inner = _overlapping(name, sides)
+        if seen.isdisjoint(inner) and inner:
+            seen |= inner
+            places = [p for n in nodes.values() if n.name in inner for p in [*_places(n, reference), (n.name, DTYPE)]]
+            changed = [p for p in places if _unequal(p, reference, candidate)]
+            if changed:
+                # The last of the closing nodes that change speaks for all.
+                first = next((p for p in reversed(changed) if p[1] == IMPL), changed[0])
+                rest = (p for p in changed if p != first)
+                yield _difference(nodes[first[0]], "implementation", (reference, candidate), (first, *rest))
+
+
+def _overlapping(name: str, sides: tuple[dict[str, Region], dict[str, Region]]) -> set[str]:
+    """The nodes of all regions of either side that hang together with this node's."""
+    inner, waiting = set[str](), [name]
+    while waiting:
+        node = waiting.pop()
+        found = {n for side in sides if node in side for n in side[node].nodes} - inner
+        inner |= found
+        waiting += found
+    return inner
 
 
 def _attributes(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:

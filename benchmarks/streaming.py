@@ -1,0 +1,189 @@
+"""A checkpoint of several GB, bisected while it streams: memory against its bound, throughput against a plain read.
+
+    python -m benchmarks.streaming [--threads 2] [--folder /tmp]
+
+Writes 4.9 GB (four layers as wide as Qwen3-30B-A3B's, bf16), and deletes them again. Memory is the peak of anonymous
+memory of a process that bisects: the pages of mapped files are no part of it, since the system drops them when it needs
+to. The bound is two layers, embedding, head and the values of all variants, from the shapes alone. For the throughput
+each side reads after the system was told to forget the files (posix_fadvise DONTNEED), which it may or may not do for
+what a disk or a hypervisor keeps: both sides have the same chance. Exits with 1 where the bound does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from moeparity.engine import footprint
+from moeparity.engine.device import cpu_name
+from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.memory import Peak
+from moeparity.errors import Where
+from moeparity.graph.bind import bind
+from moeparity.graph.config import Config
+from moeparity.graph.expand import expand
+from moeparity.graph.profile import load_profile
+from moeparity.model import Model
+from moeparity.observation import observe
+from moeparity.plan import prepare
+from moeparity.weights.checkpoint import Checkpoint
+from moeparity.weights.store import WeightStore
+from tests import checkpoint_factory
+
+LAYERS, SEQUENCES, TOKENS = 4, 2, 32
+NEEDED = 6 << 30
+
+RECIPE = """kind: recipe
+checkpoint: .
+tokens: {file: tokens.safetensors, sampled_from: candidate}
+reference: {profile: hf-eager}
+candidate: {profile: hf-default}
+gate: {metric: k3, below: 1e-4}
+"""
+
+
+def main() -> int:
+    """Make the checkpoint, measure both in processes of their own, print, judge."""
+    options = _options()
+    if options.part:
+        torch.set_num_threads(options.threads)
+        print(json.dumps({"bisect": bisected, "stream": streamed}[options.part](options.folder)))
+        return 0
+    if shutil.disk_usage(options.folder).free < NEEDED:
+        raise SystemExit(f"{options.folder}: less than {NEEDED / 1e9:.1f} GB free. Give another --folder.")
+    with tempfile.TemporaryDirectory(dir=options.folder) as made:
+        folder = Path(made)
+        files = prepared(folder)
+        size = sum(path.stat().st_size for path in files)
+        memory = _in_a_process("bisect", folder, options.threads)
+        plain, stream = [], []
+        for _ in range(options.repeats):
+            plain.append(size / read_plainly(files))
+            forget(files)
+            stream.append(size / _in_a_process("stream", folder, options.threads)["seconds"])
+    _print(options, size, memory, max(plain), max(stream))
+    return int(memory["taken"] > memory["bound"])
+
+
+def _print(options: argparse.Namespace, size: int, memory: dict[str, float], plain: float, stream: float) -> None:
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
+    print(f"checkpoint {size / 1e9:.2f} GB, {LAYERS} layers, {SEQUENCES} x {TOKENS} tokens")
+    gigabytes = {key: f"{value / 1e9:.2f} GB" for key, value in memory.items()}
+    print(
+        f"bisected by {int(memory['variants'])} variants: {gigabytes['taken']} of anonymous memory beside the ", end=""
+    )
+    print(f"{gigabytes['before']} held before; bound {gigabytes['bound']}: two layers {gigabytes['layers']}, ", end="")
+    print(f"embedding and head {gigabytes['ends']}, values {gigabytes['values']}; ", end="")
+    print(f"ratio {memory['taken'] / memory['bound']:.2f}; estimated before the run {gigabytes['estimated']}")
+    print(f"streaming {stream / 1e9:.2f} GB/s, plain sequential read {plain / 1e9:.2f} GB/s, ", end="")
+    print(f"ratio {stream / plain:.2f} (best of {options.repeats}, files forgotten before each)")
+
+
+def prepared(folder: Path) -> list[Path]:
+    """The checkpoint, tokens and a recipe; the files that hold weights."""
+    checkpoint_factory.WIDE_LAYERS = LAYERS
+    checkpoint_factory.make_wide(folder)
+    ids = torch.randint(
+        0, checkpoint_factory.WIDE_VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0)
+    )
+    save_file({"input_ids": ids}, folder / "tokens.safetensors")
+    (folder / "recipe.yaml").write_text(RECIPE, "utf-8")
+    return [folder / checkpoint_factory.FILE]
+
+
+def bisected(folder: Path) -> dict[str, float]:
+    """Bytes a bisection takes, and the bound on them."""
+    plan = prepare(folder / "recipe.yaml", device="cpu")
+    seen = observe(plan, plan.toggles)
+    assert seen.memory.peak is not None
+    assert seen.memory.held_before is not None
+    before, *layers, after = (_bytes(plan.model, segment.name) for segment in plan.model.graph.segments)
+    values = _values(plan.model, len(plan.toggles))
+    return {
+        "variants": 3 + 2 * len(plan.toggles),
+        "taken": seen.memory.peak - seen.memory.held_before,
+        "before": seen.memory.held_before,
+        "layers": 2 * max(layers),
+        "ends": before + after,
+        "values": values,
+        "bound": 2 * max(layers) + before + after + values,
+        "estimated": seen.memory.estimated,
+    }
+
+
+def _bytes(model: Model, segment: str) -> int:
+    nodes = next(s.nodes for s in model.graph.segments if s.name == segment)
+    refs = [ref for node in nodes for ref in node.weights.values()]
+    return sum(footprint.weight_bytes(ref.shape, len(ref.names), model.dtype) for ref in refs)
+
+
+def _values(model: Model, toggles: int) -> int:
+    """fp32 for every variant: the stream twice, the experts' rows three times, the scores and the logits twice."""
+    config = model.graph.config
+    widths = 2 * config["hidden_size"] + 3 * config["num_experts_per_tok"] * config["hidden_size"]
+    widths += 2 * config["num_attention_heads"] * TOKENS + 2 * config["vocab_size"]
+    return 4 * SEQUENCES * TOKENS * int(widths) * (3 + 2 * toggles)
+
+
+def streamed(folder: Path) -> dict[str, float]:
+    """Seconds of a forward of one token, its weights read from the files as it goes."""
+    config = Config(folder / "config.json")
+    graph = expand(config)
+    weights = WeightStore(Checkpoint(folder), graph, torch.device("cpu"), "stream")
+    plan = bind(graph, load_profile("hf-eager", Where(Path(__file__))), "bf16")
+    walker = Walker(name="one", plan=plan, micro_batch=1)
+    started = time.perf_counter()
+    with Peak(weights.device) as peak:
+        run([walker], weights, torch.zeros(1, 1, dtype=torch.int64), [])
+    return {"seconds": time.perf_counter() - started, "peak": peak.bytes or 0}
+
+
+def read_plainly(files: list[Path]) -> float:
+    """Seconds to read the files from end to end, 8 MB at a time, after they were forgotten."""
+    forget(files)
+    buffer = bytearray(8 << 20)
+    started = time.perf_counter()
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.perf_counter() - started
+
+
+def forget(files: list[Path]) -> None:
+    """Ask the system to drop the files' pages."""
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _in_a_process(part: str, folder: Path, threads: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.streaming", "--part", part, "--folder", str(folder)]
+    done = subprocess.run([*command, "--threads", str(threads)], stdout=subprocess.PIPE, check=True, text=True)  # noqa: S603
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--part", choices=["bisect", "stream"], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

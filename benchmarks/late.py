@@ -4,8 +4,8 @@
 
 One pass of the reference and 12 trials is compared with one forward of the reference alone, and with the counted ideal:
 every distinct piece of work once, each at what it cost in the same process when walkers ran alone. Everything runs on
-the same resident weights, in turn; the best of some repeats counts. Exits with 1 when the pass takes more than twice as long as one
-forward, or more than 1.15 times the ideal.
+the same resident weights, in turn; the best of some repeats counts. Exits with 1 when the pass takes more than twice as
+long as one forward, or more than 1.15 times the ideal.
 """
 
 from __future__ import annotations

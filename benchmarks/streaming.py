@@ -25,10 +25,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from moeparity.engine import footprint
 from moeparity.engine.device import cpu_name
 from moeparity.engine.lockstep import Walker, run
 from moeparity.engine.memory import Peak
+from moeparity.engine.sizes import weight_bytes
 from moeparity.errors import Where
 from moeparity.graph.bind import bind
 from moeparity.graph.config import Config
@@ -125,7 +125,7 @@ def bisected(folder: Path) -> dict[str, float]:
 def _bytes(model: Model, segment: str) -> int:
     nodes = next(s.nodes for s in model.graph.segments if s.name == segment)
     refs = [ref for node in nodes for ref in node.weights.values()]
-    return sum(footprint.weight_bytes(ref.shape, len(ref.names), model.dtype) for ref in refs)
+    return sum(weight_bytes(ref.shape, len(ref.names), model.dtype) for ref in refs)
 
 
 def _values(model: Model, toggles: int) -> int:

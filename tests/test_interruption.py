@@ -156,5 +156,3 @@ def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
         "interrupted: SIGTERM; no file is half-written. "
         f"1 finished pass is kept in {tmp_path}/passes/{'f' * 64}: the same command goes on from there.\n"
     )
-
-

@@ -54,6 +54,7 @@ def estimate(
     On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `kept` are
     nodes whose values an observer keeps; the logits and routes are kept with them.
     """
+    walkers = [replace(walker, micro_batch=min(walker.micro_batch, sequences)) for walker in walkers]
     values = _Values(walkers, weights.graph, sequences, length)
     loaded = [_segment_bytes(weights, segment, values.dtypes) for segment in weights.graph.segments]
     other = _FIXED[weights.device.type]

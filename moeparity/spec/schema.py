@@ -140,6 +140,18 @@ class ProfileFile(Model):
     rules: list[Rule] = []
 
 
+_CALL = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+
+
+def _call(given: str) -> str:
+    if not re.fullmatch(_CALL, given):
+        raise ValueError(f"{given!r} names no function; expected `module:function`, as in `my_kernels:experts`")
+    return given
+
+
+Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
+
+
 class Impl(Model):
     """A user's function in place of one node, or of a region of nodes of one layer.
 
@@ -147,7 +159,7 @@ class Impl(Model):
     """
 
     nodes: str | list[str]
-    call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    call: Call
 
 
 class Variant(Model):

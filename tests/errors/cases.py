@@ -25,7 +25,7 @@ from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
 Command = tuple[str | Path, ...]
-BISECT = {"recipe-tokens-missing"}
+BISECT = {"recipe-tokens-missing", "recipe-impl-without-leave", "recipe-swap-matches-nothing"}
 """Recipes whose defect `show` does not look at."""
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")

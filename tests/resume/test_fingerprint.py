@@ -35,7 +35,9 @@ def of(recipe: Path) -> str:
 
 def test_the_same_in_another_process(recipe: Path) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
-    done = subprocess.run([sys.executable, "-c", CODE, recipe], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, recipe], capture_output=True, text=True, env=environment, check=True
+    )
     assert done.stdout.strip() == of(recipe) == of(recipe)
     assert len(of(recipe)) == 64
 

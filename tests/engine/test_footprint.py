@@ -1,0 +1,179 @@
+"""The estimate bounds what a pass really takes, is not far above it, and is refused with advice that is right."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.engine.footprint import estimate, require
+from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.sizes import widths
+from moeparity.errors import MoeparityError, Where
+from moeparity.graph.bind import bind
+from moeparity.graph.profile import load_profile, overrides
+from moeparity.model import Model, open_model
+
+HERE = Where(Path("test"))
+SITES = ("moe.combine:accumulate", "attention.rope:products", "moe.experts:activation", "attention.attend:output")
+
+# A pass in a process of its own: bytes estimated, and bytes taken beside what was held before.
+MEASURE = """
+import json, sys
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[1])
+from moeparity.engine.footprint import estimate
+from moeparity.engine.lockstep import run
+from moeparity.engine.memory import Peak
+from moeparity.model import open_model
+from tests.engine.test_footprint import many
+folder, profile, dtype, sequences, length, micro_batches, variants = json.loads(sys.argv[2])
+model = open_model(folder, device="cpu")
+walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches)
+found = estimate(walkers, model.weights, sequences, length)
+ids = torch.randint(0, model.vocab_size, (sequences, length), generator=torch.Generator().manual_seed(0))
+with Peak(model.device) as peak:
+    run(walkers, model.weights, ids, [])
+print(found.total, peak.bytes - peak.before)
+"""
+
+
+def many(
+    model: Model,
+    variants: int,
+    *,
+    profile: str = "hf-eager",
+    dtype: str = "bf16",
+    micro_batches: tuple[int, ...] = (4,),
+) -> list[Walker]:
+    """Variants that differ from layer 0 on, and a shadow."""
+    other = "fp32" if dtype == "bf16" else "bf16"
+    own = [{}, *({f"layers[{layer}].{site}": other} for layer in range(2) for site in SITES)][:variants]
+    plans = [bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE)) for o in own]
+    sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
+    walkers = [Walker(name=f"{i}", plan=p, micro_batch=m) for i, (p, m) in enumerate(zip(plans, sizes, strict=True))]
+    return [*walkers, replace(walkers[-1], name="shadow", inputs_of="0")] if variants > 1 else walkers
+
+
+@dataclass(frozen=True)
+class Case:
+    profile: str
+    dtype: str
+    sequences: int
+    length: int
+    micro_batches: tuple[int, ...]
+    variants: int
+    dominated: bool
+
+
+CASES = {
+    "one variant": Case("hf-eager", "bf16", 8, 64, (8,), 1, dominated=False),
+    "fp32, which loads other weights than the file's": Case("hf-eager", "fp32", 16, 256, (16,), 6, dominated=True),
+    "long sequences, all scores held": Case("hf-eager", "fp32", 2, 1536, (2,), 6, dominated=True),
+    "fused attention, grouped experts": Case("hf-default", "fp32", 16, 256, (16,), 6, dominated=True),
+    "two micro-batches": Case("hf-eager", "fp32", 32, 128, (32, 8), 6, dominated=True),
+    "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
+    "fp64": Case("oracle", "fp32", 8, 256, (8,), 4, dominated=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_estimate_bounds_the_peak_of_a_pass(qwen3_moe: Path, name: str) -> None:
+    case = CASES[name]
+    root = str(Path(__file__).parents[2])
+    given = (str(qwen3_moe), case.profile, case.dtype, case.sequences, case.length, case.micro_batches, case.variants)
+    command = [sys.executable, "-c", MEASURE, root, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    estimated, taken = map(int, done.stdout.split())
+    assert taken <= estimated
+    if case.dominated:
+        assert estimated <= 3 * taken
+
+
+@pytest.fixture(scope="module", params=["qwen3_moe", "qwen3", "deepseek_v3", "deepseek_v3_yarn", "qwen3_moe_mha"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return open_model(request.getfixturevalue(request.param), device="cpu")
+
+
+class Widths:
+    """What every value really holds per token."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+
+    def see(self, view: NodeView) -> None:
+        for port, value in enumerate(view.node.values):
+            tensor = view.tensor("0", port)
+            self.found[value] = tensor.numel() // 15
+
+
+def test_the_width_of_every_value_is_known(model: Model) -> None:
+    seen = Widths()
+    run(many(model, 1), model.weights, torch.zeros(3, 5, dtype=torch.int64), [seen])
+    expected, _ = widths(model.graph)
+    assert {value: expected[value] for value in seen.found} == seen.found
+
+
+def test_values_that_cannot_differ_are_counted_once(qwen3_moe: Path) -> None:
+    model = open_model(qwen3_moe, device="cpu")
+    one, *_ = many(model, 1)
+    alike = [replace(one, name=str(i)) for i in range(9)]
+    assert estimate(alike, model.weights, 8, 64) == estimate([one], model.weights, 8, 64)
+    different = many(model, 9)
+    assert estimate(different, model.weights, 8, 64).values > estimate([one], model.weights, 8, 64).values
+
+
+def test_streamed_weights_are_two_segments_and_resident_ones_all(qwen3_moe: Path) -> None:
+    streamed = open_model(qwen3_moe, device="cpu")
+    resident = open_model(qwen3_moe, device="cpu", residency="resident")
+    layer = 16 * 3 * 40 * 64 * 2
+    assert estimate(many(streamed, 1), streamed.weights, 1, 4).weights == 2 * layer
+    assert estimate(many(resident, 1), resident.weights, 1, 4).weights == 3 * layer
+
+
+def test_what_does_not_fit_is_refused_and_the_advice_fits(qwen3_moe: Path) -> None:
+    model = open_model(qwen3_moe, device="cpu")
+    walkers = many(model, 9, dtype="fp32", micro_batches=(64,))
+    whole = require(walkers, model.weights, 64, 256, limit=math.inf).total
+    limit = whole / 2
+    with pytest.raises(MoeparityError) as caught:
+        require(walkers, model.weights, 64, 256, limit=limit)
+    message = str(caught.value)
+    assert f"needs about {whole / 1e9:.2f} GB" in message
+    assert f"{limit / 1e9:.2f} GB are allowed by --memory-limit" in message
+    size = int(re.search(r"a micro-batch of (\d+)", message)[1])
+    count = int(re.search(r"with (\d+) of the 64 sequences", message)[1])
+    trials = int(re.search(r"with (\d+) instead of 7 trials", message)[1])
+    assert estimate([replace(w, micro_batch=size) for w in walkers], model.weights, 64, 256).total <= limit
+    assert estimate([replace(w, micro_batch=2 * size) for w in walkers], model.weights, 64, 256).total > limit
+    assert (
+        estimate(walkers, model.weights, count, 256).total
+        <= limit
+        < estimate(walkers, model.weights, count + 1, 256).total
+    )
+    assert 0 < trials < 7
+
+
+def test_where_nothing_fits_the_message_says_so(qwen3_moe: Path) -> None:
+    model = open_model(qwen3_moe, device="cpu")
+    with pytest.raises(MoeparityError, match="Nothing smaller fits either: use a machine with more memory"):
+        require(many(model, 1), model.weights, 2, 8, limit=1000)
+
+
+def test_what_an_observer_keeps_is_counted(qwen3_moe: Path) -> None:
+    model = open_model(qwen3_moe, device="cpu")
+    walkers = many(model, 1, micro_batches=(1,))
+    nothing, logits = (estimate(walkers, model.weights, 64, 64, kept=kept) for kept in (None, ()))
+    more = estimate(walkers, model.weights, 64, 64, kept=["layers[0].moe.combine"])
+    routes = 3 * 4 * (8 + 2)
+    assert logits.total - nothing.total == 2 * 64 * 64 * (512 * 2 + routes)
+    assert more.total - logits.total == 2 * 64 * 64 * 64 * 2

@@ -53,8 +53,9 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
 def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdict:
     gate = plan.recipe.gate
     interval = (token_mean if gate.reduce == "token" else sequence_mean)(sums.k3, sums.tokens)
-    output = _records(observed)[plan.model.graph.output]
-    judgement = judge(interval, gate.below, bit_equal=output.differing_cells == 0, nonfinite=int(sums.nonfinite.sum()))
+    judgement = judge(
+        interval, gate.below, bit_equal=not bool(sums.unequal.any()), nonfinite=int(sums.nonfinite.sum())
+    )
     return report.Verdict(
         status=judgement.status,
         reason=judgement.reason,

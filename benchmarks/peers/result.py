@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.peers.cases import Case
+from benchmarks.peers.cases import Case, Plant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,20 @@ class Result:
 
 
 def named(case: Case, places: Iterable[str]) -> str:
-    """How many culprits are among the places: `1 of 2`, `nothing to name`, or what a clean pair was wrongly given."""
+    """How many culprits are among the places, as `1 of 2`; `-` or `false alarm` in a clean pair.
+
+    A place inside the module that holds a culprit counts, as does the input of a module inside it (`before ...`).
+    """
     found = set(places)
     if not case.plants:
         return "false alarm" if found else "-"
-    hits = sum(bool(found & {plant.module, _node(plant.attribute)}) for plant in case.plants)
+    hits = sum(any(_hits(plant, place) for place in found) for plant in case.plants)
     return f"{hits} of {len(case.plants)}"
+
+
+def _hits(plant: Plant, place: str) -> bool:
+    inside = place.removeprefix("before ").startswith(f"{plant.module}.")
+    return inside or place in {plant.module, _node(plant.attribute)}
 
 
 def named_attributes(case: Case, attributes: Iterable[str]) -> str:

@@ -34,7 +34,9 @@ class Call:
     @property
     def wide(self) -> int:
         """Bytes of the elements in which a step between dtypes is computed."""
-        return 8 if "fp64" in (self.dtype, *self.active.values()) or 8 in self.input_bytes else 4
+        # Only these two take integers first.
+        doubled = self.input_bytes[0] == BYTES["fp64"] and self.node.op.name not in {"embedding", "rotary"}
+        return 8 if doubled or "fp64" in (self.dtype, *self.active.values()) else 4
 
     def bytes_of(self, site: str) -> int:
         """Bytes of one element at a site."""

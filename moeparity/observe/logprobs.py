@@ -8,6 +8,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from moeparity.numerics.bits import int_view
+
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
 _CHUNK = 1 << 19
 
@@ -17,12 +19,13 @@ class SequenceSums:
     """Sums over the scored tokens of each sequence; every field is fp64 [B], on the CPU.
 
     The definitions of the summands stand with `TokenMetrics`. A sequence with `nonfinite` tokens has NaN in every field
-    but `tokens` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
+    but `tokens`, `unequal` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
 
     tokens: scored tokens.
     k1, k2, k3, kl_candidate_reference, kl_reference_candidate, abs_delta: sums, in nats.
     max_abs_delta: the greatest |delta|, in nats.
     top1: tokens whose top-1 agrees.
+    unequal: tokens scored by logits of which any bit, or the dtype, differs.
     nonfinite: tokens with a NaN or an infinity among the logits of either side.
     """
 
@@ -35,6 +38,7 @@ class SequenceSums:
     abs_delta: Tensor
     max_abs_delta: Tensor
     top1: Tensor
+    unequal: Tensor
     nonfinite: Tensor
 
     @classmethod
@@ -63,6 +67,7 @@ class TokenMetrics:
     kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
         rounding can leave them some 1e-15 below 0.
     top1: 1 where both sides have their greatest logit at the same index (the lowest index among ties), else 0.
+    unequal: bool, the logits at t - 1 differ in any bit, or in dtype.
     nonfinite: bool, a NaN or an infinity stands among the logits of either side at t - 1.
     """
 
@@ -71,6 +76,7 @@ class TokenMetrics:
     kl_candidate_reference: Tensor
     kl_reference_candidate: Tensor
     top1: Tensor
+    unequal: Tensor
     nonfinite: Tensor
 
     @property
@@ -104,6 +110,7 @@ class TokenMetrics:
             abs_delta=magnitude.sum(-1),
             max_abs_delta=magnitude.amax(-1),
             top1=self.top1.sum(-1),
+            unequal=self.unequal.sum(-1, dtype=torch.float64),
             nonfinite=self.nonfinite.sum(-1, dtype=torch.float64),
         )
 
@@ -132,27 +139,30 @@ def token_metrics(
     tokens = input_ids[sequence, position]
     if bool(((tokens < 0) | (tokens >= reference.shape[-1])).any()):
         raise ValueError(f"a scored token id lies outside the vocabulary of {reference.shape[-1]}")
-    values = torch.zeros(5, *scored.shape, dtype=torch.float64, device=reference.device)
+    values = torch.zeros(6, *scored.shape, dtype=torch.float64, device=reference.device)
     rows = max(1, _CHUNK // max(1, reference.shape[-1]))
     for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
         values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t)
-    delta, forward, backward, top1, nonfinite = values.cpu()
+    delta, forward, backward, top1, unequal, nonfinite = values.cpu()
     return TokenMetrics(
         scored=scored.cpu(),
         delta=delta if sampled_from == "candidate" else 0.0 - delta,
         kl_candidate_reference=forward,
         kl_reference_candidate=backward,
         top1=top1,
+        unequal=unequal.bool(),
         nonfinite=nonfinite.bool(),
     )
 
 
 def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
-    """[5, N] fp64 from two logits [N, V] and tokens [N].
+    """[6, N] fp64 from two logits [N, V] and tokens [N].
 
     In order: log P_reference - log P_candidate, KL(candidate || reference), KL(reference || candidate), top-1
-    agreement, nonfinite.
+    agreement, unequal bits, nonfinite.
     """
+    same_dtype = reference.dtype == candidate.dtype
+    unequal = (int_view(reference) != int_view(candidate)).any(-1) if same_dtype else torch.ones_like(tokens)
     x, y = reference.double(), candidate.double()
     nonfinite = ~(x.isfinite().all(-1) & y.isfinite().all(-1))
     top1 = (x.argmax(-1) == y.argmax(-1)).double()
@@ -163,7 +173,7 @@ def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
     backward = (x.exp_() * gap).sum(-1)
     # A -inf logit on both sides could leave some of these finite; a token that can't be judged must not look fine.
     values = torch.stack([delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
-    return torch.cat([values, nonfinite.double().unsqueeze(0)])
+    return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])
 
 
 def _check(reference: Tensor, candidate: Tensor, input_ids: Tensor, loss_mask: Tensor) -> None:

@@ -26,7 +26,6 @@ class NodeRecord:
 
     node: Node
     root_sequences: int = 0
-    differing_cells: int = 0
     carried: Error | None = None
     local: Error | None = None
 
@@ -47,8 +46,7 @@ class Divergence:
             return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         agree = view.inputs_agree(self.reference, self.candidate)
-        outputs = list(zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True))
-        record.differing_cells += sum(a != b for a, b in outputs)
+        outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
         roots = [same and a != b for same, (a, b) in zip(agree, outputs, strict=True)]
         record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
         record.carried = _add(record.carried, self._error(view, self.candidate))

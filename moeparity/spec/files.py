@@ -93,7 +93,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "list_type": "a list",
-    "too_short": "at least {min_length}",
+    "too_short": "a list of at least {min_length}",
     "dict_type": "a mapping (`key: value`)",
     "model_type": "a mapping (`key: value`)",
     "string_pattern_mismatch": "a name of a-z, 0-9 and _ that starts with a letter",

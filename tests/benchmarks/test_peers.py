@@ -142,6 +142,14 @@ def test_a_clean_pair_has_false_alarms_only() -> None:
     assert (named_attributes(CLEAN, ()), named_attributes(CLEAN, ("norm:eps",))) == ("-", "false alarm")
 
 
+def test_a_place_inside_the_culprit_s_module_counts_and_one_before_it_does_not() -> None:
+    inside = "model.layers.2.mlp.experts.act_fn"
+    for place in (inside, f"before {inside}"):
+        assert named(ROUNDING, (place,)) == "1 of 1"
+    for place in ("before model.layers.2.mlp.experts", "model.layers.2.mlp", "model.layers.2.mlp.experts2"):
+        assert named(ROUNDING, (place,)) == "0 of 1"
+
+
 def test_a_tool_that_failed_keeps_its_row() -> None:
     text = table([(CLEAN, [Result(tool="x", verdict="failed to run: a | b")])])
     assert text.splitlines()[-1] == "| clean | x | failed to run: a \\| b | - | - | - | - | - | - | - | - |"

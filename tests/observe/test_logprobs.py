@@ -32,7 +32,7 @@ def scalar_sums(
     """Every field of `SequenceSums` by loops over sequences, positions and the vocabulary."""
     out: dict[str, list[float]] = {name: [] for name in NAMES}
     for b in range(ids.shape[0]):
-        deltas, forward, backward, agree = [], [], [], 0
+        deltas, forward, backward, agree, unequal = [], [], [], 0, 0
         for t in range(1, ids.shape[1]):
             if not mask[b, t]:
                 continue
@@ -43,6 +43,7 @@ def scalar_sums(
             forward.append(math.fsum(math.exp(v) * (v - u) for u, v in zip(p, q, strict=True)))
             backward.append(math.fsum(math.exp(u) * (u - v) for u, v in zip(p, q, strict=True)))
             agree += x.index(max(x)) == y.index(max(y))
+            unequal += reference.dtype != candidate.dtype or [v.hex() for v in x] != [v.hex() for v in y]
         out["tokens"].append(len(deltas))
         out["k1"].append(-math.fsum(deltas))
         out["k2"].append(math.fsum(d * d / 2 for d in deltas))
@@ -52,6 +53,7 @@ def scalar_sums(
         out["abs_delta"].append(math.fsum(map(abs, deltas)))
         out["max_abs_delta"].append(max(map(abs, deltas), default=0.0))
         out["top1"].append(agree)
+        out["unequal"].append(unequal)
         out["nonfinite"].append(0)
     return out
 
@@ -106,6 +108,7 @@ def test_hand_checked() -> None:
         "abs_delta": -delta,
         "max_abs_delta": -delta,
         "top1": 1,
+        "unequal": 1,
         "nonfinite": 0,
     }
     for name, value in expected.items():
@@ -198,8 +201,19 @@ def test_nonfinite_logits_are_counted_and_make_sums_nan(value: float, both: bool
     assert metrics.nonfinite.nonzero().tolist() == [[1, 3]]
     assert sums.nonfinite.tolist() == [0.0, 1.0]
     assert sums.tokens.tolist() == [3.0, 3.0]
-    for name in set(NAMES) - {"tokens", "nonfinite"}:
+    for name in set(NAMES) - {"tokens", "unequal", "nonfinite"}:
         assert getattr(sums, name).isnan().tolist() == [False, True], name
+
+
+def test_bits_are_compared_where_a_token_is_scored() -> None:
+    """The last logits score nothing, -0 is not +0, a NaN is itself, and another dtype is another value."""
+    reference = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [0.0, math.nan], [5.0, 5.0]]])
+    candidate = torch.tensor([[[0.0, 1.0], [-0.0, 1.0], [0.0, math.nan], [7.0, 7.0]]])
+    ids, mask = torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
+    assert token_metrics(reference, candidate, ids, mask).unequal.tolist() == [[False, False, True, False]]
+    assert token_metrics(reference, reference.double(), ids, mask).sums().unequal.tolist() == [3.0]
+    masked = torch.tensor([[True, True, False, True]])
+    assert token_metrics(reference, candidate, ids, masked).sums().unequal.tolist() == [0.0]
 
 
 def test_top1_takes_the_lowest_index_among_ties() -> None:

@@ -92,7 +92,7 @@ def test_a_root_is_equal_inputs_and_unequal_output() -> None:
         SHADOW: block([([2.0], 1), ([3.0], 0)]),
     }
     record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
-    assert (record.differing_cells, record.root_sequences) == (2, 1)
+    assert record.root_sequences == 1
 
 
 def test_an_input_that_one_side_does_not_read_makes_no_difference() -> None:
@@ -122,7 +122,7 @@ def test_waves_and_micro_batches_add_up() -> None:
         return view(outputs, inputs, first=first)
 
     record = seen(wave(0), wave(2))
-    assert (record.differing_cells, record.root_sequences) == (2, 2)
+    assert record.root_sequences == 2
     assert record.carried is not None
     assert (record.carried.elements, record.carried.sum_abs, record.carried.max_abs) == (8, 4.0, 2.0)
 

@@ -53,9 +53,9 @@ def test_a_pass_without_tensors(tmp_path: Path) -> None:
 
 
 def test_removed_when_the_run_is_done_and_kept_when_it_is_not(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt) as caught, passes(tmp_path) as store:
-        store.save("0", SEEN)
-        store.save("1", SEEN)
+    for name in ("0", "1"):
+        passes(tmp_path).save(name, SEEN)
+    with pytest.raises(KeyboardInterrupt) as caught, passes(tmp_path):
         raise KeyboardInterrupt
     assert caught.value.__notes__ == [
         f"2 finished passes are kept in {file(tmp_path).parent}: the same command goes on from there."

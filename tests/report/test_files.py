@@ -1,0 +1,61 @@
+"""Files are written whole or not at all, and nothing stays beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from moeparity.errors import MoeparityError
+from moeparity.report import files
+
+
+def test_written_and_replaced(tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        files.write_text(tmp_path / "a.json", text)
+        assert (tmp_path / "a.json").read_text("utf-8") == f"{text}\n"
+    files.write_tensors(tmp_path / "b.safetensors", {"x": torch.ones(2)})
+    assert load_file(tmp_path / "b.safetensors")["x"].tolist() == [1.0, 1.0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.safetensors"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError("bug")])
+def test_an_interruption_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    path = tmp_path / "a.json"
+    files.write_text(path, "old")
+    write = Path.write_text
+
+    def half(self: Path, text: str, encoding: str) -> None:
+        write(self, text[: len(text) // 2], encoding)
+        raise error
+
+    monkeypatch.setattr(Path, "write_text", half)
+    expected = MoeparityError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected):
+        files.write_text(path, "new and longer")
+    monkeypatch.undo()
+    assert path.read_text("utf-8") == "old\n"
+    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_an_interrupted_removal_leaves_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal may come just when the temporary file is about to be removed."""
+
+    def interrupted(self: Path, *, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", interrupted)
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(KeyboardInterrupt):
+            files.write_text(tmp_path / "a.json", "text")
+    assert [one.name[:7] for one in tmp_path.iterdir()] == [".a.json"]
+    files.discard_unfinished()
+    assert not list(tmp_path.iterdir())

@@ -18,13 +18,18 @@ from moeparity.engine.lockstep import Counts, Observer, Walker, run
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.schedule import micro_batches
 from moeparity.errors import SpecError
+from moeparity.graph.graph import Graph
 from moeparity.observe.classes import Classes
-from moeparity.observe.observers import Changes, Divergence, Logits, Routes
-from moeparity.observe.oracle import Distances, Truth
+from moeparity.observe.divergence import Error
+from moeparity.observe.logprobs import SequenceSums
+from moeparity.observe.observers import Changes, Divergence, Logits, NodeRecord, Routes
+from moeparity.observe.oracle import Distance, Distances, NodeDistances, Truth
 from moeparity.observe.records import Records
+from moeparity.observe.routing import Flips
 from moeparity.observe.statistics import token_mean
 from moeparity.plan import Plan
 from moeparity.progress import Callback
+from moeparity.resume.codec import Codec
 
 FLOOR = "floor: "
 """What the names of the floor's trials start with."""
@@ -108,6 +113,13 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         classes=classes,
         memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
+
+
+def codec(graph: Graph) -> Codec:
+    """Writes and reads what a pass saw of a graph."""
+    parts = (NodeRecord, Error, Distances, NodeDistances, Distance, Flips, SequenceSums, Counts, Memory)
+    observers = (Divergence, Truth, Changes, Routes, Logits, Records, Classes)
+    return Codec([Observed, *observers, *parts], {node.name: node for node in graph.nodes})
 
 
 def measured(toggle: Toggle, observed: Observed) -> Effect:

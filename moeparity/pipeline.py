@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from moeparity.attribution.effects import worth_splitting
-from moeparity.attribution.toggles import split
-from moeparity.observation import Observed, measured, observe, total_kl
+from moeparity.attribution.toggles import Toggle, split
+from moeparity.observation import Observed, codec, measured, observe, total_kl
 from moeparity.plan import Options, Plan, prepare
 from moeparity.progress import Callback
 from moeparity.report.model import Report
+from moeparity.resume.fingerprint import fingerprint
+from moeparity.resume.passes import Passes
 from moeparity.sampling import generate
-from moeparity.summary import summarise
+from moeparity.summary.summarise import summarise
 
 
 def bisect(
@@ -26,24 +30,48 @@ def bisect(
     Everything is read, checked and bound before the first tensor is computed; where the recipe asks for it, one side
     continues the prompts; then both sides, every difference alone and every difference restored walk the graph
     together in one pass over the weights; where the recipe asks for it, the largest differences are taken apart in
-    further passes; then what was seen is put into words. `options` go on top of the recipe, `progress` hears how far
-    it is. Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens.
+    further passes, and a run that was killed goes on from those that were finished; then what was seen is put into
+    words. `options` go on top of the recipe, `progress` hears how far it is. Raises MoeparityError for whatever is
+    wrong with the recipe, its profiles, checkpoint or tokens, and where the run would not fit into memory.
     """
     plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
     blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
-    observed = observe(plan, [*plan.toggles, *blocks], progress=progress)
-    for _ in range(plan.recipe.split):
-        deeper = _taken_apart(plan, observed, progress)
-        if deeper is None:
-            break
-        plan, observed = deeper
+    with _kept_passes(plan) as kept:
+        observed = _observed(kept, 0, plan, [*plan.toggles, *blocks], progress)
+        for number in range(1, plan.recipe.split + 1):
+            parts = _worth_taking_apart(plan, observed)
+            if not parts:
+                break
+            plan = plan.with_toggles(parts)
+            observed = observed.joined(_observed(kept, number, plan, parts, progress))
     return summarise(plan, observed)
 
 
-def _taken_apart(plan: Plan, observed: Observed, progress: Callback | None) -> tuple[Plan, Observed] | None:
-    """One more pass: the parts of every toggle that is worth it; None where there are none."""
+def _kept_passes(plan: Plan) -> AbstractContextManager[Passes | None]:
+    """Where finished passes are kept until the run is finished.
+
+    None where there is only one pass, and where users' functions run: what those import is not known, so nobody could
+    say that a pass kept earlier is this run's.
+    """
+    if not plan.recipe.split or plan.functions:
+        return nullcontext()
+    return Passes(fingerprint(plan), codec(plan.model.graph))
+
+
+def _observed(
+    kept: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
+) -> Observed:
+    """One pass, or what was kept of it."""
+    found = None if kept is None else kept.load(str(number))
+    if isinstance(found, Observed):
+        return found
+    observed = observe(plan, toggles, first=number == 0, progress=progress)
+    if kept is not None:
+        kept.save(str(number), observed)
+    return observed
+
+
+def _worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
+    """The parts of every toggle that is worth a further pass."""
     effects = [measured(toggle, observed) for toggle in plan.toggles]
-    parts = [part for toggle in worth_splitting(effects, total_kl(observed)) for part in split(toggle)]
-    if not parts:
-        return None
-    return plan.with_toggles(parts), observed.joined(observe(plan, parts, first=False, progress=progress))
+    return [part for toggle in worth_splitting(effects, total_kl(observed)) for part in split(toggle)]

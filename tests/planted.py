@@ -21,7 +21,7 @@ from moeparity.ops.declaration import Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan import Plan, prepare
 from moeparity.report.model import Report
-from moeparity.summary import summarise
+from moeparity.summary.summarise import summarise
 
 PROFILE = "hf-eager"
 SEQUENCES, TOKENS = 4, 48

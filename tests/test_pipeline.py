@@ -24,7 +24,7 @@ from moeparity.observation import observe
 from moeparity.observe.statistics import MINIMUM_SEQUENCES
 from moeparity.plan import prepare
 from moeparity.report.model import SCHEMA, Report
-from moeparity.summary import summarise
+from moeparity.summary.summarise import summarise
 from tests.checkpoint_factory import make_small
 from tests.planted import random_tokens, write_recipe
 

@@ -31,8 +31,9 @@ READING = """\
   takes the tool's own output and looks for the first thing, in execution order, that differs at all. Where a case has
   one culprit and nothing else, that is enough to find it, with any of these tools.
 - *Culprits named*, *by first difference* and *by attribute* count the planted ones: in the tool's own location, in the
-  first difference, and among the attributes. A peer is counted at the grain it works at (the module of
-  transformers that holds the culprit, or anything inside it), moeparity at its own (a node). In the clean pair, whatever is named is a false alarm.
+  first difference, and among the attributes. A peer is counted at the grain it works at (the module of transformers
+  that holds the culprit, or anything inside it), moeparity at its own (a node). In the clean pair, whatever is named is
+  a false alarm.
 - *s* is wall time from the start of Python, both sides and the comparison; *MB* is everything written for both sides.
 - **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
   weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 import torch
@@ -30,15 +30,17 @@ class NodeRecord:
     local: Error | None = None
 
 
+@dataclass(slots=True)
 class Divergence:
     """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
 
     Padded tokens are in it: they go through every op, and their values can be a root or the largest error.
     """
 
-    def __init__(self, reference: str, candidate: str, shadow: str) -> None:
-        self.reference, self.candidate, self.shadow = reference, candidate, shadow
-        self.records: dict[str, NodeRecord] = {}
+    reference: str
+    candidate: str
+    shadow: str
+    records: dict[str, NodeRecord] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -68,15 +70,21 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
     return error if total is None else total if error is None else total + error
 
 
+@dataclass(slots=True)
 class Changes:
     """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs.
 
     Bits of padded tokens count.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
-        self.nodes: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
-        self.roots: dict[tuple[str, str], set[str]] = {pair: set() for pair in pairs}
+    pairs: InitVar[Sequence[tuple[str, str]]]
+    nodes: dict[tuple[str, str], set[str]] = field(init=False)
+    roots: dict[tuple[str, str], set[str]] = field(init=False)
+
+    def __post_init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Nothing seen of any pair."""
+        self.nodes = {pair: set() for pair in pairs}
+        self.roots = {pair: set() for pair in pairs}
 
     def joined(self, further: Changes) -> Changes:
         """Both together; pairs that both have are those of the first."""
@@ -141,21 +149,21 @@ class Routes:
         return sum(int(mask.sum()) for (name, _), mask in self._any_layer.items() if name == other)
 
 
+@dataclass(slots=True)
 class Logits:
     """Log-probability metrics of several walkers against the reference, summed per sequence as logits appear."""
 
-    def __init__(
-        self,
-        output: str,
-        reference: str,
-        others: Sequence[str],
-        input_ids: torch.Tensor,
-        loss_mask: torch.Tensor,
-        sampled_from: Literal["candidate", "reference"],
-    ) -> None:
-        self.output, self.reference, self.others = output, reference, others
-        self.input_ids, self.loss_mask, self.sampled_from = input_ids, loss_mask, sampled_from
-        self.parts: dict[str, list[SequenceSums]] = {other: [] for other in others}
+    output: str
+    reference: str
+    others: Sequence[str]
+    input_ids: torch.Tensor
+    loss_mask: torch.Tensor
+    sampled_from: Literal["candidate", "reference"]
+    parts: dict[str, list[SequenceSums]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing seen of any walker."""
+        self.parts = {other: [] for other in self.others}
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""

@@ -40,8 +40,8 @@ class Values:
     def see(self, view: NodeView) -> None:
         for name, ports in view.outputs.items():
             self.outputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in ports]
-        for name, ports in view.inputs.items():
-            self.inputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in ports if blocks]
+        for name, given in view.inputs.items():
+            self.inputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in given if blocks]
 
 
 def walked(model: Model, **plans: BoundGraph) -> tuple[Values, dict[str, int]]:

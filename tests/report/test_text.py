@@ -22,6 +22,7 @@ from moeparity.report.model import (
     RoutingFlips,
     Run,
     Size,
+    Swap,
     ToggleResult,
     TrialResult,
     Variant,
@@ -41,10 +42,13 @@ RUN = Run(
     cpu="Some CPU",
     torch="2.13.0",
     threads=1,
+    variants=8,
     evaluations=123,
     naive_evaluations=456,
     weight_bytes_read=1_500_000,
     seconds=1.25,
+    memory_estimated=2_500_000_000,
+    memory_peak=1_250_000_000,
 )
 METRICS = Metrics(
     k1=0.0011,
@@ -101,11 +105,13 @@ TOGGLE = ToggleResult(
     reference_origin=CHOICE.reference_origin,
     candidate_origin=CHOICE.candidate_origin,
     flag=None,
+    parent=None,
     nodes=7,
     alone=trial(0.001),
     restored=trial(0.0005),
     restored_change_low=-0.002,
     restored_change_high=-0.001,
+    restores_all=False,
     had_no_effect=False,
     masked=False,
 )
@@ -135,6 +141,7 @@ FAIL = Report(
     ),
     flips=FLIPS,
     toggles=(TOGGLE, INERT, MASKED),
+    swaps=(),
     reading=("op experts:implementation had no effect: no bit changed at any node.",),
     nodes=(NodeError(node="lm_head", op="lm_head", layer=None, carried=SIZE, local=SIZE),),
 )
@@ -208,6 +215,48 @@ def test_toggles() -> None:
     assert "op router:weights rounding 1.00e-03 50% 1.25% masked" in shown
     assert "op experts:implementation rounding no effect no effect" in shown
     assert "- op experts:implementation had no effect: no bit changed at any node." in shown
+
+
+def test_a_toggle_taken_apart_is_followed_by_its_parts() -> None:
+    whole = replace(TOGGLE, name="fusion ar_norm")
+    edge = replace(TOGGLE, name="fusion ar_norm / add:output->rms_norm", parent=whole.name)
+    half = replace(TOGGLE, name="layers[0:2].moe.residual:output->rms_norm", parent=edge.name)
+    text = rendered(replace(FAIL, toggles=(whole, INERT, edge, half))).splitlines()
+    names = [line for line in text if "rounding" in line]
+    assert [line.split("  rounding")[0].rstrip() for line in names] == [
+        "  fusion ar_norm",
+        "    add:output->rms_norm",
+        "      layers[0:2].moe.residual:output->rms_norm",
+        "  op experts:implementation",
+    ]
+
+
+def test_what_restores_all_bits_says_so() -> None:
+    exact = replace(TOGGLE, restores_all=True, restored=trial(0.0))
+    assert "layers[*].moe.combine:accumulate rounding 1.00e-03 50% 1.25% all bits" in lines(
+        replace(FAIL, toggles=(exact,))
+    )
+
+
+def test_a_trial_without_routes_shows_none() -> None:
+    blind = replace(TOGGLE, alone=replace(trial(0.001), flipped_routes=None))
+    assert "layers[*].moe.combine:accumulate rounding 1.00e-03 50% 5.00e-04 25%" in lines(
+        replace(FAIL, toggles=(blind,))
+    )
+
+
+def test_swapped_blocks() -> None:
+    block = replace(TOGGLE, name="layers[*].moe", kind="several", nodes=4)
+    swaps = (Swap(selector="layers[*].moe", nodes=24, toggle=block), Swap(selector="norm", nodes=1, toggle=None))
+    shown = lines(replace(FAIL, swaps=swaps))
+    at = shown.index("Swapped blocks")
+    assert shown[at + 2 : at + 6] == [
+        "layers[*].moe several 1.00e-03 50% 1.25% 5.00e-04 25%",
+        "24 nodes, 4 nodes differ",
+        "norm",
+        "1 node, nothing differs",
+    ]
+    assert "Swapped blocks" not in lines(FAIL)
 
 
 def test_cost() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from moeparity import token_summary, truth_summary
+
 from moeparity.attribution.effects import Effect, Trial, reading
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle
@@ -21,6 +21,7 @@ from moeparity.observe.observers import NodeRecord
 from moeparity.observe.statistics import judge, sequence_mean, token_mean
 from moeparity.plan import Plan
 from moeparity.report import model as report
+from moeparity.summary import tokens, truth
 
 
 def summarise(plan: Plan, observed: Observed) -> report.Report:
@@ -42,11 +43,11 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
         reading=tuple(reading(effects, metrics.kl)),
         nodes=tuple(_node_errors(observed)),
-        warnings=tuple(token_summary.warnings(plan)),
-        recorded=token_summary.recorded(observed),
-        classes=token_summary.classes(plan, observed),
-        floor=truth_summary.floor(plan, observed, verdict),
-        oracle=truth_summary.oracle(plan, observed, verdict.status),
+        warnings=tuple(tokens.warnings(plan)),
+        recorded=tokens.recorded(observed),
+        classes=tokens.classes(plan, observed),
+        floor=truth.floor(plan, observed, verdict),
+        oracle=truth.oracle(plan, observed, verdict.status),
     )
 
 
@@ -62,7 +63,7 @@ def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdi
         metric=gate.metric,
         reduce=gate.reduce,
         below=gate.below,
-        value=truth_summary.interval(interval),
+        value=truth.interval(interval),
         needed_sequences=judgement.needed_sequences,
         needed_tokens=judgement.needed_tokens,
     )
@@ -258,5 +259,5 @@ def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:
         memory_estimated=observed.memory.estimated + (observed.memory.held_before or 0),
         memory_peak=observed.memory.peak,
         pads=plan.tokens.pads,
-        sampling=token_summary.sampling(plan),
+        sampling=tokens.sampling(plan),
     )

@@ -1,0 +1,1 @@
+"""What the passes saw, put into a Report."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.sizes import MemoryLimit
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def check(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Let `impl:` of the recipes run Python code.")
     ] = False,
+    memory_limit: MemoryLimit = None,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
     """Hold recipes to what they expect; a recipe without `expect:` must pass its gate.
@@ -35,14 +37,16 @@ def check(
     the first present of 2, 1, 3, 0.
     """
     try:
-        code = _run(recipes, junit, device=device, allow_code=allow_code)
+        code = _run(recipes, junit, device=device, allow_code=allow_code, memory_limit=memory_limit)
     except MoeparityError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
     raise typer.Exit(SKIP if git_bisect and code in {2, 3} else code)
 
 
-def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool) -> int:
+def _run(
+    recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None
+) -> int:
     from moeparity.report.expectations import combined
     from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.junit import junit as as_junit
@@ -52,7 +56,7 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
     width = max(len(display_path(recipe)) for recipe in recipes)
     checked = []
     for recipe in recipes:
-        checked.append(_checked(recipe, device=device, allow_code=allow_code))
+        checked.append(_checked(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
         _print(checked[-1], width)
     findings = [finding.status for one in checked for finding in one.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
@@ -65,14 +69,14 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
     return combined(one.exit_code for one in checked)
 
 
-def _checked(recipe: Path, *, device: str, allow_code: bool) -> Checked:
+def _checked(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
     from moeparity.check import check as run
     from moeparity.cli.progress import shown
     from moeparity.report.expectations import Checked
 
     try:
         with shown() as progress:
-            return run(recipe, device=device, allow_code=allow_code, progress=progress)
+            return run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
     except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
         traceback.print_exc()
         crash = f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from moeparity.cli.check import check
 from moeparity.cli.init import init
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
-from moeparity.cli.sizes import memory_limit
+from moeparity.cli.sizes import MemoryLimit
 from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError, Where
 from moeparity.spec.names import By
@@ -24,14 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-MemoryLimit = Annotated[
-    float | None,
-    typer.Option(
-        parser=memory_limit,
-        metavar="SIZE",
-        help="The memory a pass may take, such as 24GB, or none; by default what is available.",
-    ),
-]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Annotated
+
+import typer
 
 from moeparity.errors import MoeparityError
 
@@ -18,3 +21,13 @@ def memory_limit(given: str) -> float:
     if found is None or found[2] not in _UNITS:
         raise MoeparityError(f"--memory-limit {given}: expected a size such as 24GB, 24GiB or 24000000000, or none.")
     return float(found[1]) * _UNITS[found[2]]
+
+
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=memory_limit,
+        metavar="SIZE",
+        help="The memory a pass may take, such as 24GB, or none; by default what is available.",
+    ),
+]

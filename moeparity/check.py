@@ -13,7 +13,12 @@ from moeparity.spec import files
 
 
 def check(
-    recipe: str | Path, *, device: str = "auto", allow_code: bool = False, progress: Callback | None = None
+    recipe: str | Path,
+    *,
+    device: str = "auto",
+    allow_code: bool = False,
+    memory_limit: float | None = None,
+    progress: Callback | None = None,
 ) -> Checked:
     """Run a recipe as `moeparity.bisect` does and hold the report to its `expect:`. It imports torch for the run only.
 
@@ -27,7 +32,8 @@ def check(
         from moeparity.pipeline import bisect
         from moeparity.plan import Options
 
-        report = bisect(path, device=device, options=Options(allow_code=allow_code), progress=progress)
+        options = Options(allow_code=allow_code, memory_limit=memory_limit)
+        report = bisect(path, device=device, options=options, progress=progress)
         refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
     except MoeparityError as error:
         return Checked(

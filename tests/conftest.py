@@ -32,6 +32,14 @@ def _small(name: str) -> Any:
 globals().update({name: _small(name) for name in SMALL})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept passes go to a folder of this session, never to the user's."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MOEPARITY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """2.5 GB on disk, removed when the session ends."""

@@ -29,7 +29,8 @@ READING = """\
   profiles must give the logits of the two programs bit for bit; otherwise the row says "not applicable".
 - *First nonzero difference* is not the tool's verdict (for moeparity: the first root). It is what a reader finds who
   takes the tool's own output and looks for the first thing, in execution order, that differs at all. Where a case has
-  one culprit and nothing else, that is enough to find it, with any of these tools.
+  one culprit and nothing else, that is enough to find it, with any of these tools (msprobe's finest level at times
+  shows its race instead, see below).
 - *Culprits named*, *by first difference* and *by attribute* count the planted ones: in the tool's own location, in the
   first difference, and among the attributes. A peer is counted at the grain it works at (the module of transformers
   that holds the culprit, or anything inside it), moeparity at its own (a node). In the clean pair, whatever is named is

@@ -92,17 +92,21 @@ def require(
         variants = f"{len(walkers)} variant{'s' * (len(walkers) != 1)}"
         allowed = "are available" if limit is None else "are allowed by --memory-limit"
         raise MoeparityError(
-            f"this run needs about {gigabytes(found.total)} of memory at its peak, in {found.at} "
-            f"({gigabytes(found.weights)} of weights, {gigabytes(found.values)} of values of {variants}), and "
-            f"{gigabytes(there)} {allowed}. {_advice(needed, walkers, sequences, there)} "
+            f"this run needs about {shown_size(found.total)} of memory at its peak, in {found.at} "
+            f"({shown_size(found.weights)} of weights, {shown_size(found.values)} of values of {variants}, "
+            f"{shown_size(found.other)} for compiled kernels and metrics), and "
+            f"{shown_size(there)} {allowed}. {_advice(needed, walkers, sequences, there)} "
             "`--memory-limit none` runs it all the same."
         )
     return found
 
 
-def gigabytes(size: float) -> str:
-    """`1.25 GB`."""
-    return f"{size / 1e9:.2f} GB"
+def shown_size(size: float) -> str:
+    """`1.25 GB`, `160 MB` or `12 bytes`."""
+    for unit, digits, factor in (("GB", 2, 1e9), ("MB", 0, 1e6), ("kB", 0, 1e3)):
+        if size >= factor:
+            return f"{size / factor:.{digits}f} {unit}"
+    return f"{size:.0f} bytes"
 
 
 Needed = Callable[[Sequence[Walker], int], Footprint]
@@ -121,7 +125,7 @@ def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, there: 
     while (size := size // 2) >= 1:
         smaller = [replace(walker, micro_batch=min(walker.micro_batch, size)) for walker in walkers]
         if (total := needed(smaller, sequences).total) <= there:
-            yield f"with a micro-batch of {size} ({gigabytes(total)}; other batches may give other bits)"
+            yield f"with a micro-batch of {size} ({shown_size(total)}; other batches may give other bits)"
             break
     fewer = _most(lambda count: needed(walkers, count).total <= there, sequences)
     if fewer:

@@ -105,7 +105,8 @@ def _update(found: Any, value: object) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        _parts(found, "mapping", sorted(value.items(), key=_key))
+        ordered: list[tuple[Any, Any]] = sorted(value.items(), key=_key)
+        _parts(found, "mapping", ordered)
     elif isinstance(value, set | frozenset):
         _parts(found, "set", sorted(value, key=repr))
     elif isinstance(value, list | tuple):
@@ -117,7 +118,7 @@ def _update(found: Any, value: object) -> None:
         raise TypeError(f"a {type(value).__name__} has no fingerprint")
 
 
-def _key(item: tuple[object, object]) -> str:
+def _key(item: tuple[Any, Any]) -> str:
     return repr(item[0])
 
 

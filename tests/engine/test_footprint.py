@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.footprint import estimate, require
+from moeparity.engine.footprint import estimate, require, shown_size
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.engine.sizes import widths
 from moeparity.errors import MoeparityError, Where
 from moeparity.graph.bind import bind
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.model import Model, open_model
+from tests.small_models import SMALL
 
 HERE = Where(Path("test"))
 SITES = ("moe.combine:accumulate", "attention.rope:products", "moe.experts:activation", "attention.attend:output")
@@ -99,7 +100,7 @@ def test_the_estimate_bounds_the_peak_of_a_pass(qwen3_moe: Path, name: str) -> N
         assert estimated <= 3 * taken
 
 
-@pytest.fixture(scope="module", params=["qwen3_moe", "qwen3", "deepseek_v3", "deepseek_v3_yarn", "qwen3_moe_mha"])
+@pytest.fixture(scope="module", params=list(SMALL))
 def model(request: pytest.FixtureRequest) -> Model:
     return open_model(request.getfixturevalue(request.param), device="cpu")
 
@@ -148,11 +149,10 @@ def test_what_does_not_fit_is_refused_and_the_advice_fits(qwen3_moe: Path) -> No
     with pytest.raises(MoeparityError) as caught:
         require(walkers, model.weights, 64, 256, limit=limit)
     message = str(caught.value)
-    assert f"needs about {whole / 1e9:.2f} GB" in message
-    assert f"{limit / 1e9:.2f} GB are allowed by --memory-limit" in message
-    size = int(re.search(r"a micro-batch of (\d+)", message)[1])
-    count = int(re.search(r"with (\d+) of the 64 sequences", message)[1])
-    trials = int(re.search(r"with (\d+) instead of 7 trials", message)[1])
+    assert f"needs about {shown_size(whole)} of memory" in message
+    assert f"{shown_size(limit)} are allowed by --memory-limit" in message
+    said = [r"a micro-batch of (\d+)", r"with (\d+) of the 64 sequences", r"with (\d+) instead of 7 trials"]
+    size, count, trials = (int(found[1]) for found in (re.search(one, message) for one in said) if found)
     assert estimate([replace(w, micro_batch=size) for w in walkers], model.weights, 64, 256).total <= limit
     assert estimate([replace(w, micro_batch=2 * size) for w in walkers], model.weights, 64, 256).total > limit
     assert (
@@ -179,3 +179,8 @@ def test_what_an_observer_keeps_is_counted(qwen3_moe: Path) -> None:
     routes = 3 * 4 * (8 + 2)
     assert logits.total - nothing.total == 2 * 64 * 64 * (512 * 2 + routes)
     assert more.total - logits.total == 2 * 64 * 64 * 64 * 2
+
+
+@pytest.mark.parametrize(("size", "shown"), [(12, "12 bytes"), (1e3, "1 kB"), (1.6e8, "160 MB"), (1.256e9, "1.26 GB")])
+def test_sizes_are_shown_for_people(size: float, shown: str) -> None:
+    assert shown_size(size) == shown

@@ -58,6 +58,8 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-check-checkpoint-broken": ("check", "recipe-checkpoint-missing.yaml"),
     "cli-junit-in-no-folder": ("check", RECIPE, "--junit", "{tmp}/no/parity.xml"),
     "cli-show-mermaid-and-dot": ("show", RECIPE, "--mermaid", "--dot"),
+    "cli-memory-limit-malformed": ("bisect", RECIPE, "--memory-limit", "24XB"),
+    "cli-memory-limit-too-low": ("bisect", RECIPE, "--memory-limit", "1kB", "--device", "cpu"),
     "cli-json-a-folder": ("bisect", RECIPE, "--json", "{tmp}"),
 }
 

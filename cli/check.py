@@ -44,9 +44,7 @@ def check(
     raise typer.Exit(SKIP if git_bisect and code in {2, 3} else code)
 
 
-def _run(
-    recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None
-) -> int:
+def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
     from moeparity.report.expectations import combined
     from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.junit import junit as as_junit

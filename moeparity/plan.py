@@ -27,7 +27,7 @@ from moeparity.tokens.records import check_fits
 class Options:
     """What a caller may say on top of a recipe; None and () leave it as it is.
 
-    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes that a pass may take:
+    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
     None stands for what is available, infinity for any number.
     """
 

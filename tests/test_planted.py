@@ -63,9 +63,7 @@ def recipe_with(planted: Planted, folder: Path, checkpoint: Path) -> tuple[Path,
 
 
 @pytest.mark.parametrize("label", VALUES)
-def test_planted_value_is_found(
-    request: pytest.FixtureRequest, tmp_path: Path, label: str
-) -> None:
+def test_planted_value_is_found(request: pytest.FixtureRequest, tmp_path: Path, label: str) -> None:
     planted = VALUES[label]
     path, sides = recipe_with(planted, tmp_path, request.getfixturevalue(planted.model))
     found = bisected(path)

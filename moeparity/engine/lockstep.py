@@ -170,28 +170,34 @@ class _Lockstep:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
         for name, source in (("tokens", tokens), ("positions", positions), ("mask", mask)):
             identities = Identities(self.cells)
-            for walker in self.walkers:
-                batches = chain.from_iterable(self.batches[walker.name].values())
+            for holder in self.work.holders(name):
+                batches = chain.from_iterable(self.batches[holder].values())
                 blocks = {rows: identities.block(source[rows[0] : rows[1]], rows) for rows in batches}
-                self.values[walker.name, name] = blocks
+                self.values[holder, name] = blocks
 
     def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
         here = _Here(node, wave, self.cells_of[wave], loaded)
+        leaders = self.work.leaders[node.name]
         outputs: dict[str, tuple[list[Block], ...]] = {}
         inputs: dict[str, tuple[list[Block] | None, ...]] = {}
         for walker in self.walkers:
             todo = self.work.at[walker.name, node.name]
-            if todo is None:
+            if todo is None or leaders[walker.name] != walker.name:
                 continue
             inputs[walker.name] = self._inputs(walker, todo.reads, wave)
             results = [self._ports(here, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             self._keep(walker, node, outputs[walker.name])
-        regions = {w.name: r for w in self.walkers if (r := w.plan.region(node.name)) is not None}
-        custom.refuse_other_shapes(node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()})
+        followed = {name: leader for name, leader in leaders.items() if leader in outputs}
+        outputs = {name: outputs[leader] for name, leader in followed.items()}
+        inputs = {name: inputs[leader] for name, leader in followed.items()}
+        regions = self.work.regions[node.name]
+        if regions:
+            custom.refuse_other_shapes(node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()})
+        view = NodeView(node, wave, here.cells, outputs, inputs, regions, self.entered)
         for observer in self.observers:
-            observer.see(NodeView(node, wave, here.cells, outputs, inputs, regions, self.entered))
+            observer.see(view)
         self._forget(node, wave)
 
     def _ports(self, here: _Here, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
@@ -213,8 +219,10 @@ class _Lockstep:
 
     def _inputs(self, walker: Walker, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         source = walker.inputs_of or walker.name
-        rows = self.batches[source][wave]
-        return tuple(None if value is None else [self.values[source, value][r] for r in rows] for value in reads)
+        rows, holder = self.batches[source][wave], self.work.holder
+        return tuple(
+            None if value is None else [self.values[holder[value][source], value][r] for r in rows] for value in reads
+        )
 
     def _keep(self, walker: Walker, node: Node, outputs: tuple[list[Block], ...]) -> None:
         if walker.inputs_of is not None:
@@ -223,13 +231,14 @@ class _Lockstep:
             if value in self.work.last_use:
                 self.values.setdefault((walker.name, value), {}).update({b.rows: b for b in blocks})
             if value in self.work.entering:
-                self.entered[walker.name, value] = _ids(blocks)
+                leaders = self.work.leaders[node.name]
+                self.entered |= {(w, value): _ids(blocks) for w, leader in leaders.items() if leader == walker.name}
 
     def _forget(self, node: Node, wave: Rows) -> None:
         for value in self.work.dying[node.name]:
-            for walker in self.walkers:
-                for rows in self.batches[walker.name][wave]:
-                    self.values.get((walker.name, value), {}).pop(rows, None)
+            for holder in self.work.holders(value):
+                for rows in self.batches[holder][wave]:
+                    self.values.get((holder, value), {}).pop(rows, None)
 
 
 class _Here:

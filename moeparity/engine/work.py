@@ -10,9 +10,10 @@ import torch
 
 from moeparity.engine import custom
 from moeparity.graph.bind import BoundGraph
-from moeparity.graph.graph import Graph, Node
+from moeparity.graph.graph import SOURCES, Graph, Node
 from moeparity.graph.region import Region
 from moeparity.numerics.dtypes import torch_dtype
+from moeparity.ops.declaration import EDGE
 from moeparity.weights.store import Loaded
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class Work:
     edge_values: node -> names of the values that single consumers are handed, where some walker rounds on an edge.
     last_use: value -> the node that reads it last, whichever walker it is; `dying` is the same the other way round.
     entering: values that enter a region of some walker.
+    regions: node -> the region that closes there, by walker.
+    leaders: node -> walker -> the walker that works for it there: one with the same schedule and the same tasks at
+        this node and all before it.
+    holder: value -> walker -> the walker that has it for this one: its leader at the node that made the value.
     """
 
     at: Mapping[tuple[str, str], Task | None]
@@ -53,13 +58,20 @@ class Work:
     last_use: Mapping[str, str]
     dying: Mapping[str, tuple[str, ...]]
     entering: frozenset[str]
+    regions: Mapping[str, Mapping[str, Region]]
+    leaders: Mapping[str, Mapping[str, str]]
+    holder: Mapping[str, Mapping[str, str]]
+
+    def holders(self, value: str) -> set[str]:
+        """The walkers that have a value, each for those it leads."""
+        return set(self.holder[value].values())
 
     @classmethod
     def of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
         """The tasks of these walkers on a graph."""
         alike = _alike(walkers, graph)
         edges = _edges(walkers, graph, alike)
-        handed = {f"{producer}->{consumer}" for producer, consumers in edges.items() for consumer in consumers}
+        handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
         tasks_of: dict[Alike, Task] = {}
         at: dict[tuple[str, str], Task | None] = {}
@@ -80,16 +92,42 @@ class Work:
         dying: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for value, node_name in last_use.items():
             dying[node_name].append(value)
+        edge_values = {n.name: tuple(f"{n.values[0]}{EDGE}{reader}" for reader in edges[n.name]) for n in graph.nodes}
+        first, leaders = _first_leaders(walkers), _leaders(walkers, graph, at)
+        holder = dict.fromkeys(SOURCES, first)
+        holder |= {v: leaders[n.name] for n in graph.nodes for v in (*n.values, *edge_values[n.name])}
         return cls(
             at=at,
-            edge_values={
-                node.name: tuple(f"{node.values[0]}->{consumer}" for consumer in edges[node.name])
-                for node in graph.nodes
-            },
+            edge_values=edge_values,
             last_use=last_use,
             dying={name: tuple(values) for name, values in dying.items()},
             entering=frozenset(v for w in walkers for r in w.plan.replaced().values() for v in r.inputs),
+            regions={
+                n.name: {w.name: r for w in walkers if (r := w.plan.region(n.name)) is not None} for n in graph.nodes
+            },
+            leaders=leaders,
+            holder=holder,
         )
+
+
+def _first_leaders(walkers: Sequence[Walker]) -> dict[str, str]:
+    """Per walker the first one with its schedule; a shadow, which keeps no values, follows and leads nobody."""
+    first: dict[int, str] = {}
+    return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.micro_batch, w.name) for w in walkers}
+
+
+def _leaders(
+    walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[str, str], Task | None]
+) -> dict[str, dict[str, str]]:
+    """Per node, who works for whom: groups of walkers that part at the first node where their tasks differ."""
+    found: dict[str, dict[str, str]] = {}
+    before = _first_leaders(walkers)
+    for node in graph.nodes:
+        first: dict[tuple[str, int], str] = {}
+        # Tasks are shared, so that the same task is the same object.
+        now = {w.name: first.setdefault((before[w.name], id(at[w.name, node.name])), w.name) for w in walkers}
+        before = found[node.name] = before if now == before else now
+    return found
 
 
 def _hidden(plan: BoundGraph) -> frozenset[str]:
@@ -114,7 +152,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[str, str], Ali
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
     """Whether a task reads one of these values, be it as an edge hands it."""
-    return any(value is not None and value.partition("->")[0] in values for value in task.reads)
+    return any(value is not None and value.partition(EDGE)[0] in values for value in task.reads)
 
 
 def _edges(
@@ -146,8 +184,8 @@ def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) ->
 def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:
     """The value as this node is handed it; a region is handed what the first of its nodes is that has an own edge."""
     for reader in (node.name,) if region is None else region.nodes:
-        if f"{value}->{reader}" in handed:
-            return f"{value}->{reader}"
+        if f"{value}{EDGE}{reader}" in handed:
+            return f"{value}{EDGE}{reader}"
     return value
 
 

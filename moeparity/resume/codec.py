@@ -66,7 +66,8 @@ class _Writer:
         if isinstance(value, torch.Tensor) and kind is torch.Tensor:
             return {"tensor": [self._tensor(value), str(value.device)]}
         if isinstance(value, list | tuple | set | frozenset) and kind in {list, tuple, set, frozenset}:
-            items = [self.plain(item) for item in value]
+            # A set has no order of its own; with one, equal values are written alike.
+            items = [self.plain(item) for item in (sorted(value, key=repr) if kind in {set, frozenset} else value)]
             return items if kind is list else {kind.__name__: items}
         if isinstance(value, dict) and kind in {dict, Counter}:
             return {kind.__name__: [[self.plain(key), self.plain(item)] for key, item in value.items()]}

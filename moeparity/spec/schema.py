@@ -224,7 +224,7 @@ SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
 def _weights(given: str) -> str:
     if given != "files" and not SYNTHETIC.fullmatch(given):
         raise ValueError(
-            f"{given!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed in place of the 0"
+            f"{given!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)"
         )
     return given
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import torch
 
-
 from moeparity.attribution.effects import Effect, Trial, reading
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle
@@ -54,9 +53,7 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
 def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdict:
     gate = plan.recipe.gate
     interval = (token_mean if gate.reduce == "token" else sequence_mean)(sums.k3, sums.tokens)
-    judgement = judge(
-        interval, gate.below, bit_equal=not bool(sums.unequal.any()), nonfinite=int(sums.nonfinite.sum())
-    )
+    judgement = judge(interval, gate.below, bit_equal=not bool(sums.unequal.any()), nonfinite=int(sums.nonfinite.sum()))
     return report.Verdict(
         status=judgement.status,
         reason=judgement.reason,

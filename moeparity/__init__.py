@@ -1,7 +1,7 @@
 """moeparity: which numerical choice makes two implementations of one MoE checkpoint disagree, and by how much.
 
-`bisect(recipe)` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant, `open_model(folder)` a
-checkpoint to pass to `forward` more than once. They import torch when first used, not before.
+`bisect(recipe, options=Options(...))` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant,
+`open_model(folder)` a checkpoint to pass to `forward` more than once. They import torch when first used, not before.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from moeparity.errors import MoeparityError
 if TYPE_CHECKING:
     from moeparity.model import Model, forward, open_model
     from moeparity.pipeline import bisect
+    from moeparity.plan import Options
     from moeparity.report.model import Report
 
 __version__ = "0.1.0"
-__all__ = ["Model", "MoeparityError", "Report", "bisect", "forward", "open_model"]
+__all__ = ["Model", "MoeparityError", "Options", "Report", "bisect", "forward", "open_model"]
 
 _HOMES = {
     "Model": "moeparity.model",
+    "Options": "moeparity.plan",
     "Report": "moeparity.report.model",
     "bisect": "moeparity.pipeline",
     "forward": "moeparity.model",

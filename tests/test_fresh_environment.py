@@ -1,0 +1,68 @@
+"""A new user: a copy of the repository, a new virtual environment, and the README's own commands, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+OWN = re.search(r"<!-- own checkpoint -->\n```\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a clone holds."""
+    folder = tmp_path_factory.mktemp("clone") / "moeparity"
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    for name in listed.stdout.decode().splitlines():
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shell(checkout: Path) -> dict[str, str]:
+    """The variables of a shell with a new environment activated.
+
+    What the project depends on is lent from this one, so that torch is not downloaded again; the project itself is not:
+    an editable install is a .pth file, which only a site directory of its own would read.
+    """
+    environment = checkout.parent / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    path = f"{environment / 'bin'}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "VIRTUAL_ENV": str(environment), "OMP_NUM_THREADS": "1"}
+
+
+def run(command: str, folder: Path, shell: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], cwd=folder, env=shell, capture_output=True, text=True, check=False)
+
+
+def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], qwen3_moe: Path) -> None:
+    absent = run("python -c 'import moeparity'", checkout.parent, shell)
+    assert "No module named 'moeparity'" in absent.stderr
+    install = "pip install -e . && moeparity bisect recipes/quickstart.yaml"
+    assert install in README
+    done = run(install, checkout, shell)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL  k3 = " in done.stdout
+    assert "layers[0].attention.attend" in done.stdout
+    assert OWN is not None
+    shutil.copytree(qwen3_moe, checkout.parent / "mine")
+    init, bisect = OWN[1].replace("path/to/checkpoint", "mine").splitlines()
+    written = run(init, checkout.parent, shell)
+    assert written.returncode == 0, written.stderr
+    found = run(bisect, checkout.parent, shell)
+    assert found.returncode in {0, 1, 3}, found.stderr
+    assert "Where it starts" in found.stdout
+    assert found.stderr == ""

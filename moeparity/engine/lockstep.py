@@ -127,7 +127,9 @@ def run(
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         lockstep = _Lockstep(walkers, weights.graph, tokens, mask.to(tokens.device), observers)
         total, done = len(weights.graph.nodes) * len(lockstep.waves), 0
-        for segment, loaded in weights.segments(lockstep.dtypes):
+        # Users' functions may keep what they are given.
+        reuse = not any(walker.functions for walker in walkers)
+        for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
             for wave in lockstep.waves:
                 for node in segment.nodes:
                     lockstep.step(node, wave, loaded)

@@ -29,10 +29,15 @@ class WeightStore:
         self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
         self.bytes_read = 0
         self._kept: dict[tuple[str, tuple[str, ...]], Loaded] = {}
+        self._spare: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
 
-    def segments(self, dtypes: Sequence[str]) -> _Pass:
-        """One pass over the segments in order, each with its weights in every dtype asked for."""
-        return _Pass(self, tuple(dtypes))
+    def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
+        """One pass over the segments in order, each with its weights in every dtype asked for.
+
+        With `reuse` the memory of a segment's experts is written to again once the next segment is asked for, so that
+        nobody may hold on to them: filling fresh memory takes several times as long.
+        """
+        return _Pass(self, tuple(dtypes), reuse and self.residency == "stream" and self.device.type == "cpu")
 
     def load(self, segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
         """The weights of one segment."""
@@ -43,6 +48,17 @@ class WeightStore:
         if self.residency == "resident":
             self._kept[segment.name, dtypes] = loaded
         return loaded
+
+    def recycle(self, segment: Segment, loaded: Loaded) -> None:
+        """Keep the memory of a segment's experts for the next that needs as much."""
+        for (name, _), weights in loaded.items():
+            if any(ref.each for node in segment.nodes if node.name == name for ref in node.weights.values()):
+                for stack in weights.values():
+                    self._spare.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
+
+    def forget(self) -> None:
+        """Give back what was kept for a next segment."""
+        self._spare.clear()
 
     def _node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         if any(ref.each for ref in node.weights.values()):
@@ -64,7 +80,8 @@ class WeightStore:
     def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
         rows, columns = refs[0].shape
         shape = (len(refs[0].names), rows * len(refs), columns)
-        stack = torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+        spare = self._spare.get((shape, torch_dtype(dtype)))
+        stack = spare.pop() if spare else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
         for part, ref in enumerate(refs):
             for expert, name in enumerate(ref.names):
                 stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
@@ -79,11 +96,12 @@ class WeightStore:
 class _Pass:
     """Iterates over (segment, weights); while one is in use, a thread prepares the next."""
 
-    def __init__(self, store: WeightStore, dtypes: tuple[str, ...]) -> None:
-        self.store, self.dtypes = store, dtypes
+    def __init__(self, store: WeightStore, dtypes: tuple[str, ...], reuse: bool) -> None:
+        self.store, self.dtypes, self.reuse = store, dtypes, reuse
         self.waiting = list(store.graph.segments)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.next: Future[Loaded] | None = None
+        self.given: tuple[Segment, Loaded] | None = None
 
     def __iter__(self) -> _Pass:
         self._prefetch()
@@ -91,11 +109,16 @@ class _Pass:
 
     def __next__(self) -> tuple[Segment, Loaded]:
         if self.next is None:
+            self.store.forget()
             self.pool.shutdown()
             raise StopIteration
+        # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
         segment, loaded = self.waiting.pop(0), self.next.result()
+        if self.given is not None and self.reuse:
+            self.store.recycle(*self.given)
+        self.given = (segment, loaded)
         self._prefetch()
-        return segment, loaded
+        return self.given
 
     def _prefetch(self) -> None:
         self.next = self.pool.submit(self.store.load, self.waiting[0], self.dtypes) if self.waiting else None

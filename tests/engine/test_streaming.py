@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -59,29 +60,80 @@ def test_a_streamed_pass_reads_every_tensor_the_graph_names(request: pytest.Fixt
     assert [walk(resident), walk(resident)] == [expected, 0]
 
 
-@pytest.mark.parametrize("residency", ["stream", "resident"])
-def test_weights_of_a_finished_segment(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch, residency: Residency) -> None:
-    """Streamed, they are freed once the pass has moved on, without the cycle collector; resident, they stay."""
-    model = opened(qwen3_moe, residency)
-    load = model.weights.load
-    made: dict[str, list[weakref.ref[torch.Tensor]]] = {}
+class Alive:
+    """Which of the tensors a store handed out are alive, by segment, and how many bytes they have."""
 
-    def watched(segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
-        loaded = load(segment, dtypes)
-        made[segment.name] = [weakref.ref(tensor) for weights in loaded.values() for tensor in weights.values()]
-        return loaded
+    def __init__(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order = [segment.name for segment in model.graph.segments]
+        self.segment_of = {node.name: segment.name for segment in model.graph.segments for node in segment.nodes}
+        self.made: dict[str, list[weakref.ref[torch.Tensor]]] = {}
+        self.sizes: dict[str, int] = {}
+        self.finished: dict[str, set[str]] = {}
+        self.most = 0
+        load = model.weights.load
 
-    monkeypatch.setattr(model.weights, "load", watched)
-    order = [segment.name for segment in model.graph.segments]
-    segment_of = {node.name: segment.name for segment in model.graph.segments for node in segment.nodes}
-    alive: dict[str, set[str]] = {}
+        def watched(segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
+            loaded = load(segment, dtypes)
+            tensors = [tensor for weights in loaded.values() for tensor in weights.values()]
+            self.made[segment.name] = [weakref.ref(tensor) for tensor in tensors]
+            self.sizes[segment.name] = sum(tensor.nbytes for tensor in tensors)
+            return loaded
 
-    class Look:
-        def see(self, view: NodeView) -> None:
-            here = segment_of[view.node.name]
-            finished = order[: order.index(here)]
-            alive.setdefault(here, set()).update(s for s in finished if any(ref() is not None for ref in made[s]))
+        monkeypatch.setattr(model.weights, "load", watched)
 
-    walk(model, Look())
-    assert all(made[name] for name in order)
-    assert alive == {name: set() if residency == "stream" else set(order[: order.index(name)]) for name in order}
+    def see(self, view: NodeView) -> None:
+        here = self.segment_of[view.node.name]
+        done = self.order[: self.order.index(here)]
+        alive = {s for s in done if any(ref() is not None for ref in self.made[s])}
+        self.finished.setdefault(here, set()).update(alive)
+        self.most = max(self.most, self.bytes())
+
+    def bytes(self) -> int:
+        found = {id(t): t.nbytes for refs in list(self.made.values()) for ref in list(refs) if (t := ref()) is not None}
+        return sum(found.values())
+
+
+def test_resident_weights_stay(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(qwen3_moe, "resident")
+    alive = Alive(model, monkeypatch)
+    walk(model, alive)
+    assert alive.finished == {name: set(alive.order[: alive.order.index(name)]) for name in alive.order}
+
+
+def test_streamed_weights_are_freed_once_the_pass_has_moved_on(
+    qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody may write over them, at once and without the cycle collector."""
+    model = opened(qwen3_moe, "stream")
+    segments = model.weights.segments
+    monkeypatch.setattr(model.weights, "segments", lambda dtypes, **_: segments(dtypes, reuse=False))
+    alive = Alive(model, monkeypatch)
+    walk(model, alive)
+    assert all(alive.made[name] for name in alive.order)
+    assert alive.finished == {name: set() for name in alive.order}
+
+
+def test_memory_of_finished_experts_is_written_to_again(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than two layers, embedding and head are held; the next layer's experts lie where those before the present one lay."""
+    model = opened(qwen3_moe, "stream")
+    alive = Alive(model, monkeypatch)
+    walk(model, alive)
+    assert alive.most <= 2 * max(alive.sizes.values()) + alive.sizes["before"] + alive.sizes["after"]
+    assert alive.finished["layers[2]"] == {"layers[0]"}
+    assert alive.bytes() == 0, "nothing is kept after the pass"
+
+
+def test_users_functions_may_keep_what_they_are_given(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(qwen3_moe, "stream")
+    asked: list[bool] = []
+    segments = model.weights.segments
+
+    def watched(dtypes: Sequence[str], *, reuse: bool) -> object:
+        asked.append(reuse)
+        return segments(dtypes, reuse=reuse)
+
+    monkeypatch.setattr(model.weights, "segments", watched)
+    plan = bind(model.graph, load_profile("hf-eager", Where(Path(__file__))), model.dtype)
+    for functions in ({}, {"kernels:f": len}):
+        run([Walker(name="a", plan=plan, micro_batch=3, functions=functions)], model.weights, IDS, [])
+    assert asked == [True, False]

@@ -1,0 +1,78 @@
+"""NCCL's PAT reduce-scatter: a binomial tree towards each destination, walked in the order of its schedule.
+
+Source imitated: NVIDIA/nccl at 5067397c26, `src/include/collectives.h` PatRSAlgorithm and `src/device/prims_simple.h`
+patReduce. PAT runs with one GPU per node only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moeparity.collectives.declaration import Collective, Evidence
+from moeparity.numerics.order_map import OrderMap, Part, PerDestination, chain
+from moeparity.numerics.orders import Tree
+
+LARGEST = 16
+"""Above 16 ranks the aggregation factor, and so the order, depends on the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatOrder:
+    """The rank `t` before the destination adds to its own value what its children send, as the schedule asks for it.
+
+    Children of offset t are t + 2^i below its lowest set bit. Up to 16 ranks the schedule aggregates as many steps as
+    it can, whatever the size of the message.
+    """
+
+    def __str__(self) -> str:
+        return "pat"
+
+    def tree(self, part: Part, ranks: int) -> Tree:
+        """The tree of destination `part.owner`."""
+        children: dict[int, list[int]] = {offset: [] for offset in range(ranks)}
+        for child in _received(ranks):
+            if child < ranks:
+                children[child & (child - 1)].append(child)
+
+        def value(offset: int) -> Tree:
+            return chain([(part.owner - offset) % ranks, *(value(child) for child in children[offset])])
+
+        return value(0)
+
+
+def _received(ranks: int) -> Iterator[int]:
+    """Offsets of the senders, in the order in which every rank takes in their sums (phases 1 to 4 of getNextOp)."""
+    factor = 1
+    while factor < ranks // 2:
+        factor *= 2
+    delta = (1 << (ranks - 1).bit_length()) // factor
+    for step in range(delta - 1, 1, -1):
+        yield from (_mirrored(a, factor) * delta + step for a in range(factor))
+    scale = 1
+    while scale < factor:
+        last = factor // (2 * scale)
+        peers = [(2 * _mirrored(a, last) + 1) * scale * delta for a in range(last)]
+        yield from (peer + 1 for peer in peers)
+        yield from peers
+        scale *= 2
+    if ranks > 1:
+        yield 1
+
+
+def _mirrored(index: int, size: int) -> int:
+    """The bits of `index` inverted and in reverse, in a word of log2(`size`) bits."""
+    bits = size.bit_length() - 1
+    return sum(1 << (bits - 1 - bit) for bit in range(bits) if not index >> bit & 1)
+
+
+PAT = Collective(
+    "nccl.pat_reduce_scatter",
+    OrderMap(PerDestination(), PatOrder(), "io"),
+    Evidence("read", "NVIDIA/nccl at 5067397c26: src/include/collectives.h PatRSAlgorithm"),
+    scatters=True,
+    average="scaled_inputs",
+    worlds=tuple(range(2, LARGEST + 1)),
+)
+
+ALL = (PAT,)

@@ -1,0 +1,26 @@
+"""All collectives by name, and the tables that choose among them. NCCL's stand there on one channel, one node."""
+
+from __future__ import annotations
+
+from moeparity.collectives import engines, gloo, mpi, nccl, nccl_pat
+from moeparity.collectives.declaration import Collective
+from moeparity.errors import did_you_mean, listed
+from moeparity.numerics.order_map import Message, Selection
+
+COLLECTIVES: dict[str, Collective] = {
+    collective.name: collective for module in (gloo, mpi, nccl, nccl_pat, engines) for collective in module.ALL
+}
+
+SELECTIONS: dict[str, Selection] = {table.name: table for table in (mpi.RING_TABLE, *engines.TABLES)}
+
+
+def find(name: str, message: Message) -> Collective:
+    """The collective called `name`, or the one that the table `name` chooses for `message`.
+
+    ValueError for an unknown name, and where no row of the table holds.
+    """
+    chosen = SELECTIONS[name].choose(message) if name in SELECTIONS else name
+    if chosen not in COLLECTIVES:
+        known = (*SELECTIONS, *COLLECTIVES)
+        raise ValueError(f"unknown collective {name!r}.{did_you_mean(name, known)} Known: {listed(known)}")
+    return COLLECTIVES[chosen]

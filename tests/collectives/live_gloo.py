@@ -1,0 +1,113 @@
+"""A live gloo group on loopback: `python -m tests.collectives.live_gloo WORLD FOLDER` forks WORLD ranks.
+
+Every rank makes the inputs of all ranks from the same seed, takes its own, and writes what it got to
+FOLDER/RANK.pt; the tests compare that with simulated ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from tests.collectives.data import zero_sum
+
+Kind = Literal["all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax"]
+MIB = 1 << 20
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`elements` on each rank; for a reduce-scatter a multiple of the ranks."""
+
+    kind: Kind
+    dtype: torch.dtype
+    elements: int
+
+    def inputs(self, world: int) -> list[torch.Tensor]:
+        return zero_sum(world, self.elements, self.dtype, seed=self.elements)
+
+    def shards(self, world: int) -> list[torch.Tensor]:
+        """Logits: a row for each seven elements of the vocabulary of one rank."""
+        return [x.clamp(-40, 40).view(-1, 7) for x in self.inputs(world)]
+
+
+def cases(world: int) -> list[Case]:
+    """Sizes below, at and above the limit at which a chunk gets more than two segments: 2 * world MiB."""
+    found: list[Case] = []
+    for dtype in DTYPES:
+        limit = 2 * world * MIB // dtype.itemsize
+        large = [limit, limit + 12345] if world < 8 or dtype == torch.bfloat16 else []
+        found += [Case("all_reduce", dtype, elements) for elements in (1, 7, 64, 1000, 7169, *large)]
+        found += [Case("average", dtype, elements) for elements in (1, 1001)]
+        blocks = [1, 13, 1001, *([limit // world + 4321] if large else [])]
+        found += [Case("reduce_scatter_tensor", dtype, world * block) for block in blocks]
+        blocks = [1, 13, 1001, *([limit + 321] if world < 4 and dtype == torch.bfloat16 else [])]
+        found += [Case("reduce_scatter_list", dtype, world * block) for block in blocks]
+    return [*found, Case("log_softmax", torch.float32, 7 * 501), Case("log_softmax", torch.bfloat16, 7 * 501)]
+
+
+def run(case: Case, rank: int, world: int) -> torch.Tensor:
+    if case.kind == "log_softmax":
+        return log_softmax(case.shards(world)[rank])
+    own = case.inputs(world)[rank]
+    if case.kind in {"all_reduce", "average"}:
+        dist.all_reduce(own, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
+        return own
+    block = own.new_empty(case.elements // world)
+    if case.kind == "reduce_scatter_tensor":
+        dist.reduce_scatter_tensor(block, own)
+    else:
+        dist.reduce_scatter(block, list(own.chunk(world)))
+    return block
+
+
+def log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """As NeMo-RL's _compute_distributed_log_softmax, on this rank's part of the vocabulary."""
+    logits = logits.float()
+    maximum = torch.amax(logits, dim=-1, keepdim=True)
+    dist.all_reduce(maximum, op=dist.ReduceOp.MAX)
+    logits = logits - maximum
+    total = logits.exp().sum(-1, keepdim=True).float()
+    dist.all_reduce(total)
+    return logits - total.log().to(logits.dtype)
+
+
+def digest(x: torch.Tensor) -> str:
+    return hashlib.sha256(x.contiguous().view(torch.uint8).numpy()).hexdigest()
+
+
+def work(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    outputs = [run(case, rank, world) for case in cases(world)]
+    torch.save([digest(x) for x in outputs], folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    world, folder = int(sys.argv[1]), Path(sys.argv[2])
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            try:
+                work(rank, world, folder)
+            except BaseException as error:  # noqa: BLE001
+                print(f"rank {rank}: {error!r}", file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Simulated ranks against live gloo process groups, bit for bit: one group a world size, on loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.collectives import gloo
+from moeparity.collectives.execute import all_reduce, reduce_scatter
+from moeparity.collectives.vocabulary import log_softmax
+from moeparity.numerics.order_map import Rotation, Whole
+from tests.collectives.live_gloo import Case, cases, digest
+
+ROOT = Path(__file__).parents[2]
+
+
+def simulated(case: Case, world: int) -> list[torch.Tensor]:
+    if case.kind == "log_softmax":
+        return log_softmax(case.shards(world), gloo.ALL_REDUCE)
+    inputs = case.inputs(world)
+    if case.kind == "reduce_scatter_tensor":
+        return reduce_scatter(gloo.REDUCE_SCATTER_TENSOR, inputs)
+    if case.kind == "reduce_scatter_list":
+        return reduce_scatter(gloo.REDUCE_SCATTER_LIST, inputs)
+    return all_reduce(gloo.ALL_REDUCE, inputs, average=case.kind == "average")
+
+
+def live(world: int, folder: Path) -> list[list[str]]:
+    """For each rank, a digest of what it got in each case."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.collectives.live_gloo", str(world), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(folder / f"{rank}.pt") for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_live_groups_equal_simulated_ranks(world: int, tmp_path: Path) -> None:
+    got = live(world, tmp_path)
+    wrong = []
+    for index, case in enumerate(cases(world)):
+        expected = [digest(output) for output in simulated(case, world)]
+        wrong += [(case, rank) for rank in range(world) if got[rank][index] != expected[rank]]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_cases_would_show_another_order_or_cut(dtype: torch.dtype) -> None:
+    """What gloo is compared with differs from NCCL's direction, from one chunk, and from the other scatter form."""
+    inputs = Case("all_reduce", dtype, 3003).inputs(3)
+    right = digest(all_reduce(gloo.ALL_REDUCE, inputs)[0])
+    for order_map in (
+        replace(gloo.ALL_REDUCE.order_map, order=Rotation(1, 1)),
+        replace(gloo.ALL_REDUCE.order_map, partition=Whole()),
+    ):
+        assert digest(all_reduce(replace(gloo.ALL_REDUCE, order_map=order_map), inputs)[0]) != right
+    forms = [reduce_scatter(form, inputs) for form in (gloo.REDUCE_SCATTER_TENSOR, gloo.REDUCE_SCATTER_LIST)]
+    assert digest(torch.cat(forms[0])) != digest(torch.cat(forms[1]))

@@ -214,7 +214,8 @@ def infix(tree: Tree) -> str:
 @dataclass(frozen=True, slots=True)
 class When:
     """A row's condition; every bound given must hold. Bytes, elements and tokens are those of one
-    rank's message, `total_bytes_up_to` is a bound on bytes times ranks."""
+    rank's message, `total_bytes_up_to` is a bound on bytes times ranks.
+    """
 
     ranks: tuple[int, ...] | None = None
     arch: tuple[str, ...] | None = None

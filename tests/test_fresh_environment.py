@@ -20,7 +20,7 @@ OWN = re.search(r"<!-- own checkpoint -->\n```\n(.*?)```", README, re.DOTALL)
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a clone holds."""
-    folder = tmp_path_factory.mktemp("clone") / "moeparity"
+    folder = tmp_path_factory.mktemp("new-user") / "clone"
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().splitlines():
         if (ROOT / name).is_file() and not name.startswith("tests/"):

@@ -114,7 +114,7 @@ def test_streamed_weights_are_freed_once_the_pass_has_moved_on(
 
 
 def test_memory_of_finished_experts_is_written_to_again(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than two layers, embedding and head are held; the next layer's experts lie where those before the present one lay."""
+    """No more than two layers, embedding and head are held; experts lie where those of the layer before last lay."""
     model = opened(qwen3_moe, "stream")
     alive = Alive(model, monkeypatch)
     walk(model, alive)

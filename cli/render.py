@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import Attribute, Op
 from moeparity.ops.registry import OPS
 from moeparity.outline import Outline
@@ -62,6 +63,21 @@ def print_op(op: Op, out: Console) -> None:
         attributes.add_row(a.name, a.kind, str(a.default), a.expected, _when(a), a.says)
     out.print()
     out.print(attributes if op.attributes else "no attributes: nothing about it can differ")
+    if any(a.order for a in op.attributes):
+        out.print()
+        _print_orders(out)
+
+
+def _print_orders(out: Console) -> None:
+    """How a summation order is written."""
+    out.print("An order is written in levels, `a | b`: what a leaves, b adds up. Every level also takes")
+    out.print("accumulate=DTYPE (each addition is rounded to it) and round=DTYPE (so is what the level leaves).")
+    levels = _table("level", "words", "adds")
+    for name, form in FORMS.items():
+        numbers = [n.name if n.default is None else f"{n.name}={n.default or 'all'}" for n in form.numbers]
+        written = ["(0+1)+2, ..."] if name == "tree" else numbers
+        levels.add_row(f"{name}({', '.join(written)})" if written else name, ", ".join(form.words), form.says)
+    out.print(levels)
 
 
 def _read_when(op: Op, port: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moeparity.graph.layers import LAYER_RULES
+from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter
 from moeparity.ops.registry import OPS
 from moeparity.spec import files
@@ -19,6 +20,9 @@ Json = dict[str, Any]
 
 _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
 """A selector and the colon after it, as `graph.address.split` reads them."""
+
+_ORDER = rf"^\s*({'|'.join(FORMS)})\b"
+"""How any summation order begins."""
 
 _REFERENCE: Json = {
     "description": "`$name` is a declared size or a field of config.json, a list of references is a fallback, a "
@@ -164,6 +168,7 @@ def _values(attributes: list[Attribute], *more: str) -> Json:
     words = list(dict.fromkeys([*more, *(word for attribute in attributes for word in attribute.values)]))
     branches: list[Json] = [{"enum": words}] if words else []
     branches += [{"type": "number"}] if any(attribute.number for attribute in attributes) else []
+    branches += [{"type": "string", "pattern": _ORDER}] if any(attribute.order for attribute in attributes) else []
     says = "\n".join(dict.fromkeys(f"{attribute.kind}: {attribute.says}" for attribute in attributes))
     found: Json = {"description": says, **(branches[0] if len(branches) == 1 else {"anyOf": branches})}
     return found if len(attributes) > 1 else {**found, "default": attributes[0].default}

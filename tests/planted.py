@@ -44,6 +44,25 @@ SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3)}
 NUMBERS: dict[str, float] = {"rms_norm:eps": 1e-3, "router:renormalize_eps": 1e-2}
 """What is planted where any number is allowed."""
 
+ORDERS: dict[str, tuple[str, ...]] = {
+    "combine:order": (
+        "rotate(1, 1)",
+        "rotate(-1, -1)",
+        "fold_hi(skip)",
+        "blocks(2) | sequential",
+        "lanes(2) | sequential",
+        "threads(2, vector=2, accumulate=fp32, round=bf16) | reverse",
+        "sequential(kahan)",
+        "sequential(fma)",
+        "fused(2)",
+        "tree(0+3+(1+2))",
+        "tree([0+1+2+3])",
+        "cascade",
+        "unordered(1)",
+    ),
+}
+"""Orders written out, planted beside the words where any order is allowed."""
+
 BACKGROUND: dict[str, dict[str, Value]] = {
     # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
     "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
@@ -52,17 +71,23 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "router:scores": {"weights": "fp32"},
     # In bf16 torch has no sum of its own, and `native` is `sequential`.
     "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
+    # An fma is one of two fp32 operations.
+    "combine:order=sequential(fma)": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
     "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
 }
 """Values both sides have on the node, beyond those the attribute's `when` asks for."""
 
-REFERENCE_VALUE: dict[str, Value] = {"combine:order=native": "reverse"}
+REFERENCE_VALUE: dict[str, Value] = {
+    "combine:order=native": "reverse",
+    # Of four rows it is sequential.
+    "combine:order=cascade": "reverse",
+}
 """What the reference has where the profile's value will not do."""
 
-FED_FP32 = ("linear:inputs", "gate:inputs", "lm_head:inputs")
-"""Attributes that round what comes in: both sides give their node fp32, since bf16 fits into every other dtype."""
+FED_FP32 = ("linear:inputs", "gate:inputs", "lm_head:inputs", "combine:order=sequential(fma)")
+"""What rounds what comes in, or its products: both sides give their node fp32, as bf16 fits into every other dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +122,10 @@ def all_values() -> list[Planted]:
 
 
 def values_of(op: Op, attribute: Attribute) -> list[Value]:
-    """The words allowed, and the listed number where any number is."""
-    return [*attribute.values, *([NUMBERS[f"{op.name}:{attribute.name}"]] if attribute.number else [])]
+    """The words allowed, and the listed number or orders where any are."""
+    place = f"{op.name}:{attribute.name}"
+    number = [NUMBERS[place]] if attribute.number else []
+    return [*attribute.values, *number, *(ORDERS[place] if attribute.order else ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +145,7 @@ def plant(planted: Planted, model: Model) -> Sides:
     asked: dict[str, Value] = {name: allowed[0] for name, allowed in planted.attribute.when.items()}
     asked |= BACKGROUND.get(planted.label, BACKGROUND.get(planted.place, {}))
     both = {f"{node.name}:{name}": value for name, value in asked.items()}
-    both |= {f"{node.inputs[0]}:output": "fp32"} if planted.place in FED_FP32 else {}
+    both |= {f"{node.inputs[0]}:output": "fp32"} if {planted.place, planted.label} & {*FED_FP32} else {}
     address = f"{node.name}:{planted.attribute.name}"
     reference = REFERENCE_VALUE.get(planted.label, _other(planted, base, node))
     own = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}

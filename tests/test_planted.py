@@ -13,6 +13,7 @@ from moeparity.graph.address import file_key
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import MODEL
+from moeparity.numerics.orders import parse
 from moeparity.ops.declaration import Value
 from moeparity.ops.registry import OPS
 from moeparity.plan import prepare
@@ -20,6 +21,7 @@ from moeparity.report.model import Report
 from tests.planted import (
     MODEL_OF,
     NUMBERS,
+    ORDERS,
     REFERENCE_VALUE,
     SEQUENCES,
     SHORT,
@@ -120,6 +122,11 @@ def test_the_tables_name_values_that_exist() -> None:
 
 def test_every_number_is_listed() -> None:
     assert NUMBERS.keys() == {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.number}
+
+
+def test_orders_are_listed_as_they_are_printed() -> None:
+    assert ORDERS.keys() == {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.order}
+    assert all(str(parse(order)) == order for listed in ORDERS.values() for order in listed)
 
 
 SITES = [p for p in VALUES.values() if p.attribute.kind == "rounding" and p.value == MODEL]

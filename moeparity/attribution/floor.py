@@ -72,7 +72,7 @@ def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorValue:
-    """The gate's metric of one trial against the reference; `bit_identical`: all logits have the reference's bits."""
+    """The gate's metric of one trial against the reference; `bit_identical`: the logits of all scored tokens are."""
 
     name: str
     value: float
@@ -87,7 +87,8 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
     if all(trial.bit_identical for trial in values):
         names = _listed([trial.name for trial in values])
         return [f"Floor: bit-identical. The reference gives the same bits under {names}.", contains]
-    largest = max(values, key=lambda trial: (math.isnan(trial.value), trial.value))
+    moved = [trial for trial in values if not trial.bit_identical]
+    largest = max(moved, key=lambda trial: (math.isnan(trial.value), trial.value))
     if not largest.value > 0:
         return [f"Floor: {metric} {largest.value:g}, although bits differ under {largest.name}.", contains]
     sentences = [f"{metric} is {value / largest.value:.2g} x the floor, {largest.value:.3g} ({largest.name})."]

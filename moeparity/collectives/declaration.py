@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import Message, OrderMap
 
 Level = Literal["verified", "read", "inferred", "opaque"]
@@ -28,7 +29,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One algorithm of one library. `worlds` and `dtypes`, where given, are all that the library takes.
+    """One algorithm of one library. `worlds`, where given, and `dtypes` are all that is known of it.
 
     `granule` is the number of bytes a message must be a multiple of. A reduce-scatter (`scatters`) leaves block r of
     the reduced message on rank r; an all-reduce leaves all of it on every rank.
@@ -40,17 +41,17 @@ class Collective:
     scatters: bool = False
     average: Average | None = None
     worlds: tuple[int, ...] = ()
-    dtypes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = CHECKPOINT_NAMES
     granule: int = 1
 
     def __str__(self) -> str:
         return f"{self.name}: {self.order_map}\n  {self.evidence.level}: {self.evidence.source}"
 
     def check(self, message: Message, dtype: str) -> None:
-        """ValueError where the library would not take this message in `dtype` (`bf16`, `fp16`, `fp32`)."""
+        """ValueError where the library would not take this message, or is not known in `dtype` (as in `bf16`)."""
         if self.worlds and message.ranks not in self.worlds:
             raise ValueError(f"{self.name} runs on {list(self.worlds)} ranks, not on {message.ranks}")
-        if self.dtypes and dtype not in self.dtypes:
+        if dtype not in self.dtypes:
             raise ValueError(f"{self.name} is known for {list(self.dtypes)}, not for {dtype}")
         if message.bytes % self.granule:
             raise ValueError(f"{self.name} takes multiples of {self.granule} bytes, not {message.bytes}")

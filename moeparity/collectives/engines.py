@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moeparity.collectives.declaration import Collective, Evidence
+from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import (
     ASCENDING,
     EveryPart,
@@ -58,7 +59,7 @@ def _collective(
     order_map: OrderMap,
     source: str,
     worlds: tuple[int, ...],
-    dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32"),
+    dtypes: tuple[str, ...] = CHECKPOINT_NAMES,
 ) -> Collective:
     return Collective(name, order_map, Evidence("read", source), worlds=worlds, dtypes=dtypes, granule=PACK)
 
@@ -128,8 +129,9 @@ CUTEDSL_BT = _collective(
     ("bf16",),
 )
 
-# vLLM's own kernels: two stages give another order than one.
-_VLLM = "vLLM csrc/custom_all_reduce.cuh packed_reduce"
+# vLLM's own kernels: two stages give another order than one. Sizes in the table: custom_all_reduce.py at 00d618aab6
+# (8 MiB, without the lower limits it takes where symmetric memory is enabled too), full NVLink.
+_VLLM = "vLLM csrc/custom_all_reduce.cuh at 036bb68558: packed_reduce"
 VLLM_ONE_STAGE = _collective(
     "vllm.one_stage", OrderMap(Whole(), ASCENDING, "fp32"), f"{_VLLM}, cross_device_reduce_1stage", (2, 4, 6, 8)
 )
@@ -150,7 +152,7 @@ VLLM_TABLE = Selection(
 )
 
 # SGLang's second custom all-reduce: three kernels, one order. Push maps +0 to -0, which a sum from +0 does not show.
-_SGLANG = "SGLang jit_kernel custom_all_reduce_"
+_SGLANG = "SGLang of 2025-26 (commit not recorded) jit_kernel custom_all_reduce_"
 SGLANG = tuple(
     _collective(
         f"sglang.{kernel}", OrderMap(Whole(), ASCENDING, "fp32", from_zero=True), f"{_SGLANG}{file}.cuh", (2, 4, 8)
@@ -159,7 +161,10 @@ SGLANG = tuple(
 )
 
 # torch's symmetric memory kernels: a bf16 register, which starts from 0 where the ranks are not unrolled.
-_SYMM_MEM = "pytorch torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory-inl.h load_and_reduce"
+_SYMM_MEM = (
+    "pytorch of 2025-26 (commit not recorded) torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory-inl.h "
+    "load_and_reduce"
+)
 _UNROLLED, _LOOPED = (2, 4, 8), (3, 5, 6, 7)
 SYMM_MEM = tuple(
     _collective(
@@ -175,7 +180,7 @@ SYMM_MEM = tuple(
 MULTIMEM = Collective(
     "torch.symm_mem_multimem",
     OrderMap(Whole(), ASCENDING, "fp32"),
-    Evidence("opaque", "order inside the switch is not published: run as fp32, ranks ascending, rounded once"),
+    Evidence("opaque", "multimem adds in fp32, in an order that is not published: run as ranks ascending"),
     dtypes=("bf16",),
     granule=PACK,
 )
@@ -192,7 +197,7 @@ VLLM_SYMM_MEM_TABLE = Selection(
 QUICK_REDUCE = _collective(
     "vllm.quick_reduce_fp",
     OrderMap(Whole(), ASCENDING, "io", from_zero=True),
-    "vLLM csrc/quickreduce/quick_reduce_impl.cuh AllReduceTwoshot, codec FP",
+    "vLLM of 2025-26 (commit not recorded) csrc/quickreduce/quick_reduce_impl.cuh AllReduceTwoshot, codec FP",
     (2, 4, 8),
     ("fp16",),
 )

@@ -9,7 +9,8 @@ import torch
 from moeparity.collectives.declaration import Average, Collective
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.order_map import Message, OrderMap, Zeros
-from moeparity.numerics.rounding import rounded, sum_tree, working
+from moeparity.numerics.rounding import rounded, working
+from moeparity.numerics.summation import sum_tree
 
 
 def all_reduce(collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool = False) -> list[torch.Tensor]:
@@ -43,9 +44,8 @@ def _reduced(collective: Collective, inputs: Sequence[torch.Tensor], *, average:
     first = inputs[0]
     if any(x.shape != first.shape or x.dtype != first.dtype for x in inputs):
         raise ValueError(f"{collective.name}: the ranks' tensors differ in shape or dtype")
-    name = name_of(first.dtype)
     message = Message(first.numel(), first.element_size(), len(inputs))
-    collective.check(message, str(name))
+    collective.check(message, name_of(first.dtype) or str(first.dtype))
     if average and collective.average is None:
         raise ValueError(f"{collective.name} has no AVG")
     mode = collective.average if average else None
@@ -62,7 +62,8 @@ def _summed(
     start = 0.0 if order_map.from_zero else None
     for part, tree in order_map.trees(message):
         span = slice(part.start, part.stop)
-        total = sum_tree(lambda rank, span=span: flat[rank][span], tree, accumulate=accumulate, start=start)
+        pieces = [x[span] for x in flat]
+        total = sum_tree(pieces.__getitem__, tree, accumulate=accumulate, start=start)
         result[span] = _leaving(total, average, message.ranks)
     return result
 
@@ -73,7 +74,7 @@ def _entering(x: torch.Tensor, zeros: Zeros, average: Average | None, ranks: int
     if zeros == "negative_to_positive" or (zeros != "keep" and x.element_size() == 4):
         return torch.where(x == 0, torch.zeros_like(x), x)
     if zeros == "negative_words_to_positive":
-        words = x.contiguous().view(torch.int32)
+        words = x.clone().view(torch.int32)
         return torch.where(words == -(1 << 31), torch.zeros_like(words), words).view(x.dtype)
     return x
 

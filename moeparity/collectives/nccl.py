@@ -3,7 +3,8 @@
 Source imitated: NVIDIA/nccl at 5067397c26: `src/enqueue.cc` (scheduleCollTasksToPlan, calcCollChunking),
 `src/device/all_reduce.h` (runRing, runTreeSplit), `src/device/reduce_scatter.h`, `src/graph/connect.cc`,
 `src/graph/trees.cc`, `src/device/symmetric/`. What NCCL finds out about the machine is an input here: the number of
-channels, the protocol, the ring of each channel. Nothing of it has been run against real NCCL by this project.
+channels, the protocol, the ring of each channel. Versions that do not give each channel at least 32 KiB of traffic cut
+elsewhere. Nothing of it has been run against real NCCL by this project.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ _TREE = Evidence(
 )
 _SYMMETRIC = Evidence("read", "NVIDIA/nccl at 5067397c26: src/device/symmetric (AGxLL)")
 _SWITCH = Evidence(
-    "opaque", "order and width inside the switch are not published: run as fp32, ranks ascending, rounded once"
+    "opaque",
+    "src/device/reduce_kernel.h Apply_LoadMultimem: the switch adds in fp32, in an order that is not published: run as "
+    "ranks ascending, rounded once",
 )
 
 Rings = tuple[tuple[int, ...], ...]

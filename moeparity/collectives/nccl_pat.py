@@ -42,28 +42,24 @@ class PatOrder:
 
 
 def _received(ranks: int) -> Iterator[int]:
-    """Offsets of the senders, in the order in which every rank takes in their sums (phases 1 to 4 of getNextOp)."""
+    """Offsets of the senders, in the order in which their sums are taken in (phases 1 to 4 of getNextOp).
+
+    Within a step the schedule mirrors the bits of the offsets; they all have different receivers, so nothing shows.
+    """
     factor = 1
     while factor < ranks // 2:
         factor *= 2
     delta = (1 << (ranks - 1).bit_length()) // factor
     for step in range(delta - 1, 1, -1):
-        yield from (_mirrored(a, factor) * delta + step for a in range(factor))
+        yield from range(step, factor * delta, delta)
     scale = 1
     while scale < factor:
-        last = factor // (2 * scale)
-        peers = [(2 * _mirrored(a, last) + 1) * scale * delta for a in range(last)]
+        peers = range(scale * delta, factor * delta, 2 * scale * delta)
         yield from (peer + 1 for peer in peers)
         yield from peers
         scale *= 2
     if ranks > 1:
         yield 1
-
-
-def _mirrored(index: int, size: int) -> int:
-    """The bits of `index` inverted and in reverse, in a word of log2(`size`) bits."""
-    bits = size.bit_length() - 1
-    return sum(1 << (bits - 1 - bit) for bit in range(bits) if not index >> bit & 1)
 
 
 PAT = Collective(

@@ -57,12 +57,18 @@ class BoundGraph:
         for node in self.graph.nodes:
             if node.name in replaced or not node.op.refuses:
                 continue
-            shapes = {port: ref.shape for port, ref in node.weights.items()}
+            shapes = {port: ref.shape for port, ref in node.weights.items()} | self._chosen(node)
             refusal = node.op.refuses(shapes, self.active(node))
             if refusal is not None:
                 attribute, reason = refusal
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+
+    def _chosen(self, node: Node) -> dict[str, tuple[int, ...]]:
+        """For inputs that a node with a `top_k` makes, how many of them a token has: the last axis."""
+        makers = {value: maker.params for maker in self.graph.nodes for value in maker.values}
+        made = zip(node.op.inputs, (makers.get(value, {}) for value in node.inputs), strict=True)
+        return {port: (params["top_k"],) for port, params in made if "top_k" in params}
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""

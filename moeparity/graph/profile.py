@@ -9,6 +9,7 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.graph.address import split
+from moeparity.numerics import orders
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.spec import files, schema
@@ -92,17 +93,23 @@ def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribu
     edge = edge_of(attribute)
     if edge is not None:
         return _checked_edge(op, edge[0], value, where)
-    known = [a.name for a in op.attributes]
+    names = [a.name for a in op.attributes]
     found = op.attribute(attribute)
     if found is None:
-        has = f"it has {listed(known)}" if known else "it has none"
-        raise SpecError(f"{where}: op {op.name} has no attribute {attribute!r}; {has}.{did_you_mean(attribute, known)}")
+        has = f"it has {listed(names)}" if names else "it has none"
+        raise SpecError(f"{where}: op {op.name} has no attribute {attribute!r}; {has}.{did_you_mean(attribute, names)}")
     if found.number and not isinstance(value, str) and math.isfinite(value):
         return found, float(value)
-    if value not in found.values:
-        near = did_you_mean(str(value), found.values)
-        raise SpecError(f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}.{near}")
-    return found, value
+    if value in found.values:
+        return found, value
+    says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}."
+    known = [*found.values, *(orders.FORMS if found.order else ())]
+    if found.order and isinstance(value, str) and (value in known or not value.isidentifier()):
+        try:
+            return found, str(orders.parse(value))
+        except orders.OrderError as error:
+            raise SpecError(f"{says} {error}") from None
+    raise SpecError(f"{says}{did_you_mean(str(value), known)}")
 
 
 def edge_of(name: str) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from moeparity.numerics.orders import Tree
+from moeparity.numerics.orders import Level, Order, Tree
 
 Accumulate = Literal["io", "fp32"]
 Zeros = Literal["keep", "negative_to_positive", "negative_words_to_positive"]
@@ -194,21 +194,13 @@ class OrderMap:
         return tuple((part, self.order.tree(part, message.ranks)) for part in self.partition.parts(message))
 
     def explain(self, message: Message) -> str:
-        """One line a part: `[0, 4)  (2 + 1) + 0`."""
-        rows = [(f"[{part.start}, {part.stop})", infix(tree)) for part, tree in self.trees(message)]
+        """One line a part, its order as a profile writes it: `[0, 4)  tree(2+1+0)`."""
+        rows = [
+            (f"[{part.start}, {part.stop})", str(Order((Level(name="tree", explicit=tree),))))
+            for part, tree in self.trees(message)
+        ]
         width = max((len(span) for span, _ in rows), default=0)
-        return "\n".join(f"{span:{width}}  {sum_}" for span, sum_ in rows)
-
-
-def infix(tree: Tree) -> str:
-    """The tree as additions with every bracket written: `((1 + 2) + 3) + 0`."""
-    if isinstance(tree, int):
-        return str(tree)
-    first, *rest = (infix(child) if isinstance(child, int) else f"({infix(child)})" for child in tree)
-    text = first
-    for index, child in enumerate(rest):
-        text = f"{text} + {child}" if index == 0 else f"({text}) + {child}"
-    return text
+        return "\n".join(f"{span:{width}}  {order}" for span, order in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Products, GEMMs and sums with the rounding of every step stated.
+"""Products, GEMMs and single additions with the rounding of every step stated.
 
 Each elementwise function computes in fp32, in fp64 where an operand or the dtype asked for is fp64, and then rounds to
 the dtype asked for. With two bf16 or two fp16 operands
@@ -9,12 +9,8 @@ rounded before the second rounding, as in an engine that multiplies in fp32 regi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
-
-from moeparity.numerics.orders import Tree
 
 
 def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -66,30 +62,3 @@ def linear(
         return F.linear(x, weight, bias if bias is None else rounded(bias, inputs))
     step = working(inputs, output)
     return rounded(F.linear(x.to(step), weight.to(step), bias if bias is None else bias.to(step)), output)
-
-
-def sum_tree(
-    leaf: Callable[[int], torch.Tensor], tree: Tree, *, accumulate: torch.dtype, start: float | None
-) -> torch.Tensor:
-    """Sum the tensors `leaf(0)`, `leaf(1)`, ... along `tree`, every addition rounded to `accumulate`.
-
-    A leaf is asked for once, when it is added, and enters its addition as it is (round it before, if the engine does).
-    `start` is the value of the root's accumulator before its first child is added (an output that is zeroed and added
-    into), None where the first child itself starts the sum. Returns dtype `accumulate`.
-    """
-
-    def evaluate(node: Tree, start: float | None = None) -> torch.Tensor:
-        if isinstance(node, int):
-            if start is None:
-                return leaf(node)
-            node = (node,)
-        total: torch.Tensor | None = None
-        for child in node:
-            value = evaluate(child)
-            if total is None and start is not None:
-                total = value.new_full((), start)
-            total = value if total is None else add(total, value, accumulate)
-        assert total is not None
-        return total
-
-    return rounded(evaluate(tree, start), accumulate)

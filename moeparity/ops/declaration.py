@@ -24,6 +24,9 @@ Condition = Mapping[str, tuple[Value, ...]]
 EDGE = "->"
 """Between a site and the consumer it is meant for: `output->layers[0].moe.norm`."""
 
+EXAMPLE_ORDER = "lanes(2) | fold_hi"
+"""What a message and the manual show where any summation order is allowed."""
+
 STORED = "stored"
 """Value of a site on an edge: the consumer reads what the op stores, as every other does."""
 
@@ -32,7 +35,8 @@ STORED = "stored"
 class Attribute:
     """One numerical choice of an op.
 
-    `values` lists the words allowed; with `number` any finite number is allowed too. `when` names other attributes
+    `values` lists the words allowed; with `number` any finite number is allowed too, with `order` any summation order
+    (`moeparity.numerics.orders`), which is kept in its canonical spelling. `when` names other attributes
     and the values of theirs under which this one takes effect. `parameter` names a parameter that must be truthy for
     the attribute to exist on a node at all. `edge` marks the last rounding of an op whose result before it is one
     value whatever it is then rounded to: a consumer may be handed another rounding of it than the one stored.
@@ -44,6 +48,7 @@ class Attribute:
     says: str
     values: tuple[str, ...] = ()
     number: bool = False
+    order: bool = False
     when: Condition = field(default_factory=dict)
     parameter: str | None = None
     edge: bool = False
@@ -51,7 +56,8 @@ class Attribute:
     @property
     def expected(self) -> str:
         """The allowed values, as an error message lists them."""
-        return ", ".join((*self.values, "a number") if self.number else self.values)
+        more = ["a number"] * self.number + [f"an order such as `{EXAMPLE_ORDER}`"] * self.order
+        return ", ".join((*self.values, *more))
 
 
 def site(name: str, says: str, *, default: str = MODEL, when: Condition | None = None, edge: bool = False) -> Attribute:
@@ -91,8 +97,8 @@ class Op:
 
     `outputs` are the named parts of the result; a single `out` is addressed by the node's own name. `outputs_from`
     names a parameter whose keys are the parts instead. `reads` lists inputs that are read only under a condition on
-    the attributes; every other input is always read. `refuses` looks at the weights' shapes and the active values and
-    names an attribute that cannot be computed with them, and why.
+    the attributes; every other input is always read. `refuses` looks at the weights' shapes, the last axis of inputs
+    that a router made, and the active values and names an attribute that cannot be computed with them, and why.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moeparity.numerics.orders import ORDERS
+from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops.declaration import Attribute, Op, Shapes, Value, WeightPort, site
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -61,6 +61,20 @@ EXPERTS = Op(
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward",
 )
 
+
+def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A tree for another number of rows; an fma, which is one for two fp32 operations, with a 16-bit site between."""
+    if values["order"] == NATIVE:
+        return None
+    order, rows = parse(str(values["order"])), shapes.get("ids", (None,))[-1]
+    if order.leaves is not None and rows is not None and order.leaves != rows:
+        return "order", f"{order} adds up {order.leaves} rows, and each token has {rows}."
+    narrow = [site for site in ("weighted", "accumulate") if values[site] not in {"fp32", "fp64"}]
+    if order.fma and narrow:
+        return "order", f"fma contracts two fp32 operations, and {narrow[0]} is {values[narrow[0]]}. Set it to fp32."
+    return None
+
+
 COMBINE = Op(
     name="combine",
     says="Weighted sum of a token's rows: rows [B, T, K, H], ids and weights [B, T, K] -> [B, T, H].",
@@ -79,13 +93,17 @@ COMBINE = Op(
             name="order",
             kind="order",
             default="native",
-            values=ORDERS,
+            values=(NATIVE, *EXPLICIT),
+            order=True,
             says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
-            "sequential where `accumulate` is another dtype, since torch has no such sum",
+            "sequential where `accumulate` is another dtype, since torch has no such sum. Any other order can be "
+            "written out in levels: `rotate(1, 1)`, `blocks(4) | sequential`, `tree((0+2)+(1+3))`; with `fma` the "
+            "product goes into the addition unrounded, and `weighted` must be fp32",
         ),
         site("output", "the sum is rounded to this dtype"),
     ),
     reads={"ids": {"leaves": ("expert",)}},
+    refuses=_refuses_order,
     kernel="experts:combine",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum)",
 )

@@ -45,13 +45,13 @@ def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floo
 
 def _floor_trials(plan: Plan, observed: Observed) -> Iterator[truth.FloorTrial]:
     mean = token_mean if plan.recipe.gate.reduce == "token" else sequence_mean
-    for (name, base), nodes in observed.changes.nodes.items():
+    for name, base in observed.changes.nodes:
         if name.startswith(FLOOR) and base == REFERENCE:
             sums, flips = observed.logits.sums(name), observed.routes.total(name)
             yield truth.FloorTrial(
                 name=name.removeprefix(FLOOR),
                 value=interval(mean(sums.k3, sums.tokens)),
-                bit_identical=plan.model.graph.output not in nodes,
+                bit_identical=not bool(sums.unequal.any()),
                 flipped_routes=flips.set_flips / flips.tokens if flips else None,
             )
 

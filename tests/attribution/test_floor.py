@@ -106,7 +106,7 @@ def test_a_candidate_within_the_floor_is_said_to_be() -> None:
 
 
 def test_bits_that_differ_without_reaching_the_metric() -> None:
-    said = reading(value("a", 0.0))
+    said = reading(value("same", 0.0, bit_identical=True), value("a", 0.0))
     assert said.startswith("Floor: k3 0, although bits differ under a.")
     assert " x the floor" not in said
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from tests.collectives.data import zero_sum
 
 Kind = Literal["all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax"]
 MIB = 1 << 20
+LIMIT = timedelta(seconds=60)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -81,12 +83,12 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def digest(x: torch.Tensor) -> str:
-    return hashlib.sha256(x.contiguous().view(torch.uint8).numpy()).hexdigest()
+    return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def work(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=LIMIT)
     outputs = [run(case, rank, world) for case in cases(world)]
     torch.save([digest(x) for x in outputs], folder / f"{rank}.pt")
     dist.barrier()

@@ -25,7 +25,7 @@ def test_two_ranks_agree_over_all_collectives(dtype: torch.dtype) -> None:
     assert not (expected == 0).any()
     run = 0
     for collective in OF_TWO:
-        if collective.dtypes and {FP32: "fp32", BF16: "bf16", FP16: "fp16"}[dtype] not in collective.dtypes:
+        if {FP32: "fp32", BF16: "bf16", FP16: "fp16"}[dtype] not in collective.dtypes:
             continue
         got = (
             torch.cat(reduce_scatter(collective, inputs)) if collective.scatters else all_reduce(collective, inputs)[0]
@@ -39,7 +39,7 @@ def test_accumulator_and_order_matter_from_four_ranks_on() -> None:
     inputs = zero_sum(4, 4096, BF16)
     results = [
         all_reduce(each, inputs)[0]
-        for each in (nccl.RING, nccl.TREE, gloo.ALL_REDUCE, mpi.RECURSIVE_DOUBLING, engines.VLLM_ONE_STAGE)
+        for each in (nccl.RING, nccl.TREE, gloo.ALL_REDUCE, engines.SYMM_MEM[0], engines.VLLM_ONE_STAGE)
     ]
     for i, one in enumerate(results):
         for other in results[i + 1 :]:
@@ -120,6 +120,8 @@ REFUSED: list[tuple[Collective, list[torch.Tensor], str]] = [
     (engines.VLLM_ONE_STAGE, [torch.ones(8)] * 3, "runs on"),
     (engines.VLLM_ONE_STAGE, [torch.ones(7)] * 4, "multiples of 16 bytes"),
     (engines.MULTIMEM, [torch.ones(8)] * 4, "is known for"),
+    (gloo.ALL_REDUCE, [torch.ones(2).double()] * 3, "is known for"),
+    (gloo.ALL_REDUCE, [torch.ones(2).int()] * 3, "not for torch.int32"),
     (mpi.RING, [torch.ones(2)] * 3, "needs an element a rank"),
     (gloo.ALL_REDUCE, [torch.ones(2), torch.ones(3)], "differ in shape or dtype"),
     (gloo.REDUCE_SCATTER_LIST, [torch.ones(3)] * 3, "is a reduce-scatter"),

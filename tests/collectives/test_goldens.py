@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from tests.collectives.data import zero_sum
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 Sum = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 Span = tuple[int, int, Sum]
+Golden = tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]
 
 
 def ascending4(x: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,8 +79,22 @@ def four_nodes_second(x: Sequence[torch.Tensor]) -> torch.Tensor:
     return x[3] + ((x[1] + x[2]) + x[0])
 
 
+def pat8(d: int) -> Sum:
+    """8 ranks: d and (d-2, which has d-3), then (d-4 with (d-6, which has d-7) and d-5), then d-1."""
+    return lambda x: ((x[d] + (x[d - 2] + x[d - 3])) + ((x[d - 4] + (x[d - 6] + x[d - 7])) + x[d - 5])) + x[d - 1]
+
+
+def looped(full: int) -> list[Span]:
+    """Three ranks: a loop of three full chunks, then 21 elements in chunks of 8 + 8 + 5 (16-byte steps)."""
+    sums = (ring3(1, 2, 0), ring3(2, 0, 1), ring3(0, 1, 2))
+    rest = 3 * full
+    last = ((rest, rest + 8), (rest + 8, rest + 16), (rest + 16, rest + 21))
+    first = ((0, full), (full, 2 * full), (2 * full, rest))
+    return [(start, stop, sums[i % 3]) for i, (start, stop) in enumerate((*first, *last))]
+
+
 # name, ranks, dtype, dtype of the additions, elements, spans
-GOLDENS: list[tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]] = [
+GOLDENS: list[Golden] = [
     # 7 x 4 bytes in 6 segments of 2 elements, two a chunk: 4 + 3 + 0 elements.
     (gloo.ALL_REDUCE, 3, FP32, FP32, 7, [(0, 4, ring3(2, 1, 0)), (4, 7, ring3(0, 2, 1))]),
     # 11 x 2 bytes in 8 segments of 2 elements (3 bytes rounded up to 4), two a chunk: 4 + 4 + 3 + 0.
@@ -179,6 +194,29 @@ GOLDENS: list[tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]]
             (7696, 10001, ring3(0, 1, 2)),
         ],
     ),
+    # Full chunks: 4 of 8 steps of 4 MiB; a step of LL's buffer, half of it flags; 15/16 of a step of LL128's.
+    (nccl.RING, 3, FP32, FP32, 3 * 524288 + 21, looped(524288)),
+    (nccl.ring_all_reduce(protocol="ll"), 3, FP32, FP32, 3 * 8192 + 21, looped(8192)),
+    (nccl.ring_all_reduce(protocol="ll128"), 3, FP32, FP32, 3 * 144000 + 21, looped(144000)),
+    # 65556 bytes are 5 cells, 131112 bytes of traffic on 2 channels 65568 each, 3 cells: channel 0, on the ring
+    # 0 1 2 3, has 12288 elements in chunks of 3072; channel 1, on 0 2 3 1, has 4101, ceil / 4 = 1026 up to 1028.
+    (
+        nccl.ring_all_reduce(2, rings=((0, 1, 2, 3), (0, 2, 3, 1))),
+        4,
+        FP32,
+        FP32,
+        16389,
+        [
+            (0, 3072, ring4(1, 2, 3, 0)),
+            (3072, 6144, ring4(2, 3, 0, 1)),
+            (6144, 9216, ring4(3, 0, 1, 2)),
+            (9216, 12288, ring4(0, 1, 2, 3)),
+            (12288, 13316, ring4(2, 3, 1, 0)),
+            (13316, 14344, ring4(3, 1, 0, 2)),
+            (14344, 15372, ring4(1, 0, 2, 3)),
+            (15372, 16389, ring4(0, 2, 3, 1)),
+        ],
+    ),
     # Block r ends at rank r.
     (
         nccl.RING_REDUCE_SCATTER,
@@ -187,6 +225,39 @@ GOLDENS: list[tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]]
         BF16,
         15,
         [(0, 5, ring3(1, 2, 0)), (5, 10, ring3(2, 0, 1)), (10, 15, ring3(0, 1, 2))],
+    ),
+    # On the ring 0 2 3 1 the sum for rank 1 starts at rank 0.
+    (
+        nccl.ring_reduce_scatter(rings=((0, 2, 3, 1),)),
+        4,
+        BF16,
+        BF16,
+        20,
+        [
+            (0, 5, ring4(2, 3, 1, 0)),
+            (5, 10, ring4(0, 2, 3, 1)),
+            (10, 15, ring4(3, 1, 0, 2)),
+            (15, 20, ring4(1, 0, 2, 3)),
+        ],
+    ),
+    # Blocks of 65556 bytes, 4 times that in traffic: 131120 on each of 2 channels. Cells of 8192 bytes, 32768 of
+    # traffic: 9 cells, 5 (10240 elements) on channel 0 and its ring 0 1 2 3, the rest on channel 1 and 0 2 3 1.
+    (
+        nccl.ring_reduce_scatter(2, rings=((0, 1, 2, 3), (0, 2, 3, 1))),
+        4,
+        FP32,
+        FP32,
+        4 * 16389,
+        [
+            (16389 * d + start, 16389 * d + stop, sum_)
+            for d, low, high in (
+                (0, ring4(1, 2, 3, 0), ring4(2, 3, 1, 0)),
+                (1, ring4(2, 3, 0, 1), ring4(0, 2, 3, 1)),
+                (2, ring4(3, 0, 1, 2), ring4(3, 1, 0, 2)),
+                (3, ring4(0, 1, 2, 3), ring4(1, 0, 2, 3)),
+            )
+            for start, stop, sum_ in ((0, 10240, low), (10240, 16389, high))
+        ],
     ),
     # On the ring 0 2 1 rank 1 stands last.
     (
@@ -234,6 +305,7 @@ GOLDENS: list[tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]]
             (12, 15, lambda x: ((x[4] + (x[2] + x[1])) + x[0]) + x[3]),
         ],
     ),
+    (nccl_pat.PAT, 8, BF16, BF16, 24, [(3 * d, 3 * d + 3, pat8(d)) for d in range(8)]),
     # 3 packs of 8 for 4 ranks: the last rank has all; 7 packs: one each and four for the last.
     (engines.VLLM_TWO_STAGE, 4, BF16, FP32, 24, [(0, 24, ring4(3, 0, 1, 2))]),
     (
@@ -255,18 +327,22 @@ GOLDENS: list[tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]]]
     (engines.CUTEDSL_TWO_LANES, 8, BF16, FP32, 24, [(0, 24, lanes8)]),
     (engines.CUTEDSL_ONE_LANE, 8, BF16, FP32, 24, [(0, 24, ascending8)]),
     (engines.CUTEDSL_BT, 8, BF16, FP32, 24, [(0, 24, ascending8)]),
-    *[(each, 4, BF16, BF16, 56, [(0, 56, ascending4)]) for each in engines.lamport("io")],
-    *[(each, 4, BF16, FP32, 56, [(0, 56, ascending4)]) for each in engines.lamport("fp32")],
-    *[(each, 4, BF16, FP32, 56, [(0, 56, ascending4)]) for each in engines.SGLANG],
-    *[
-        (each, 4, BF16, BF16, 56, [(0, 56, ascending4)])
-        if 4 in each.worlds
-        else (each, 3, BF16, BF16, 56, [(0, 56, ring3(0, 1, 2))])
-        for each in engines.SYMM_MEM
-    ],
     (engines.MULTIMEM, 4, BF16, FP32, 56, [(0, 56, ascending4)]),
     (engines.QUICK_REDUCE, 4, FP16, FP16, 56, [(0, 56, ascending4)]),
 ]
+
+
+def ascending(collectives: Iterable[Collective], adds_in: torch.dtype) -> list[Golden]:
+    """Seven 16-byte packs over four ranks, or three where the kernel is for other numbers of ranks."""
+    found: list[Golden] = []
+    for each in collectives:
+        ranks, sum_ = (4, ascending4) if 4 in each.worlds else (3, ring3(0, 1, 2))
+        found.append((each, ranks, BF16, adds_in, 56, [(0, 56, sum_)]))
+    return found
+
+
+GOLDENS += ascending([*engines.lamport("io"), *engines.SYMM_MEM], BF16)
+GOLDENS += ascending([*engines.lamport("fp32"), *engines.SGLANG], FP32)
 
 
 def run(collective: Collective, inputs: list[torch.Tensor]) -> torch.Tensor:
@@ -282,7 +358,7 @@ def run(collective: Collective, inputs: list[torch.Tensor]) -> torch.Tensor:
     "golden", GOLDENS, ids=lambda golden: f"{golden[0].name}-{golden[1]}x{golden[4]}-{str(golden[2])[6:]}"
 )
 def test_the_association_written_by_hand(
-    golden: tuple[Collective, int, torch.dtype, torch.dtype, int, list[Span]],
+    golden: Golden,
 ) -> None:
     collective, ranks, dtype, adds_in, elements, spans = golden
     inputs = zero_sum(ranks, elements, dtype, spread=None if adds_in == dtype else 24)

@@ -23,6 +23,8 @@ def test_only_what_runs_live_here_is_verified() -> None:
         "gloo.all_reduce",
         "gloo.reduce_scatter_tensor",
         "gloo.reduce_scatter_list",
+        "openmpi.ring",
+        "openmpi.recursive_doubling",
     }
     assert {name for name, level in levels.items() if level == "opaque"} == {"nccl.nvls", "torch.symm_mem_multimem"}
 

@@ -17,17 +17,23 @@ from moeparity.numerics.order_map import (
     PerDestination,
     Rotation,
     Whole,
-    infix,
 )
+from moeparity.numerics.orders import parse
 
 RING = OrderMap(gloo.GlooSegments(), Rotation(-1, -1), "io")
 
 
-def test_explain_writes_each_part_with_its_brackets() -> None:
-    assert RING.explain(Message(11, 2, 4)) == (
-        "[0, 4)   ((3 + 2) + 1) + 0\n[4, 8)   ((0 + 3) + 2) + 1\n[8, 11)  ((1 + 0) + 3) + 2"
-    )
+def test_explain_writes_the_order_of_each_part_as_a_profile_does() -> None:
+    message = Message(11, 2, 4)
+    assert RING.explain(message).splitlines() == [
+        "[0, 4)   tree(3+2+1+0)",
+        "[4, 8)   tree(0+3+2+1)",
+        "[8, 11)  tree(1+0+3+2)",
+    ]
     assert RING.explain(Message(0, 2, 4)) == ""
+    tree_map = nccl.tree_all_reduce(nodes=((0, 1), (2, 3), (4, 5))).order_map
+    assert tree_map.explain(Message(3, 2, 6)) == "[0, 3)  tree(0+1+(4+(5+(2+3))))"
+    assert parse("tree(0+1+(4+(5+(2+3))))").leaves == 6
 
 
 def test_a_map_prints_what_it_rounds_and_where_it_starts() -> None:
@@ -37,11 +43,6 @@ def test_a_map_prints_what_it_rounds_and_where_it_starts() -> None:
     assert str(OrderMap(Whole(), rings, "io", inputs="negative_to_positive")) == (
         "whole | rotate(+1, +1, rings [[0, 2, 1]]) | each add rounded to io, inputs negative_to_positive"
     )
-
-
-def test_infix() -> None:
-    assert infix(3) == "3"
-    assert infix(((0, 1), (2, 3), 4)) == "((0 + 1) + (2 + 3)) + 4"
 
 
 def test_tokens() -> None:

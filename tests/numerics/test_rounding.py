@@ -1,4 +1,4 @@
-"""Every sum, product and GEMM against exact fractions rounded to nearest even, bit for bit."""
+"""Every addition, product and GEMM against exact fractions rounded to nearest even, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,102 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.orders import EXPLICIT, Tree, tree
-from moeparity.numerics.rounding import add, linear, product, rounded, sum_tree, wide
+from moeparity.numerics.rounding import add, linear, product, rounded, wide
 from tests.numerics import scalar
 from tests.numerics.scalar import BF16, DTYPES, FP16, FP32, FP64, number, tensor
 
 DTYPE = st.sampled_from(DTYPES)
 # Their exact product lies just above the tie 1 + 2^-8, their fp32 product on it.
 FACTORS = (float.fromhex("0x1.001p+0"), float.fromhex("0x1.00eff2p+0"))
-START = st.sampled_from([None, 0.0, -0.0, 1.5])
-# Sums that stay finite in fp16, and so never meet inf - inf; cancellation and denormals are in there.
-SIZES = {"exponents": 9}
-
-Nested = int | list["Nested"]
-
-
-def order_top_down(order: str, leaves: list[int]) -> Nested:
-    """The same trees as `tree`, but split from the root down: evens and odds, or left and right half."""
-    if order == "sequential" or len(leaves) == 1:
-        return [*leaves] if len(leaves) > 1 else leaves[0]
-    if order == "reverse":
-        return [*leaves[::-1]]
-    half = 1 << (len(leaves) - 1).bit_length() - 1
-    parts = (leaves[::2], leaves[1::2]) if order == "fold_hi" else (leaves[:half], leaves[half:])
-    return [order_top_down(order, part) for part in parts]
-
-
-def scalar_sum(values: list[float], node: Nested, accumulate: torch.dtype, start: float | None) -> float:
-    def evaluate(node: Nested) -> float:
-        if isinstance(node, int):
-            return values[node]
-        first, *rest = [evaluate(child) for child in node]
-        for value in rest:
-            first = scalar.add(first, value, accumulate)
-        return first
-
-    if start is None:
-        return scalar.nearest(evaluate(node), accumulate)
-    children = [node] if isinstance(node, int) else node
-    for child in children:
-        start = scalar.add(start, evaluate(child), accumulate)
-    return start
-
-
-def nested(node: Nested) -> Tree:
-    return node if isinstance(node, int) else tuple(nested(child) for child in node)
-
-
-@pytest.mark.parametrize(("order", "leaf", "accumulate"), list(itertools.product(EXPLICIT, DTYPES, DTYPES)))
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
-def test_sum_of_every_order(order: str, leaf: torch.dtype, accumulate: torch.dtype, data: st.DataObject) -> None:
-    leaves = data.draw(st.integers(1, 20))
-    row = st.lists(number(leaf, **SIZES), min_size=leaves, max_size=leaves)
-    rows = data.draw(st.lists(row, min_size=1, max_size=3))
-    start = data.draw(START)
-    x = torch.stack([tensor(values, leaf) for values in rows])
-    by_hand = order_top_down(order, list(range(leaves)))
-    expected = tensor([scalar_sum(values, by_hand, accumulate, start) for values in rows], accumulate)
-    assert same_bits(sum_tree(lambda i: x[:, i], tree(order, leaves), accumulate=accumulate, start=start), expected)
-    assert same_bits(
-        sum_tree(x.t().unbind().__getitem__, tree(order, leaves), accumulate=accumulate, start=start), expected
-    )
-
-
-@st.composite
-def any_tree(draw: st.DrawFn, leaves: int) -> Nested:
-    """Neighbours bracketed at random, of leaves in random order."""
-    nodes: list[Nested] = list(draw(st.permutations(range(leaves))))
-    while len(nodes) > 1:
-        width = draw(st.integers(2, len(nodes)))
-        at = draw(st.integers(0, len(nodes) - width))
-        nodes[at : at + width] = [nodes[at : at + width]]
-    return nodes[0]
-
-
-@settings(deadline=None, max_examples=200)
-@given(data=st.data(), leaf=DTYPE, accumulate=DTYPE, start=START)
-def test_sum_of_any_tree(data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype, start: float | None) -> None:
-    values = data.draw(st.lists(number(leaf, **SIZES), min_size=1, max_size=12))
-    shape = data.draw(any_tree(len(values)))
-    expected = tensor([scalar_sum(values, shape, accumulate, start)], accumulate)
-    total = sum_tree(tensor(values, leaf).unbind().__getitem__, nested(shape), accumulate=accumulate, start=start)
-    assert same_bits(total.unsqueeze(0), expected)
-
-
-@pytest.mark.parametrize("order", ["fold_hi", "fold_lo"])
-@settings(deadline=None)
-@given(data=st.data(), dtype=DTYPE)
-def test_a_padded_leaf_is_a_zero(order: str, data: st.DataObject, dtype: torch.dtype) -> None:
-    values = data.draw(st.lists(number(dtype, **SIZES), min_size=1, max_size=20))
-    x, width = tensor(values, dtype), 1 << (len(values) - 1).bit_length()
-    padded = torch.cat((x, torch.zeros(width - len(values), dtype=dtype)))
-    left_out = sum_tree(x.unbind().__getitem__, tree(order, len(values)), accumulate=dtype, start=None)
-    added = sum_tree(padded.unbind().__getitem__, tree(order, width), accumulate=dtype, start=None)
-    assert torch.equal(left_out, added)
-    assert same_bits(left_out, added) or not left_out
 
 
 @settings(deadline=None, max_examples=300)
@@ -159,20 +70,6 @@ def test_fp64_on_either_side_makes_the_step_fp64(
     sums = [kept(Fraction(x) + Fraction(y), x + y) for x, y in pairs]
     assert same_bits(product(a, b, output), tensor(products, output))
     assert same_bits(add(a, b, output), tensor(sums, output))
-
-
-@settings(deadline=None, max_examples=60)
-@given(data=st.data(), leaf=st.sampled_from([*DTYPES, FP64]), start=START)
-def test_sum_in_fp64(data: st.DataObject, leaf: torch.dtype, start: float | None) -> None:
-    values = data.draw(st.lists(number(leaf, **SIZES), min_size=1, max_size=9))
-    # Python's own floats are fp64.
-    expected = values[0] if start is None else start + values[0]
-    for value in values[1:]:
-        expected += value
-    total = sum_tree(
-        tensor(values, leaf).unbind().__getitem__, tree("sequential", len(values)), accumulate=FP64, start=start
-    )
-    assert same_bits(total.unsqueeze(0), tensor([expected], FP64))
 
 
 @pytest.mark.parametrize(("inputs", "output"), [(FP64, FP64), (FP64, FP32), (FP64, BF16), (FP32, FP64), (BF16, FP64)])

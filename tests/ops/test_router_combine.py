@@ -124,17 +124,20 @@ def test_bias_and_groups_select_but_do_not_weigh(slots: str, groups: int, top_gr
 
 
 def summed(leaves: list[Tensor], order: str, dtype: torch.dtype) -> Tensor:
-    """Added to a zero accumulator along the order; the two halves of a fold are added to it one after the other."""
-    zero = torch.zeros_like(leaves[0], dtype=dtype)
+    """Added to a zero accumulator along the order; the two halves of a fold, padded to 8 leaves with zeros, are added
+    to it one after the other.
+    """
+    zero, pad = torch.zeros_like(leaves[0], dtype=dtype), torch.zeros_like(leaves[0])
     if order in ("sequential", "reverse"):
         for leaf in leaves if order == "sequential" else leaves[::-1]:
             zero = plus(zero, leaf, dtype)
         return zero
     a, b, c, d, e = leaves
     if order == "fold_hi":
+        c, b, d = plus(c, pad, dtype), plus(b, pad, dtype), plus(d, pad, dtype)
         halves = plus(plus(a, e, dtype), c, dtype), plus(b, d, dtype)
     else:
-        halves = plus(plus(a, b, dtype), plus(c, d, dtype), dtype), e
+        halves = plus(plus(a, b, dtype), plus(c, d, dtype), dtype), plus(e, pad, dtype)
     return plus(plus(zero, halves[0], dtype), halves[1], dtype)
 
 
@@ -159,3 +162,24 @@ def test_combine(
     for order, total in expected.items():
         ours = combine(rows, ids if by == "expert" else None, routing, w={}, p={}, at=at | {"order": order})
         assert_bits(ours, total)
+
+
+def test_combine_in_an_order_written_out() -> None:
+    rows, routing = random(3, 7, TOP_K, 37, dtype=FP32), random(3, 7, TOP_K, dtype=FP32, seed=1)
+    at = {"weighted": FP32, "accumulate": FP32, "leaves": "slot", "output": FP32}
+    leaf = times(rows, routing.unsqueeze(-1), FP32)
+    zero = torch.zeros(3, 7, 37)
+    around, contracted = zero, zero
+    for i in (2, 1, 0, 4, 3):
+        around = plus(around, leaf[..., i, :], FP32)
+    for i in range(TOP_K):
+        # The product is exact in fp64; the sum is rounded twice, which these numbers do not show.
+        exact = rows[..., i, :].double() * routing[..., i, None].double() + contracted.double()
+        contracted = exact.float()
+    found = {
+        order: combine(rows, None, routing, w={}, p={}, at=at | {"order": order})
+        for order in ("rotate(2, -1)", "sequential(fma)", "sequential")
+    }
+    assert_bits(found["rotate(2, -1)"], around)
+    assert_bits(found["sequential(fma)"], contracted)
+    assert not torch.equal(found["sequential(fma)"], found["sequential"])

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import orders
-from moeparity.numerics.rounding import linear, product, rounded, sum_tree, wide, working
+from moeparity.numerics.rounding import linear, product, rounded, wide, working
+from moeparity.numerics.summation import sum_tree
 
 Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch.Tensor]
 
@@ -105,12 +106,17 @@ def combine(
         stacked = rows if at["leaves"] == "slot" else torch.stack([pick(i) for i in slots], dim=-2)
         return _native_sum(product(stacked, weights.unsqueeze(-1), at["weighted"]), at["output"])
 
+    # One leaf at a time: all weighted rows at once are K times the memory, and page faults cost more than the sum.
     def leaf(i: int) -> torch.Tensor:
-        # One leaf at a time: all weighted rows at once are K times the memory, and page faults cost more than the sum.
-        return product(pick(i), weights[..., i, None], at["weighted"])
+        return product(pick(i), weight(i), at["weighted"])
 
-    tree = orders.tree("sequential" if at["order"] == orders.NATIVE else at["order"], len(slots))
-    return rounded(sum_tree(leaf, tree, accumulate=at["accumulate"], start=0.0), at["output"])
+    def weight(i: int) -> torch.Tensor:
+        return weights[..., i, None]
+
+    order = orders.parse("sequential" if at["order"] == orders.NATIVE else at["order"])
+    tree = orders.tree(order, len(slots), rooted=True)
+    contracted = {"leaf": pick, "times": weight} if order.fma else {"leaf": leaf}
+    return rounded(sum_tree(**contracted, tree=tree, accumulate=at["accumulate"], start=0.0), at["output"])
 
 
 def _leaves(

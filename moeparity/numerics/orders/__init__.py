@@ -1,0 +1,31 @@
+"""Summation orders: what they are called, how they are written, and the tree each is over n leaves. No torch here."""
+
+from moeparity.numerics.orders.build import tree
+from moeparity.numerics.orders.text import parse
+from moeparity.numerics.orders.types import (
+    EXPLICIT,
+    FORMS,
+    NATIVE,
+    AnyTree,
+    Level,
+    Order,
+    OrderError,
+    Sum,
+    Tree,
+    leaves_of,
+)
+
+__all__ = [
+    "EXPLICIT",
+    "FORMS",
+    "NATIVE",
+    "AnyTree",
+    "Level",
+    "Order",
+    "OrderError",
+    "Sum",
+    "Tree",
+    "leaves_of",
+    "parse",
+    "tree",
+]

@@ -1,0 +1,161 @@
+"""From an order and a number of leaves to its tree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from moeparity.numerics.orders.cascade import cascade
+from moeparity.numerics.orders.types import (
+    COMPENSATED,
+    CONTRACTED,
+    AnyTree,
+    How,
+    Level,
+    Order,
+    OrderError,
+    Sum,
+    children_of,
+)
+
+Values = Sequence[AnyTree]
+
+
+def tree(order: Order, leaves: int, *, rooted: bool = False) -> AnyTree:
+    """The tree of `order` over `leaves` leaves (at least 1).
+
+    An accumulator that is given one value and starts from none is that value: no addition, no rounding. Only the last
+    level's is there all the same where it states a dtype, and with `rooted`, as something to start from. A written out
+    tree raises OrderError for another number of leaves than its own, any ValueError for less than one.
+    """
+    if leaves < 1:
+        raise ValueError(f"a sum of {leaves} leaves has no tree; at least 1 expected")
+    values: Values = range(leaves)
+    for level in order.levels:
+        given, values = values, _BUILD[level.name](values, level)
+    (root,) = values
+    last = order.levels[-1]
+    own = children_of(root) and not (len(given) == 1 and root is given[0])
+    if own or not (rooted or last.accumulate or isinstance(root, Sum)):
+        return root
+    return _stated(Sum(children=(root,), accumulate=last.accumulate, fma=CONTRACTED in last.words))
+
+
+def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1) -> AnyTree:
+    """The accumulator of a level over its children; None where all of them are padded zeros."""
+    if all(child is None for child in children):
+        return None
+    zero = "zero" in level.words
+    if len(children) == 1 and not zero and level.round is None:
+        return children[0]
+    compensated = [word for word in COMPENSATED if word in level.words]
+    made = Sum(
+        children=tuple(children),
+        accumulate=level.accumulate,
+        round=level.round,
+        zero=zero,
+        fma=CONTRACTED in level.words,
+        how=compensated[0] if compensated else how,
+        width=width,
+    )
+    return _stated(made)
+
+
+def _stated(made: Sum) -> AnyTree:
+    """A sum about which nothing is stated is a tuple."""
+    return made.children if made == Sum(children=made.children) else made
+
+
+def _fold(values: Values, level: Level) -> Values:
+    (width,) = level.numbers
+    return [_folded(run, level) for run in _runs(values, width or len(values))]
+
+
+def _folded(values: Values, level: Level) -> AnyTree:
+    skip = "skip" in level.words
+    missing = (1 << (len(values) - 1).bit_length()) - len(values)
+    # Pads that are left out are the empty tuple while folding; no tree is one.
+    row: list[AnyTree] = [*values, *([()] * missing if skip else [None] * missing)]
+    while len(row) > 1:
+        half = len(row) // 2
+        low, high = (row[:half], row[half:]) if level.name == "fold_hi" else (row[::2], row[1::2])
+        row = [_pair(left, right, level) for left, right in zip(low, high, strict=True)]
+    return _finished(row[0], level)
+
+
+def _pair(left: AnyTree, right: AnyTree, level: Level) -> AnyTree:
+    if right == ():
+        return left
+    if left is None and right is None:
+        return None
+    return (left, right) if level.accumulate is None else Sum(children=(left, right), accumulate=level.accumulate)
+
+
+def _finished(value: AnyTree, level: Level) -> AnyTree:
+    """`value` with the rounding of what a level leaves."""
+    if level.round is None or value is None:
+        return value
+    return Sum(children=(value,), accumulate=level.accumulate, round=level.round)
+
+
+def _threads(values: Values, level: Level) -> Values:
+    threads, vector = level.numbers if level.name == "threads" else (level.numbers[0], 1)
+    runs = _runs(values, vector)
+    own = [[value for run in runs[i::threads] for value in run] for i in range(threads)]
+    return [chain(values, level) for values in own]
+
+
+def _lanes(values: Values, level: Level) -> Values:
+    return [chain(values[i :: level.numbers[0]], level) for i in range(min(level.numbers[0], len(values)))]
+
+
+def _rotate(values: Values, level: Level) -> Values:
+    start, step = level.numbers
+    return [values[(start + step * i) % len(values)] for i in range(len(values))]
+
+
+def _shuffled(values: Values, level: Level) -> Values:
+    order = list(values)
+    random.Random(level.numbers[0]).shuffle(order)  # noqa: S311
+    return order
+
+
+def _explicit(values: Values, level: Level) -> Values:
+    assert level.explicit is not None
+    count = Order((level,)).leaves
+    if count != len(values):
+        raise OrderError(f"tree(...) adds up {count} values, and there are {len(values)}")
+
+    inner = Level(name="tree", words=level.words, accumulate=level.accumulate)
+
+    def placed(node: AnyTree) -> AnyTree:
+        if isinstance(node, int):
+            return values[node]
+        children = [placed(child) for child in children_of(node)]
+        return (
+            chain(children, inner, how="fused", width=len(children))
+            if isinstance(node, Sum)
+            else chain(children, inner)
+        )
+
+    return [_finished(placed(level.explicit), level)]
+
+
+def _runs(values: Values, size: int) -> list[Values]:
+    return [values[i : i + size] for i in range(0, len(values), size)]
+
+
+_BUILD: dict[str, Callable[[Values, Level], Values]] = {
+    "sequential": lambda values, level: [chain(values, level)],
+    "reverse": lambda values, level: [chain(values[::-1], level)],
+    "fold_hi": _fold,
+    "fold_lo": _fold,
+    "threads": _threads,
+    "lanes": _lanes,
+    "blocks": lambda values, level: [chain(run, level) for run in _runs(values, level.numbers[0])],
+    "cascade": lambda values, level: [_finished(cascade(values, level), level)],
+    "fused": lambda values, level: [chain(values, level, how="fused", width=level.numbers[0])],
+    "rotate": lambda values, level: [chain(_rotate(values, level), level)],
+    "tree": _explicit,
+    "unordered": lambda values, level: [chain(_shuffled(values, level), level)],
+}

@@ -1,0 +1,74 @@
+"""torch CPU's sum, as aten/src/ATen/native/cpu/SumKernel.cpp adds in torch 2.13 (`multi_row_sum`, `row_sum`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moeparity.numerics.orders.types import AnyTree, Level, Sum
+
+_LEVELS = 4
+
+Values = Sequence[AnyTree]
+
+
+def cascade(values: Values, level: Level) -> AnyTree:
+    """A contiguous row: vectors of `lanes` values, vector i in accumulator i mod `accumulators`, then tail, then lanes.
+
+    With `halves` a vector is the sum of two, as 16-bit loads are widened. A row shorter than one load is taken value by
+    value. Outer dimensions are lanes=1: with one accumulator where the kernel takes columns in groups, four elsewhere.
+    """
+    lanes, accumulators = level.numbers
+    load = 2 * lanes if "halves" in level.words else lanes
+    if len(values) < load:
+        return _row(values, accumulators, level)
+    whole = len(values) // load * load
+    if load > lanes:
+        vectors = [
+            [_plain(level, values[i + lane], values[i + lanes + lane]) for lane in range(lanes)]
+            for i in range(0, whole, load)
+        ]
+    else:
+        vectors = [list(values[i : i + lanes]) for i in range(0, whole, lanes)]
+    by_lane = [_row([vector[lane] for vector in vectors], accumulators, level) for lane in range(lanes)]
+    tail = values[whole:]
+    return by_lane[0] if lanes == 1 and not tail else _plain(level, *tail, *by_lane, zero=True)
+
+
+def _row(values: Values, accumulators: int, level: Level) -> AnyTree:
+    """Value i in accumulator i mod `accumulators`, what does not fill them all in the first, then their sum."""
+    rows = len(values) // accumulators
+    whole = rows * accumulators
+    sums = [_multi_row(values[i:whole:accumulators], level) for i in range(accumulators)]
+    rest = values[whole:]
+    if rest:
+        sums[0] = _plain(level, *rest, zero=True) if sums[0] is None else _plain(level, sums[0], *rest)
+    # What an empty accumulator adds is +0, to a sum that is never -0.
+    filled = [total for total in sums if total is not None]
+    return filled[0] if len(filled) == 1 else _plain(level, *filled)
+
+
+def _multi_row(values: Values, level: Level) -> AnyTree:
+    """Four levels of accumulators: a full run of `step` values goes up one level, step runs of that one more."""
+    if not values:
+        return None
+    power = max(4, (len(values) - 1).bit_length() // _LEVELS)
+    step = 1 << power
+    sums: list[list[AnyTree]] = [[] for _ in range(_LEVELS)]
+    done = 0
+    while done + step <= len(values):
+        sums[0] += values[done : done + step]
+        done += step
+        for j in range(1, _LEVELS):
+            sums[j].append(_plain(level, *sums[j - 1], zero=j == 1))
+            sums[j - 1] = []
+            if done & ((step - 1) << (j * power)):
+                break
+    sums[0] += values[done:]
+    totals = [_plain(level, *held, zero=j == 0) for j, held in enumerate(sums) if held]
+    return totals[0] if len(totals) == 1 else _plain(level, *totals)
+
+
+def _plain(level: Level, *children: AnyTree, zero: bool = False) -> AnyTree:
+    if len(children) == 1 and not zero:
+        return children[0]
+    return Sum(children=children, accumulate=level.accumulate, zero=zero) if zero or level.accumulate else children

@@ -1,0 +1,184 @@
+"""The types of summation orders: trees over the leaves of a sum, and an `Order` that is one for any number of them.
+
+A `Tree` is the index of a leaf, or a tuple of trees that are added from left to right. An `AnyTree` may also hold a
+`Sum`, whose accumulator is described further, or None: a padded zero, +0, which is added like any other value. An
+`Order` is a list of levels; what one level leaves, the next adds up. `native` is no order: it stands for whatever
+torch's own kernel does on the device at hand, and nothing is claimed about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+NATIVE = "native"
+EXPLICIT = ("sequential", "reverse", "fold_hi", "fold_lo")
+"""Orders without arguments that hold for any sum: what a floor draws from."""
+
+Tree = int | tuple["Tree", ...]
+AnyTree = Union[int, "Sum", tuple["AnyTree", ...], None]
+How = Literal["plain", "kahan", "neumaier", "fused"]
+
+
+class OrderError(ValueError):
+    """An order that cannot be read, or that is not one for this number of leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """An accumulator, and what is added to it from left to right; where nothing else is said, a tuple does.
+
+    Every addition is rounded to `accumulate` (None: the dtype the executor is told), the finished sum also to `round`.
+    `zero`: it starts from +0, not from its first child. `fma`: a child that is a leaf is a product and enters with one
+    rounding; where nothing is before it, it is a product rounded to fp32. `how`: `kahan` and `neumaier` compensate;
+    `fused` adds `width` children at once, exactly, with one rounding for all.
+    """
+
+    children: tuple[AnyTree, ...]
+    accumulate: str | None = None
+    round: str | None = None
+    zero: bool = False
+    fma: bool = False
+    how: How = "plain"
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A whole-number argument of a level, at least `least`; optional where it has a default.
+
+    An optional one that is `named` is printed with its name: `threads(8, vector=4)`.
+    """
+
+    name: str
+    least: int | None = None
+    default: int | None = None
+    named: bool = False
+    allowed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A kind of level: its arguments, the words it takes, and whether it can leave more than one value."""
+
+    says: str
+    numbers: tuple[Number, ...] = ()
+    words: tuple[str, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of an order. `numbers` are all arguments of its form, 0 where a fold has no width; `words` are sorted.
+
+    `explicit` is the tree of `tree(...)`, whose leaves are the values this level is given.
+    """
+
+    name: str
+    numbers: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    accumulate: str | None = None
+    round: str | None = None
+    explicit: AnyTree = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether it can leave more than one value."""
+        return FORMS[self.name].partial and (self.name not in FOLDS or self.numbers[0] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A summation order: levels, of which all but the last leave several values; prints itself as it is parsed."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def fma(self) -> bool:
+        """Whether leaves are products that are contracted into their additions."""
+        return "fma" in self.levels[0].words
+
+    @property
+    def leaves(self) -> int | None:
+        """The one number of leaves it holds for; None where it holds for any."""
+        first = self.levels[0]
+        return None if first.explicit is None else len(leaves_of(first.explicit))
+
+    def __str__(self) -> str:
+        from moeparity.numerics.orders.text import printed
+
+        return printed(self)
+
+
+FOLDS = ("fold_hi", "fold_lo")
+CONTRACTED = "fma"
+COMPENSATED: tuple[How, ...] = ("kahan", "neumaier")
+_CHAIN = ("fma", "kahan", "neumaier", "zero")
+_WIDTH = (Number(name="width", least=2, default=0),)
+
+FORMS: dict[str, Form] = {
+    "sequential": Form(says="left to right", words=_CHAIN),
+    "reverse": Form(says="right to left", words=_CHAIN),
+    "fold_hi": Form(
+        says="first half + second half, again and again; padded with +0 to a power of two (`skip`: pads are left out). "
+        "With a width: within each run of so many values",
+        numbers=_WIDTH,
+        words=("skip",),
+        partial=True,
+    ),
+    "fold_lo": Form(says="as fold_hi, but neighbours first", numbers=_WIDTH, words=("skip",), partial=True),
+    "threads": Form(
+        says="thread i owns elements (k*t+i)*v+j and adds them k, then j ascending; t threads, idle ones hold +0",
+        numbers=(Number(name="threads", least=1), Number(name="vector", least=1, default=1, named=True)),
+        words=_CHAIN,
+        partial=True,
+    ),
+    "lanes": Form(
+        says="k strided accumulators: value i goes to i mod k",
+        numbers=(Number(name="lanes", least=1),),
+        words=_CHAIN,
+        partial=True,
+    ),
+    "blocks": Form(
+        says="runs of so many neighbours, each from left to right",
+        numbers=(Number(name="size", least=1),),
+        words=_CHAIN,
+        partial=True,
+    ),
+    "cascade": Form(
+        says="torch CPU's sum (SumKernel.cpp, torch 2.13): 8 lanes of 4 accumulators, cascaded in blocks; `halves`: "
+        "16-bit leaves, of which those 8 apart are added first. Outer dimensions: lanes=1, accumulators=1",
+        numbers=(
+            Number(name="lanes", least=1, default=8, named=True),
+            Number(name="accumulators", least=1, default=4, named=True),
+        ),
+        words=("halves",),
+    ),
+    "fused": Form(
+        says="the accumulator and the next w values are added exactly and rounded once, as an ideal w-term adder does",
+        numbers=(Number(name="terms", least=1),),
+        words=("zero",),
+    ),
+    "rotate": Form(
+        says="cyclic, from value `start` upwards (step 1) or downwards (step -1)",
+        numbers=(Number(name="start"), Number(name="step", allowed=(1, -1))),
+        words=_CHAIN,
+    ),
+    "tree": Form(says="written out: + adds from left to right, [a+b+c] adds exactly with one rounding", words=("fma",)),
+    "unordered": Form(
+        says="arrival order: one permutation, drawn from the seed",
+        numbers=(Number(name="seed", least=0),),
+        words=_CHAIN,
+    ),
+}
+"""Every level by name."""
+
+
+def children_of(tree: AnyTree) -> tuple[AnyTree, ...]:
+    """What an accumulator adds up; nothing for a leaf or a padded zero."""
+    return tree.children if isinstance(tree, Sum) else tree if isinstance(tree, tuple) else ()
+
+
+def leaves_of(tree: AnyTree) -> list[int]:
+    """The leaves of a tree, in the order they are written."""
+    return [tree] if isinstance(tree, int) else [leaf for child in children_of(tree) for leaf in leaves_of(child)]

@@ -25,7 +25,7 @@ from moeparity.graph.region import Region
 from moeparity.progress import Callback, Progress
 from moeparity.weights.store import Loaded, WeightStore
 
-Ids = tuple[int | None, ...]
+Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,89 +2,82 @@
 
     python -m benchmarks.orders [--threads 1] [--rows 4096] [--hidden 7168] [--repeats 5]
 
-Rows are summed along their last axis by the executor of orders, eagerly; the copy, torch's own sum and every order take
-turns in one process, and the best of some repeats counts. The first sum in an order, which also works out its steps, is
-timed apart. Exits with 1 when an order of `BOUNDED` takes more copies than stated there.
+Rows are summed along their last axis by the executor of orders, eagerly and compiled by Inductor; the copy, torch's own
+sum and every order take turns in one process, and the median of the rounds' ratios counts. The first sum of each, which
+also works out its steps, compiles them and holds them against the eager ones, is timed apart. `auto` says which of both
+a long run ends up with. Freed memory is kept, as a pass of the engine does. Exits with 1 when an order of `BOUNDED`
+takes more copies than stated there.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import torch
 
-from moeparity.engine.device import cpu_name
+from benchmarks.turns import Work, header, in_turn, seconds
+from moeparity.engine.memory import keep_freed_memory
+from moeparity.numerics import compiled
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.compiled import Executor
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.orders import Order, parse
+from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
 
 BOUNDED = {"fold_hi": 4.0, "lanes(1024) | fold_hi": 4.0}
-"""Orders of fp32 rows, and the copies they may take."""
+"""Orders of fp32 rows, and the copies they may take eagerly."""
 
 ORDERS = (*BOUNDED, "fold_lo", "threads(896, vector=8) | fold_hi(32) | fold_hi", "cascade")
 DTYPES = ("fp32", "bf16")
-
-Work = Callable[[], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Seconds: of one copy, of torch's own sum, and by order of the first sum and of the best of the later ones."""
-
-    copy: float
-    native: float
-    first: dict[str, float]
-    best: dict[str, float]
+EXECUTORS: tuple[Executor, ...] = ("eager", "compiled")
 
 
 def main() -> int:
     """Measure, print, judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
-    print(f"rows [{options.rows}, {options.hidden}] summed along the last axis, best of {options.repeats}")
-    over = []
+    keep_freed_memory()
+    print(header(options.threads))
+    over = False
     for name in DTYPES:
-        dtype = torch_dtype(name)
-        x = torch.randn(options.rows, options.hidden, generator=torch.Generator().manual_seed(0)).to(dtype)
-        found = measure(x, options.repeats)
-        size = x.numel() * x.element_size()
-        print(f"\n{name}, every addition rounded to {name}: copy {size / found.copy / 1e9:.1f} GB/s each way, ", end="")
-        print(f"torch's own sum {found.native / found.copy:.2f} copies")
-        print(f"{'order':52} {'copies':>7} {'first':>8}")
-        for order, seconds in found.best.items():
-            print(f"{order:52} {seconds / found.copy:7.2f} {found.first[order]:6.2f} s")
-        over += [o for o, most in BOUNDED.items() if name == "fp32" and found.best[o] > most * found.copy]
-    return int(bool(over))
+        costs = table(options.rows, options.hidden, name, options.repeats)
+        over |= name == "fp32" and any(costs[order, "eager"] > most for order, most in BOUNDED.items())
+    return int(over)
 
 
-def measure(x: torch.Tensor, repeats: int) -> Measured:
-    """The copy, torch's own sum and all orders in turn."""
+def table(rows: int, hidden: int, name: str, repeats: int) -> dict[tuple[str, Executor], float]:
+    """Print the table of one dtype; the copies that each order takes by each executor."""
+    dtype = torch_dtype(name)
+    x = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(0)).to(dtype)
     target = torch.empty_like(x)
     works: dict[str, Work] = {"copy": lambda: target.copy_(x), "native": lambda: x.sum(-1)}
-    works |= {order: _summing(x, parse(order)) for order in ORDERS}
-    first = {name: _seconds(work) for name, work in works.items()}
-    best = dict.fromkeys(works, float("inf"))
-    for _ in range(repeats):
-        best = {name: min(best[name], _seconds(work)) for name, work in works.items()}
-    return Measured(
-        copy=best.pop("copy"), native=best.pop("native"), first={order: first[order] for order in ORDERS}, best=best
-    )
+    made = {(order, executor): _summing(x, order, executor) for order in ORDERS for executor in EXECUTORS}
+    first = {which: seconds(work) for which, work in made.items()}
+    for order in ORDERS:
+        assert same_bits(*(made[order, executor]() for executor in EXECUTORS)), order
+    works |= {f"{order}, {executor}": work for (order, executor), work in made.items()}
+    copies, copy = in_turn(works, "copy", repeats)
+    rate = x.numel() * x.element_size() / copy / 1e9
+    print(f"\n{name} rows [{rows}, {hidden}], every addition rounded to {name}, median of {repeats} rounds")
+    print(f"copy {rate:.1f} GB/s each way at best; torch's own sum {copies['native']:.2f} copies\n")
+    print(f"| {'copies':50} | eager | compiled | auto     | first eager | first compiled |")
+    print(f"|{'-' * 52}|------:|---------:|----------|------------:|---------------:|")
+    # The first run of rows decides; the last one is shorter, and a family of its own.
+    settled = {family.name.split(" over ")[0]: family.why_eager for family in reversed(compiled.families())}
+    for order in ORDERS:
+        eager, quick = (copies[f"{order}, {executor}"] for executor in EXECUTORS)
+        auto = "compiled" if settled[order] is None else "eager"
+        starts = f"{first[order, 'eager']:9.1f} s | {first[order, 'compiled']:12.1f} s"
+        print(f"| {order.replace('|', chr(92) + '|'):50} | {eager:5.2f} | {quick:8.2f} | {auto:8} | {starts} |")
+    compiled.forget()
+    return {(order, executor): copies[f"{order}, {executor}"] for order, executor in made}
 
 
-def _summing(x: torch.Tensor, order: Order) -> Work:
-    return lambda: sum_axis(x, order, -1, accumulate=x.dtype)
-
-
-def _seconds(work: Work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def _summing(x: torch.Tensor, order: str, executor: Executor) -> Callable[[], torch.Tensor]:
+    parsed = parse(order)
+    return lambda: sum_axis(x, parsed, -1, accumulate=x.dtype, executor=executor)
 
 
 def _options() -> argparse.Namespace:

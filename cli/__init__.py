@@ -13,6 +13,6 @@ def main() -> None:
     from moeparity.cli.signals import interruptible
 
     with interruptible():
-        from moeparity.cli.main import main as commands
+        from moeparity.cli.commands import main as run
 
-        commands()
+        run()

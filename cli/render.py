@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.numerics.orders import FORMS
-from moeparity.ops.declaration import Attribute, Op
+from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
 from moeparity.outline import Outline
 
@@ -25,13 +25,15 @@ def console() -> Console:
 def print_plan(outline: Outline, out: Console) -> None:
     """The bound plan, layers with equal settings on one line; attributes that take no effect are left out."""
     out.print(Text(outline.title, style="bold"))
-    table = _table("node", "op", "attribute", *outline.sides, "set by")
+    table = new_table("node", "op", "attribute", *outline.sides, "evidence", "set by")
     for row in outline.rows:
-        table.add_row(row.nodes, row.op, row.attribute, *row.values, row.origin, style="bold" if row.differs else "")
+        table.add_row(
+            row.nodes, row.op, row.attribute, *row.values, row.evidence, row.origin, style="bold" if row.differs else ""
+        )
     out.print(table)
     if outline.toggles is not None:
         out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
-        toggles = _table("toggle", "class", "reference", "candidate", "nodes", "flag")
+        toggles = new_table("toggle", "class", "reference", "candidate", "nodes", "flag")
         for t in outline.toggles:
             toggles.add_row(t.name, t.kind, t.reference, t.candidate, str(len(t.nodes) or "all"), t.flag or "")
         out.print(toggles)
@@ -39,7 +41,7 @@ def print_plan(outline: Outline, out: Console) -> None:
 
 def print_ops(out: Console) -> None:
     """All ops, a line each."""
-    table = _table("op", "attributes", "what it does")
+    table = new_table("op", "attributes", "what it does")
     for op in OPS.values():
         table.add_row(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says)
     out.print(table)
@@ -49,7 +51,7 @@ def print_op(op: Op, out: Console) -> None:
     """One op in full."""
     out.print(Text(op.name, style="bold"))
     out.print(f"{op.says}\nimitates: {op.source}\n")
-    ports = _table("", "name", "what")
+    ports = new_table("", "name", "what")
     for port in op.inputs:
         ports.add_row("input", port, _read_when(op, port))
     for weight in op.weights:
@@ -58,7 +60,7 @@ def print_op(op: Op, out: Console) -> None:
         given = "" if parameter.required else f" (default {parameter.default})"
         ports.add_row("parameter", parameter.name, parameter.says + given)
     out.print(ports)
-    attributes = _table("attribute", "class", "default", "allowed", "when", "what it decides")
+    attributes = new_table("attribute", "class", "default", "allowed", "when", "what it decides")
     for a in op.attributes:
         attributes.add_row(a.name, a.kind, str(a.default), a.expected, _when(a), a.says)
     out.print()
@@ -72,7 +74,7 @@ def _print_orders(out: Console) -> None:
     """How a summation order is written."""
     out.print("An order is written in levels, `a | b`: what a leaves, b adds up. Every level also takes")
     out.print("accumulate=DTYPE (each addition is rounded to it) and round=DTYPE (so is what the level leaves).")
-    levels = _table("level", "words", "adds")
+    levels = new_table("level", "words", "adds")
     for name, form in FORMS.items():
         numbers = [n.name if n.default is None else f"{n.name}={n.default or 'all'}" for n in form.numbers]
         written = ["(0+1)+2, ..."] if name == "tree" else numbers
@@ -81,16 +83,24 @@ def _print_orders(out: Console) -> None:
 
 
 def _read_when(op: Op, port: str) -> str:
-    return "; ".join(f"read when {k} is {' or '.join(map(str, v))}" for k, v in op.reads.get(port, {}).items())
+    ways = [", ".join(_conditions(way)) for way in op.reads.get(port, ())]
+    return "; or ".join((*["may be left out"] * (port in op.optional), *(f"read when {way}" for way in ways)))
+
+
+def _conditions(condition: Condition) -> list[str]:
+    words = ((name, [str(value) for value in allowed if value is not None]) for name, allowed in condition.items())
+    return [f"{name} is {' or '.join(allowed)}" for name, allowed in words]
 
 
 def _when(attribute: Attribute) -> str:
-    conditions = [f"{k} is {' or '.join(map(str, v))}" for k, v in attribute.when.items()]
+    conditions = _conditions(attribute.when)
     conditions += [f"parameter {attribute.parameter}"] if attribute.parameter else []
+    conditions += [f"parameter {text}" for text in _conditions(attribute.given)]
     return ", ".join(conditions) or "always"
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """A table without lines, whose cells are folded."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -12,6 +12,9 @@ from types import FrameType
 from typing import NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What was raised, should native code that called back into Python report an error of its own in its stead:
+# safetensors turns whatever is raised inside its callback into a ValueError.
+_raised: list[Interrupted] = []
 
 
 class Interrupted(BaseException):
@@ -32,8 +35,10 @@ def interruptible() -> Iterator[None]:
     atexit.register(_all, signal.SIG_IGN)
     try:
         yield
-    except Interrupted as interrupted:
-        _leave(interrupted)
+    except BaseException as error:
+        if not _raised:
+            raise
+        _leave(_raised[0], error)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -42,7 +47,15 @@ def interruptible() -> Iterator[None]:
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to unwind.
     _all(signal.SIG_DFL)
-    raise Interrupted(number)
+    _raised.append(Interrupted(number))
+    raise _raised[0]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it was raised while handling, newest first."""
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def _all(handler: signal.Handlers) -> None:
@@ -50,11 +63,12 @@ def _all(handler: signal.Handlers) -> None:
         signal.signal(number, handler)
 
 
-def _leave(interrupted: Interrupted) -> NoReturn:
+def _leave(interrupted: Interrupted, error: BaseException) -> NoReturn:
     from moeparity.report.files import discard_unfinished
 
     discard_unfinished()
-    kept = " ".join(getattr(interrupted, "__notes__", [])) or "No finished pass was kept; start it again."
+    notes = [note for passed in _chain(error) for note in getattr(passed, "__notes__", [])]
+    kept = " ".join(notes) or "No finished pass was kept; start it again."
     with suppress(OSError):  # a reader that has gone away
         print(f"interrupted: {interrupted}; no file is half-written. {kept}", file=sys.stderr, flush=True)
         sys.stdout.flush()

@@ -1,7 +1,8 @@
 """moeparity: which numerical choice makes two implementations of one MoE checkpoint disagree, and by how much.
 
 `bisect(recipe, options=Options(...))` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant,
-`open_model(folder)` a checkpoint to pass to `forward` more than once. They import torch when first used, not before.
+`open_model(folder)` a checkpoint to pass to `forward` more than once, `sweep(recipe, ["dtype=bf16,fp32"])` a row per
+value. They import torch when first used, not before.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ if TYPE_CHECKING:
     from moeparity.pipeline import bisect
     from moeparity.plan import Options
     from moeparity.report.model import Report
+    from moeparity.report.sweep import Sweep
+    from moeparity.sweeping import sweep
 
 __version__ = "0.1.0"
-__all__ = ["Model", "MoeparityError", "Options", "Report", "bisect", "forward", "open_model"]
+__all__ = ["Model", "MoeparityError", "Options", "Report", "Sweep", "bisect", "forward", "open_model", "sweep"]
 
 _HOMES = {
     "Model": "moeparity.model",
     "Options": "moeparity.plan",
     "Report": "moeparity.report.model",
+    "Sweep": "moeparity.report.sweep",
     "bisect": "moeparity.pipeline",
     "forward": "moeparity.model",
     "open_model": "moeparity.model",
+    "sweep": "moeparity.sweeping",
 }
 
 

@@ -96,7 +96,11 @@ def _node_of(op: Op) -> Json:
         "weights": [port.name for port in op.weights if port.required],
     }
     properties = {
-        "in": {"minItems": len(op.inputs), "maxItems": len(op.inputs), "description": f"{op.says} Reads {ports}."},
+        "in": {
+            "minItems": len(op.inputs) - len(op.optional),
+            "maxItems": len(op.inputs),
+            "description": f"{op.says} Reads {ports}.",
+        },
         "params": {**_closed(parameters), "required": needed["params"]},
         "weights": {**_closed(weights), "required": needed["weights"]},
     }
@@ -168,6 +172,8 @@ def _values(attributes: list[Attribute], *more: str) -> Json:
     words = list(dict.fromkeys([*more, *(word for attribute in attributes for word in attribute.values)]))
     branches: list[Json] = [{"enum": words}] if words else []
     branches += [{"type": "number"}] if any(attribute.number for attribute in attributes) else []
+    least = [attribute.least for attribute in attributes if attribute.least is not None]
+    branches += [{"type": "integer", "minimum": min(least)}] if least else []
     branches += [{"type": "string", "pattern": _ORDER}] if any(attribute.order for attribute in attributes) else []
     says = "\n".join(dict.fromkeys(f"{attribute.kind}: {attribute.says}" for attribute in attributes))
     found: Json = {"description": says, **(branches[0] if len(branches) == 1 else {"anyOf": branches})}

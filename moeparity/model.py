@@ -19,9 +19,10 @@ from moeparity.graph.bind import bind
 from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph
-from moeparity.graph.profile import load_profile, overrides
+from moeparity.graph.profile import load_profile, overrides, placement_rules
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.progress import Callback
+from moeparity.spec import files
 from moeparity.weights.check import check, file_dtype
 from moeparity.weights.checkpoint import Checkpoint
 from moeparity.weights.source import Source
@@ -115,6 +116,7 @@ def forward(
     device: str = "auto",
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
+    placement: Mapping[str, int | bool] | None = None,
     attention_mask: torch.Tensor | None = None,
     memory_limit: float | None = None,
     progress: Callback | None = None,
@@ -124,7 +126,8 @@ def forward(
     `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
     [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
-    `settings` are a recipe's own `set:`, addresses and values on top of the profile. `attention_mask` [B, T] bool or
+    `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
+    `{"tensor": 4}`. `attention_mask` [B, T] bool or
     int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
     transformers does. `memory_limit` is the bytes the pass may take (None: what is available, infinity: any number).
     `progress` hears how far it is.
@@ -136,11 +139,12 @@ def forward(
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     here = Where(Path("forward"))
     rules, own = load_profile(profile, here), overrides(dict(settings or {}), here)
+    placed = placement_rules(files.read_placement(placement or {}, here), here)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    plan = bind(model.graph, rules, dtype or model.dtype, own)
+    plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
     require([walker], model.weights, *tokens.shape, limit=memory_limit, kept=recorder.saved)

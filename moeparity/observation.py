@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from moeparity.attribution.accuracy import ORACLE
+from moeparity.attribution.arrival import arrival_draws
 from moeparity.attribution.effects import Effect, Trial
 from moeparity.attribution.floor import floor_trials
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
@@ -16,16 +17,19 @@ from moeparity.attribution.toggles import Toggle, mixed
 from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import Counts, Observer, Walker, run
 from moeparity.engine.memory import Memory, Peak
+from moeparity.engine.routes import IDS, REPLAYED, ROUTER, Forced, Replayed, replayed_plan
 from moeparity.engine.schedule import micro_batches
+from moeparity.engine.work import kernel_settings
 from moeparity.errors import SpecError
-from moeparity.graph.graph import Graph
+from moeparity.graph.graph import Graph, Node
 from moeparity.observe.classes import Classes
 from moeparity.observe.divergence import Error
+from moeparity.observe.flips import Census, FlipObserver, Margins, Ranking
 from moeparity.observe.logprobs import SequenceSums
 from moeparity.observe.observers import Changes, Divergence, Logits, NodeRecord, Routes
 from moeparity.observe.oracle import Distance, Distances, NodeDistances, Truth
 from moeparity.observe.records import Records
-from moeparity.observe.routing import Flips
+from moeparity.observe.routing import Drift, Flips
 from moeparity.observe.statistics import token_mean
 from moeparity.plan import Plan
 from moeparity.progress import Callback
@@ -34,12 +38,18 @@ from moeparity.resume.codec import Codec
 FLOOR = "floor: "
 """What the names of the floor's trials start with."""
 
+ARRIVAL = "arrival order: "
+"""What the names of further draws of sums in arrival order start with."""
+
 SHADOW = "candidate's numerics on the reference's inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the passes over a plan saw; `divergence` is None where a pass only measured further trials."""
+    """What the passes over a plan saw; `divergence` is None where a pass only measured further trials.
+
+    `census` is None there too, and without routers.
+    """
 
     divergence: Divergence | None
     truth: Truth | None
@@ -51,6 +61,7 @@ class Observed:
     seconds: float
     records: Records | None
     classes: Classes | None
+    census: Census | None
     memory: Memory
 
     def joined(self, further: Observed) -> Observed:
@@ -66,6 +77,7 @@ class Observed:
             seconds=self.seconds + further.seconds,
             records=self.records,
             classes=self.classes,
+            census=self.census,
             memory=self.memory.joined(further.memory),
         )
 
@@ -74,8 +86,11 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
     started = time.perf_counter()
     trials = {**_trials(plan, toggles), **(_floor(plan) if first and plan.recipe.floor else {})}
+    trials |= _arrival(plan) if first else {}
+    replays = _replays(plan, toggles) if first and plan.recipe.replay else {}
     walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
     walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
+    walkers += [_walker(plan, name, side, routes=Forced(of=REFERENCE, what=w)) for name, (side, w) in replays.items()]
     names = [walker.name for walker in walkers][1:]
     changes = Changes([*((name, base) for name, (_, base) in trials.items()), *_against_reference(trials)])
     tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
@@ -92,9 +107,11 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     if first:
         divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
         observers.append(divergence)
+    if first and plan.attribution:
         walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
     records, classes = (_records(plan), _classes(plan)) if first else (None, None)
-    observers += [observer for observer in (records, classes) if observer is not None]
+    flips = _flip_observer(plan, list(trials)) if first else None
+    observers += [observer for observer in (records, classes, flips) if observer is not None]
     weights = plan.model.weights
     footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
     with Peak(weights.device) as peak:
@@ -111,6 +128,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         seconds=time.perf_counter() - started,
         records=records,
         classes=classes,
+        census=None if flips is None else flips.census,
         memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
 
@@ -119,7 +137,7 @@ def codec(graph: Graph) -> Codec:
     """Writes and reads what a pass saw of a graph."""
     parts = (NodeRecord, Error, Distances, NodeDistances, Distance, Flips, SequenceSums, Counts, Memory)
     observers = (Divergence, Truth, Changes, Routes, Logits, Records, Classes)
-    return Codec([Observed, *observers, *parts], {node.name: node for node in graph.nodes})
+    return Codec([Observed, *observers, *parts, Census, Drift, Margins], {node.name: node for node in graph.nodes})
 
 
 def measured(toggle: Toggle, observed: Observed) -> Effect:
@@ -155,6 +173,11 @@ def restored(toggle: Toggle) -> str:
     return f"{toggle.name} restored"
 
 
+def forced(walker: str, what: Replayed) -> str:
+    """The name of a side, or of a trial, with this much of the reference's routes."""
+    return f"{walker}, {what} forced"
+
+
 def _records(plan: Plan) -> Records | None:
     """Looks at what an engine recorded of the tokens; None where it recorded nothing."""
     if not plan.tokens.has_records:
@@ -188,6 +211,33 @@ def _classes(plan: Plan) -> Classes | None:
     )
 
 
+def _flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
+    """Looks at the candidate's routing flips; None without routers."""
+    routers = [node for node in plan.model.graph.nodes if node.op.name == "router"]
+    if not routers:
+        return None
+    tokens, device = plan.tokens, plan.model.device
+    sides = (plan.reference, plan.candidate)
+    return FlipObserver(
+        (REFERENCE, CANDIDATE),
+        {node.name: (_ranking(plan, sides[0], node), _ranking(plan, sides[1], node)) for node in routers},
+        [-1 if node.layer is None else node.layer for node in routers],
+        trials,
+        output=plan.model.graph.output,
+        input_ids=tokens.input_ids.to(device),
+        loss_mask=tokens.loss_mask.to(device),
+        attention_mask=tokens.attention_mask.to(device),
+        sampled_from=plan.recipe.tokens.sampler,
+    )
+
+
+def _ranking(plan: Plan, side: Side, node: Node) -> Ranking:
+    """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
+    bound = side.plan
+    settings = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
+    return Ranking(w=plan.model.weights.node(node, bound.dtype_of(node.name)), p=node.params, at=settings)
+
+
 def _trials(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, str]]:
     """Every trial by name, with the side it is made from; mixtures that an op refuses to run are left out."""
     trials = {}
@@ -203,6 +253,31 @@ def _floor(plan: Plan) -> dict[str, tuple[Side, str]]:
     """The reference against itself."""
     trials = floor_trials(plan.reference, len(plan.tokens.input_ids))
     return {f"{FLOOR}{name}": (side, REFERENCE) for name, side in trials.items()}
+
+
+def _arrival(plan: Plan) -> dict[str, tuple[Side, str]]:
+    """Further draws of a side that adds in order of arrival."""
+    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    draws = ((name, i, drawn) for name, side in sides.items() for i, drawn in enumerate(arrival_draws(side), 1))
+    return {f"{ARRIVAL}{name} {i}": (drawn, name) for name, i, drawn in draws}
+
+
+def _replays(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, Replayed]]:
+    """The candidate on every rung of the replay ladder, and each toggle alone with the ids forced.
+
+    Empty without a router; what cannot have its routes forced is left out.
+    """
+    if all(node.op.name != ROUTER for node in plan.model.graph.nodes):
+        return {}
+    asked: list[tuple[str, Side, Replayed]] = [(CANDIDATE, plan.candidate, what) for what in REPLAYED]
+    alone_trials = _trials(plan, (toggle for toggle in toggles if toggle in plan.tried))
+    asked += [(name, side, IDS) for name, (side, base) in alone_trials.items() if base == REFERENCE]
+    found: dict[str, tuple[Side, Replayed]] = {}
+    for name, side, what in asked:
+        with suppress(SpecError):
+            replayed_plan(side.plan, plan.reference.plan)
+            found[forced(name, what)] = (side, what)
+    return found
 
 
 def _against_reference(trials: dict[str, tuple[Side, str]]) -> list[tuple[str, str]]:
@@ -224,7 +299,12 @@ def _trial(name: str, base: str, observed: Observed) -> Trial | None:
     )
 
 
-def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None) -> Walker:
+def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None, routes: Forced | None = None) -> Walker:
     return Walker(
-        name=name, plan=side.plan, micro_batch=side.micro_batch, inputs_of=inputs_of, functions=plan.functions
+        name=name,
+        plan=side.plan,
+        micro_batch=side.micro_batch,
+        inputs_of=inputs_of,
+        routes=routes,
+        functions=plan.functions,
     )

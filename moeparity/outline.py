@@ -10,11 +10,11 @@ from moeparity.attribution.sides import Side, bound_side
 from moeparity.attribution.toggles import Toggle, toggles
 from moeparity.errors import Where, display_path
 from moeparity.graph.address import ranges, role
-from moeparity.graph.bind import BoundGraph, attributes_of, bind
+from moeparity.graph.bind import BoundGraph, Setting, bind
 from moeparity.graph.config import UNDECLARED_DTYPE, Config
 from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph, Node
-from moeparity.graph.profile import load_profile
+from moeparity.graph.profile import UNKNOWN, load_profile
 from moeparity.ops.declaration import EDGE
 from moeparity.report.expectations import Expectation, expectations, refuse_unknown
 from moeparity.spec import files, schema
@@ -25,13 +25,17 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One attribute of the nodes that agree in it: `layers[0:4].moe.combine`, its value per side, where it was set."""
+    """One attribute of the nodes that agree in it: `layers[0:4].moe.combine`, its value per side, where it was set.
+
+    `evidence` is how sure the profiles are of it, `unknown` where none speaks of it.
+    """
 
     nodes: str
     op: str
     attribute: str
     values: tuple[str, ...]
     origin: str
+    evidence: str
     differs: bool
 
 
@@ -52,29 +56,31 @@ class Outline:
     @property
     def rows(self) -> Iterator[Row]:
         """One row per choice and group of layers with equal settings, in execution order."""
-        layers: dict[tuple[str, str, str, tuple[str, ...], str], list[int]] = {}
+        layers: dict[tuple[str, str, str, tuple[str, ...], str, str], list[int]] = {}
         for node in self.graph.nodes:
             for choice in choices(node, self.plans):
-                key = (role(node.name), node.op.name, choice.name, choice.values, choice.origin)
+                key = (role(node.name), node.op.name, choice.name, choice.values, choice.origin, choice.evidence)
                 layers.setdefault(key, []).append(-1 if node.layer is None else node.layer)
-        for (nodes, op, attribute, values, origin), indices in layers.items():
+        for (nodes, op, attribute, values, origin, evidence), indices in layers.items():
             yield Row(
                 nodes=nodes.replace("[*]", f"[{ranges(indices)}]"),
                 op=op,
                 attribute=attribute,
                 values=values,
                 origin=origin,
+                evidence=evidence,
                 differs=len(set(values)) > 1,
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One choice at one node: its value per side (`-` where it takes no effect), and where these were set."""
+    """One choice at one node: its value per side (`-`: no effect), where these were set, and how sure that is."""
 
     name: str
     values: tuple[str, ...]
     origin: str
+    evidence: str
 
 
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
@@ -115,25 +121,38 @@ def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
     for name in dict.fromkeys(name for values in active for name in values):
         found = [values.get(name) for values in active]
         origins = dict.fromkeys(value[1] for value in found if value is not None)
+        evidence = dict.fromkeys(value[2] for value in found if value is not None)
         shown = tuple(ABSENT if value is None else value[0] for value in found)
-        yield Choice(name=name, values=shown, origin="; ".join(origins))
+        if _uncut(name, set(shown), node):
+            continue
+        yield Choice(name=name, values=shown, origin="; ".join(origins), evidence="; ".join(evidence))
 
 
-def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str]]:
-    """Choice -> (value, origin) of one side."""
+def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
+    """Choice -> (value, origin, evidence) of one side."""
     region = plan.replaced().get(node.name)
     if region is not None:
-        return {"impl": (region.call, f"{region.where} ({region.rule.label})")}
+        return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
     values = plan.active(node)
     found = {
-        a.name: (str(values[a.name]), plan.settings[node.name, a.name].origin)
-        for a in attributes_of(node)
+        a.name: _told(str(values[a.name]), plan.settings[node.name, a.name])
+        for a in node.attributes
         if a.name in values
     }
     for consumer, (site, value) in plan.edges(node).items():
-        origin = plan.settings[node.name, f"{site}{EDGE}{consumer}"].origin
-        found[f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"] = (str(value), origin)
+        name = f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"
+        found[name] = _told(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])
     return found
+
+
+def _told(value: str, setting: Setting) -> tuple[str, str, str]:
+    return value, setting.origin, setting.level or UNKNOWN
+
+
+def _uncut(name: str, values: set[str], node: Node) -> bool:
+    """Whether this says that a node is not cut on any side: of most nodes it would say no more than that."""
+    attribute = node.op.attribute(name)
+    return attribute is not None and attribute.least is not None and values == {str(attribute.default)}
 
 
 def _graph(folder: Path) -> tuple[Graph, Config]:

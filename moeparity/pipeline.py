@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from moeparity.attribution.effects import worth_splitting
 from moeparity.attribution.toggles import Toggle, split
+from moeparity.model import Model, open_model
 from moeparity.observation import Observed, codec, measured, observe, total_kl
 from moeparity.plan import Options, Plan, prepare
 from moeparity.progress import Callback
@@ -24,6 +25,7 @@ def bisect(
     device: str = "auto",
     options: Options | None = None,
     progress: Callback | None = None,
+    opener: Callable[..., Model] = open_model,
 ) -> Report:
     """Run a recipe: is it parity, where does it start, which choice is to blame.
 
@@ -31,20 +33,34 @@ def bisect(
     continues the prompts; then both sides, every difference alone and every difference restored walk the graph
     together in one pass over the weights; where the recipe asks for it, the largest differences are taken apart in
     further passes, and a run that was killed goes on from those that were finished; then what was seen is put into
-    words. `options` go on top of the recipe, `progress` hears how far it is. Raises MoeparityError for whatever is
-    wrong with the recipe, its profiles, checkpoint or tokens, and where the run would not fit into memory.
+    words. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint. Raises
+    MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run would
+    not fit into memory.
     """
-    plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
+    return summarise(*passes(recipe, device=device, options=options, progress=progress, opener=opener))
+
+
+def passes(
+    recipe: str | Path,
+    *,
+    device: str = "auto",
+    options: Options | None = None,
+    progress: Callback | None = None,
+    opener: Callable[..., Model] = open_model,
+) -> tuple[Plan, Observed]:
+    """`bisect` up to its last step: the plan, and what all passes over it saw."""
+    prepared = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
+    plan = generate(prepared, progress=progress)
     blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
     with _kept_passes(plan) as kept:
-        observed = _observed(kept, 0, plan, [*plan.toggles, *blocks], progress)
+        observed = _observed(kept, 0, plan, [*plan.tried, *blocks], progress)
         for number in range(1, plan.recipe.split + 1):
             parts = _worth_taking_apart(plan, observed)
             if not parts:
                 break
             plan = plan.with_toggles(parts)
             observed = observed.joined(_observed(kept, number, plan, parts, progress))
-    return summarise(plan, observed)
+    return plan, observed
 
 
 def _kept_passes(plan: Plan) -> AbstractContextManager[Passes | None]:

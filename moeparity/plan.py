@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from moeparity import user_code
 from moeparity.attribution.accuracy import ORACLE, oracle_side
-from moeparity.attribution.sides import Side, bound_side
+from moeparity.attribution.sides import SIDES, Side, bound_side
 from moeparity.attribution.toggles import Toggle, swap, toggles
-from moeparity.engine import custom
 from moeparity.errors import SpecError, Where
-from moeparity.graph.profile import load_profile
+from moeparity.graph.profile import load_profile, overrides
 from moeparity.graph.region import covered
 from moeparity.model import Model, checked_tokens, open_model
 from moeparity.progress import Callback
 from moeparity.spec import files, schema
 from moeparity.spec.names import By
+from moeparity.spec.overrides import HERE as OVER
+from moeparity.spec.overrides import Override, addresses
 from moeparity.tokens import TokenSet
 from moeparity.tokens.recipe import recipe_tokens
 from moeparity.tokens.records import check_fits
@@ -28,7 +30,8 @@ class Options:
     """What a caller may say on top of a recipe; None and () leave it as it is.
 
     `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
-    None stands for what is available, infinity for any number.
+    None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
+    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes or local error.
     """
 
     by: By | None = None
@@ -36,14 +39,23 @@ class Options:
     swap: tuple[str, ...] = ()
     floor: bool | None = None
     oracle: bool | None = None
+    replay: bool | None = None
     allow_code: bool = False
     memory_limit: float | None = None
+    overrides: tuple[Override, ...] = ()
+    attribution: bool = True
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
         given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
+        given["replay"] = self.replay
         kept = {key: value for key, value in given.items() if value is not None}
-        return recipe.model_copy(update={**kept, "swap": [*recipe.swap, *self.swap]})
+        kept["swap"] = [*recipe.swap, *self.swap]
+        if not self.attribution:
+            kept |= {"split": 0, "swap": [], "floor": False, "oracle": False, "replay": False}
+        for override in self.overrides:
+            recipe = override.applied(recipe)
+        return recipe.model_copy(update=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +77,12 @@ class Plan:
     swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
     functions: Mapping[str, Callable[..., Any]]
     memory_limit: float | None
+    attribution: bool
+
+    @property
+    def tried(self) -> tuple[Toggle, ...]:
+        """The toggles that are thrown: all of them, or none without attribution."""
+        return self.toggles if self.attribution else ()
 
     def with_toggles(self, more: list[Toggle]) -> Plan:
         """The same plan with further toggles."""
@@ -72,9 +90,17 @@ class Plan:
 
 
 def prepare(
-    path: Path, *, device: str = "auto", options: Options | None = None, progress: Callback | None = None
+    path: Path,
+    *,
+    device: str = "auto",
+    options: Options | None = None,
+    progress: Callback | None = None,
+    opener: Callable[..., Model] = open_model,
 ) -> Plan:
-    """Read and check everything a recipe names, bind both sides, find their differences; runs nothing."""
+    """Read and check everything a recipe names, bind both sides, find their differences; runs nothing.
+
+    `opener` opens the checkpoint.
+    """
     options = options or Options()
     recipe = options.applied(files.read_recipe(path))
     folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
@@ -84,14 +110,15 @@ def prepare(
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allowed=options.allow_code)
-    model = open_model(folder, device=device, synthetic=recipe.synthetic, progress=progress)
+    over = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
+    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     token_file = Where(path.parent / recipe.tokens.file)
     checked_tokens(tokens.input_ids, model, str(token_file))
     check_fits(tokens, model.graph, token_file)
     count = len(tokens.input_ids)
     reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count)
-        for variant, profile in zip(variants, profiles, strict=True)
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
+        for variant, profile, rules in zip(variants, profiles, over, strict=True)
     )
     at = Where(path, recipe.line_of("swap"))
     covering = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
@@ -107,6 +134,7 @@ def prepare(
         swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
         functions=functions,
         memory_limit=options.memory_limit,
+        attribution=options.attribution,
     )
 
 
@@ -119,4 +147,6 @@ def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allowed: boo
             "Read it, then add --allow-code."
         )
     folder = path.resolve().parent
-    return {impl.call: custom.load(impl.call, folder, Where(path, impl.line)) for impl in impls}
+    return {
+        impl.call: user_code.load(impl.call, folder, f"{Where(path, impl.line)}: impl {impl.call}") for impl in impls
+    }

@@ -23,8 +23,13 @@ _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
 def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
     """A bf16 checkpoint saved by transformers itself; the same name gives the same weights."""
+    return make_random(SMALL[name], folder, max_shard_size)
+
+
+def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "50GB") -> Path:
+    """The same for the fields of a config.json."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SMALL[name]))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
     model.to(torch.bfloat16)
     named = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
     with torch.no_grad():
@@ -48,11 +53,11 @@ def make_fp32(source: Path, folder: Path, lead: int) -> Path:
     return folder
 
 
-WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 128, 2048, 768, 512
+WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 16, 2048, 768, 512
 
 
 def make_wide(folder: Path) -> Path:
-    """Two layers as wide as Qwen3-30B-A3B's, bf16, 2.5 GB: one tensor at a time in memory, never the whole."""
+    """Two layers as wide as Qwen3-30B-A3B's, with 16 of its 128 experts, bf16, 0.4 GB."""
     config = {
         "model_type": "qwen3_moe",
         "architectures": ["Qwen3MoeForCausalLM"],

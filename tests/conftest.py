@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # So that tests can share helper modules, whichever way pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -18,6 +20,27 @@ from tests.checkpoint_factory import make_small, make_wide
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+
+# The tests of a file run on one worker, which makes its fixtures once; those of these files, many or long, one by one.
+TAKEN_APART = {
+    "test_bit_equality.py",
+    "test_init.py",
+    "test_interruption.py",
+    "test_planted.py",
+    "test_progress_line.py",
+    "test_recipes.py",
+    "test_sweep.py",
+}
+
+
+class ByFile(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if Path(file).name in TAKEN_APART else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
 
 
 def _small(name: str) -> Any:
@@ -42,7 +65,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """2.5 GB on disk, removed when the session ends."""
+    """0.4 GB on disk, removed when the session ends."""
     folder = tmp_path_factory.mktemp("wide")
     yield make_wide(folder)
     shutil.rmtree(folder)

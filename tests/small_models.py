@@ -120,6 +120,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3_moe_odd": {**_QWEN3_MOE, "moe_intermediate_size": 37},
     # Expert width 36: rows of whole 16 bytes in fp32 only.
     "qwen3_moe_even": {**_QWEN3_MOE, "moe_intermediate_size": 36},
+    # One expert per token.
+    "qwen3_moe_top1": {**_QWEN3_MOE, "num_hidden_layers": 2, "num_experts_per_tok": 1, "norm_topk_prob": False},
     # Dense, with tensors whose sizes are no multiple of 64 bytes.
     "qwen3": {
         "model_type": "qwen3",

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from moeparity.check import check
-from moeparity.cli.main import app
+from moeparity.cli.commands import app
 from moeparity.spec import files
 
 ROOT = Path(__file__).parents[1]

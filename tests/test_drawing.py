@@ -29,7 +29,7 @@ def test_equal_layers_are_drawn_once() -> None:
     drawn = drawing(outline_recipe(ROOT / "recipes" / "quickstart.yaml"))
     assert titles(drawn) == ["layers[0:4] attention moe"]
     names = [box.name for box in drawn.groups[0].groups[1].boxes]
-    assert names == ["norm", "gate", "router", "experts", "combine", "residual"]
+    assert names == ["norm", "gate", "router", "experts", "combine", "reduce", "residual"]
     differing = {box.name: box.differences for box in drawn.everything if box.differences}
     assert differing.keys() == {"attend", "gate", "experts", "combine"}
     assert differing["gate"] == ("output: bf16 → fp32",)

@@ -45,7 +45,7 @@ main()
 def forward(tmp_path: Path) -> tuple[list[str], Path]:
     """A forward of some seconds, and the file it is to write, alone in its folder."""
     tokens, out = tmp_path / "tokens.safetensors", tmp_path / "out" / "out.safetensors"
-    save_file({"input_ids": torch.randint(0, 256, (96, 128))}, tokens)
+    save_file({"input_ids": torch.randint(0, 256, (64, 96))}, tokens)
     out.parent.mkdir()
     options = ["--tokens", str(tokens), "--out", str(out), "--micro-batch", "4", "--device", "cpu", "--dtype", "fp32"]
     return ["forward", str(CHECKPOINT), *options], out
@@ -68,7 +68,7 @@ def judge(process: subprocess.Popen[str], number: signal.Signals, out: Path) -> 
     stdout, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stderr
     if out.exists():
-        assert load_file(out)["logits"].shape == (96, 128, 256)
+        assert load_file(out)["logits"].shape == (64, 96, 256)
     assert [path.name for path in out.parent.iterdir()] == ([out.name] if out.exists() else [])
     if process.returncode:
         assert process.returncode == CODES[number]
@@ -85,7 +85,7 @@ def judge(process: subprocess.Popen[str], number: signal.Signals, out: Path) -> 
 def test_killed_at_any_moment(forward: tuple[list[str], Path], number: signal.Signals) -> None:
     command, out = forward
     codes = []
-    for seconds in (0.0, 0.1, 0.5, 1.2, 2.0, 3.0, 3.2):
+    for seconds in (0.0, 0.5, 1.2, 2.0, 2.5):
         out.unlink(missing_ok=True)
         process = started([*CLI, *command])
         listening(process)
@@ -132,6 +132,18 @@ def test_the_thread_that_reads_the_next_layer_does_not_hold_up_the_exit(
     process = started([sys.executable, "-c", slow + AT, *place, *command])
     assert judge(process, signal.SIGINT, out) == 130
     assert time.monotonic() - begun < 20
+
+
+def test_an_interruption_that_native_code_turns_into_its_own_error_is_one_still() -> None:
+    """safetensors calls back into Python, and raises a ValueError of its own for whatever that raised."""
+    code = (
+        "import os, signal\nfrom moeparity.cli.signals import interruptible\n"
+        "with interruptible():\n    try:\n        os.kill(os.getpid(), signal.SIGINT)\n    except BaseException:\n"
+        "        raise ValueError('could not determine the shape') from None\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == ("interrupted: SIGINT; no file is half-written. No finished pass was kept; start it again.\n")
 
 
 def test_an_ignored_signal_stays_ignored(forward: tuple[list[str], Path]) -> None:

@@ -43,7 +43,7 @@ def test_what_the_line_says(progress: Progress, seconds: float, expected: str) -
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     tokens = tmp_path / "tokens.safetensors"
-    save_file({"input_ids": torch.randint(0, 256, (32, 64))}, tokens)
+    save_file({"input_ids": torch.randint(0, 256, (16, 32))}, tokens)
     options = ["--tokens", str(tokens), "--out", str(tmp_path / "out.safetensors"), "--device", "cpu"]
     where = str(ROOT / "checkpoints" / "quickstart")
     return [sys.executable, "-m", "moeparity.cli", "forward", where, *options, "--micro-batch", "4"]

@@ -20,7 +20,8 @@ def test_recipe_meets_what_it_expects_of_itself(path: Path) -> None:
     expected = read_recipe(path).expect
     assert expected is not None
     assert expected.verdict is not None
-    assert expected.first_divergence is not None
+    # Where column-wise shards first differ is up to the CPU's GEMM kernels.
+    assert (expected.first_divergence is None) == (path.stem == "tensor-parallel")
     command = [sys.executable, "-m", "moeparity.cli", "check", str(path.relative_to(ROOT)), "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)

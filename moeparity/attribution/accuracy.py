@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from moeparity.attribution.sides import Side
-from moeparity.graph.bind import attributes_of, bind
+from moeparity.graph.bind import bind
 from moeparity.graph.profile import Profile
 
 ORACLE = "oracle"
@@ -22,7 +22,7 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     """
     plan = bind(reference.plan.graph, profile, dtype)
     nodes = plan.graph.nodes
-    semantics = [(node.name, a.name) for node in nodes for a in attributes_of(node) if a.kind == "semantics"]
+    semantics = [(node.name, a.name) for node in nodes for a in node.attributes if a.kind == "semantics"]
     return Side(plan=plan.with_settings(semantics, reference.plan), micro_batch=reference.micro_batch)
 
 

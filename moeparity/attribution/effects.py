@@ -6,13 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moeparity.attribution.toggles import Toggle
-
-SATURATION = 0.5
-"""A toggle takes part in saturation when alone it costs at least this share of the whole divergence, and when with it
-restored alone at least this share is left."""
-
-SHARE = 0.1
-"""A toggle is worth taking apart when alone it costs at least this share of the whole divergence."""
+from moeparity.search.roles import SATURATION, SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +59,7 @@ def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
     """
     parts = [e for e in effects if e.toggle.parent is not None]
     effects = [e for e in effects if e.toggle.parent is None]
-    return [*_whole(effects, total_kl), *_largest_parts(effects, parts, total_kl)]
+    return [*_whole(effects, total_kl), *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
 
 
 def _whole(effects: Sequence[Effect], total_kl: float) -> list[str]:
@@ -117,6 +111,17 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
                 f"In {effect.toggle.name} the largest part is {part.toggle.name}: alone it costs "
                 f"{part.alone.kl / total_kl:.0%} of the whole divergence."
             )
+
+
+def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
+    """Per toggle that acts and has a flag, what a user of either engine knows it by; the dearest first."""
+    active = [e for e in effects if not e.had_no_effect]
+    for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
+        toggle = effect.toggle
+        sides = {"reference": toggle.reference_set_by, "candidate": toggle.candidate_set_by}
+        told = [f"on the {side} by {by}" for side, by in sides.items() if by]
+        if toggle.has_flag:
+            yield f"{toggle.name} is set {' and '.join(told)}."
 
 
 def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from moeparity.attribution.sides import Side
 from moeparity.errors import SpecError, Where
-from moeparity.graph.bind import BoundGraph, Place, Setting, attributes_of
+from moeparity.graph.bind import BoundGraph, Place, Setting
 from moeparity.graph.profile import Rule
 
 DRAWS = 2
@@ -62,8 +62,8 @@ def _drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
 def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:
     for node in plan.graph.nodes:
         active = plan.active(node)
-        for attribute in attributes_of(node):
-            if attribute.kind == "order" and attribute.name in active:
+        for attribute in node.attributes:
+            if attribute.kind == "order" and attribute.redrawn and attribute.name in active:
                 value = draw.choice(attribute.values)
                 where = Where(Path("floor"))
                 rule = Rule(nodes=node.name, values=((attribute.name, value),), where=where, evidence=why)

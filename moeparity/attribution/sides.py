@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from moeparity.errors import Where
 from moeparity.graph.bind import BoundGraph, bind
 from moeparity.graph.graph import Graph
-from moeparity.graph.profile import Profile, overrides
+from moeparity.graph.profile import Profile, Rule, overrides, placement_rules
 from moeparity.graph.region import regions
 from moeparity.spec import schema
 
-REFERENCE, CANDIDATE = "reference", "candidate"
+REFERENCE: Final = "reference"
+CANDIDATE: Final = "candidate"
+SIDES: Final = (REFERENCE, CANDIDATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +26,21 @@ class Side:
 
 
 def bound_side(
-    graph: Graph, variant: schema.Variant, profile: Profile, dtype: str, where: Where, sequences: int | None = None
+    graph: Graph,
+    variant: schema.Variant,
+    profile: Profile,
+    dtype: str,
+    where: Where,
+    sequences: int | None = None,
+    over: tuple[Rule, ...] = (),
 ) -> Side:
     """A recipe's variant on a graph; `dtype` is the checkpoint's, taken where the variant names none.
 
-    Without `sequences` (how many there are is not known yet), a micro-batch of 0 stands for all of them.
+    Without `sequences` (how many there are is not known yet), a micro-batch of 0 stands for all of them. `over` goes
+    on top of what the variant sets.
     """
     own = overrides(variant.set, where)
-    plan = bind(graph, profile, variant.dtype or dtype, own, regions(graph, variant.impl, where))
+    placement = placement_rules(variant.placement, where)
+    plan = bind(graph, profile, variant.dtype or dtype, own, regions(graph, variant.impl, where), placement, over)
     size = variant.micro_batch or sequences or 0
     return Side(plan=plan, micro_batch=size if sequences is None else min(size, sequences))

@@ -38,7 +38,8 @@ class Toggle:
     """Differences between the reference and the candidate that are moved together.
 
     `kind` is the class of the choice, `several` where its members differ in it; `schedule` is which sequences are
-    computed together and has no members. `parent` is the toggle it was split from.
+    computed together and has no members. `set_by` are the flags and profiles that set it, as users of these engines
+    know them; empty where the recipe or nobody does. `parent` is the toggle it was split from.
     """
 
     name: str
@@ -47,9 +48,16 @@ class Toggle:
     candidate: str
     reference_origin: str
     candidate_origin: str
+    reference_set_by: str = ""
+    candidate_set_by: str = ""
     flag: str | None = None
     members: tuple[Difference, ...] = ()
     parent: str | None = None
+
+    @property
+    def has_flag(self) -> bool:
+        """Whether a user of either engine could set it."""
+        return "(" in f"{self.reference_set_by}{self.candidate_set_by}"
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -83,13 +91,11 @@ def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) 
 
 def mixed(base: Side, moved: Sequence[Toggle], source: Side) -> Side:
     """`base` with the choices of `moved` taken from `source`."""
-    for toggle in moved:
-        if toggle.kind == "schedule":
-            base = replace(base, micro_batch=source.micro_batch)
-        else:
-            places = [place for member in toggle.members for place in member.places]
-            base = replace(base, plan=base.plan.with_settings(places, source.plan))
-    return base
+    if any(toggle.kind == "schedule" for toggle in moved):
+        base = replace(base, micro_batch=source.micro_batch)
+    # All at once: on the way there may be mixtures that no op would run.
+    places = [place for toggle in moved for member in toggle.members for place in member.places]
+    return replace(base, plan=base.plan.with_settings(places, source.plan)) if places else base
 
 
 def split(toggle: Toggle) -> list[Toggle]:
@@ -131,8 +137,9 @@ def _label(difference: Difference) -> str:
 
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
-    whole = difference.rule is None or difference.rule.fusion is not None
-    # Seen from here a fusion is one choice, whatever it consists of.
+    rule = difference.rule
+    whole = rule is None or rule.fusion is not None or rule.placement is not None
+    # Seen from here a fusion or a placement is one choice, whatever it consists of.
     return (label,) if whole else (f"{label}:{difference.attribute}", *values)
 
 
@@ -174,14 +181,21 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
         candidate=_values(members, lambda m: m.candidate),
         reference_origin="; ".join(dict.fromkeys(m.reference_origin for m in members)),
         candidate_origin="; ".join(dict.fromkeys(m.candidate_origin for m in members)),
+        reference_set_by=_joined(m.reference_set_by for m in members),
+        candidate_set_by=_joined(m.candidate_set_by for m in members),
         flag="; ".join(flags) or None,
         members=tuple(members),
     )
 
 
+def _joined(told: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(one for one in told if one))
+
+
 def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:
     """The value all agree on, else each attribute's in turn, with its op where there are several."""
-    if len({_attribute(m) for m in members}) == 1:
+    alike = len({m.attribute for m in members}) == 1 and len({side(m) for m in members}) == 1
+    if alike or len({_attribute(m) for m in members}) == 1:
         return ", ".join(dict.fromkeys(side(m) for m in members))
     several = len({m.node.op.name for m in members}) > 1
     prefixed = [f"{m.node.op.name}:{m.attribute}" if several else m.attribute for m in members]

@@ -23,7 +23,7 @@ from moeparity.numerics.order_map import (
     Whole,
     chain,
 )
-from moeparity.numerics.orders import Tree
+from moeparity.numerics.orders import AnyTree
 
 PACK = 16
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -44,12 +44,12 @@ class Packs16:
         return (*parts, Part((ranks - 1) * share, message.elements, ranks - 1))
 
 
-def groups_of_eight(ranks: int) -> Tree:
+def groups_of_eight(ranks: int) -> AnyTree:
     """Ranks ascending; above 8, the sums of ranks 0 to 7 and of the others are added."""
     return chain(chain(range(first, min(first + 8, ranks))) for first in range(0, ranks, 8))
 
 
-def two_lanes(ranks: int) -> Tree:
+def two_lanes(ranks: int) -> AnyTree:
     """Even ranks, odd ranks, then both sums."""
     return chain([chain(range(0, ranks, 2)), chain(range(1, ranks, 2))])
 

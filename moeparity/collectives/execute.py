@@ -7,13 +7,20 @@ from collections.abc import Sequence
 import torch
 
 from moeparity.collectives.declaration import Average, Collective
+from moeparity.numerics.compiled import Executor
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.order_map import Message, OrderMap, Zeros
 from moeparity.numerics.rounding import rounded, working
-from moeparity.numerics.summation import sum_tree
+from moeparity.numerics.summation import at_once, sum_leaves
 
 
-def all_reduce(collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool = False) -> list[torch.Tensor]:
+def all_reduce(
+    collective: Collective,
+    inputs: Sequence[torch.Tensor],
+    *,
+    average: bool = False,
+    executor: Executor = "auto",
+) -> list[torch.Tensor]:
     """The sum (or AVG) of the ranks' tensors as `collective` forms it.
 
     `inputs`: one tensor a rank, all of one shape and dtype (bf16, fp16 or fp32). Returns one and the same tensor for
@@ -22,11 +29,15 @@ def all_reduce(collective: Collective, inputs: Sequence[torch.Tensor], *, averag
     """
     if collective.scatters:
         raise ValueError(f"{collective.name} is a reduce-scatter")
-    return [_reduced(collective, inputs, average=average)] * len(inputs)
+    return [_reduced(collective, inputs, average=average, executor=executor)] * len(inputs)
 
 
 def reduce_scatter(
-    collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool = False
+    collective: Collective,
+    inputs: Sequence[torch.Tensor],
+    *,
+    average: bool = False,
+    executor: Executor = "auto",
 ) -> list[torch.Tensor]:
     """Block r of the sum (or AVG), cut along the first axis, for rank r.
 
@@ -37,10 +48,12 @@ def reduce_scatter(
         raise ValueError(f"{collective.name} is an all-reduce")
     if inputs[0].shape[0] % len(inputs):
         raise ValueError(f"the first axis of {list(inputs[0].shape)} does not divide by {len(inputs)} ranks")
-    return list(_reduced(collective, inputs, average=average).chunk(len(inputs)))
+    return list(_reduced(collective, inputs, average=average, executor=executor).chunk(len(inputs)))
 
 
-def _reduced(collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool) -> torch.Tensor:
+def _reduced(
+    collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool, executor: Executor
+) -> torch.Tensor:
     first = inputs[0]
     if any(x.shape != first.shape or x.dtype != first.dtype for x in inputs):
         raise ValueError(f"{collective.name}: the ranks' tensors differ in shape or dtype")
@@ -50,21 +63,22 @@ def _reduced(collective: Collective, inputs: Sequence[torch.Tensor], *, average:
         raise ValueError(f"{collective.name} has no AVG")
     mode = collective.average if average else None
     flat = [_entering(x.reshape(-1), collective.order_map.inputs, mode, len(inputs)) for x in inputs]
-    return _summed(collective.order_map, flat, message, mode).view(first.shape)
+    return _summed(collective.order_map, flat, message, mode, executor).view(first.shape)
 
 
 def _summed(
-    order_map: OrderMap, flat: Sequence[torch.Tensor], message: Message, average: Average | None
+    order_map: OrderMap, flat: Sequence[torch.Tensor], message: Message, average: Average | None, executor: Executor
 ) -> torch.Tensor:
     dtype = flat[0].dtype
     accumulate = dtype if order_map.accumulate == "io" else torch.float32
     result = flat[0].new_empty(message.elements, dtype=dtype if order_map.output == "io" else torch.float32)
     start = 0.0 if order_map.from_zero else None
     for part, tree in order_map.trees(message):
-        span = slice(part.start, part.stop)
-        pieces = [x[span] for x in flat]
-        total = sum_tree(pieces.__getitem__, tree, accumulate=accumulate, start=start)
-        result[span] = _leaving(total, average, message.ranks)
+        pieces = [x[part.start : part.stop] for x in flat]
+        target = result[part.start : part.stop]
+        for span in at_once(part.stop - part.start, message.ranks):
+            total = sum_leaves([x[span] for x in pieces], tree, accumulate=accumulate, start=start, executor=executor)
+            target[span] = _leaving(total, average, message.ranks)
     return result
 
 

@@ -21,7 +21,7 @@ from moeparity.numerics.order_map import (
     chain,
     tiled,
 )
-from moeparity.numerics.orders import Tree
+from moeparity.numerics.orders import AnyTree
 
 _VERIFIED = Evidence(
     "verified",
@@ -50,10 +50,10 @@ class MpiBlocks:
         )
 
 
-def recursive_doubling(ranks: int) -> Tree:
+def recursive_doubling(ranks: int) -> AnyTree:
     """Neighbours first; where `ranks` is no power of two, leading pairs are added beforehand until it is."""
     extra = ranks - (1 << (ranks.bit_length() - 1))
-    level: list[Tree] = [(2 * pair, 2 * pair + 1) for pair in range(extra)]
+    level: list[AnyTree] = [(2 * pair, 2 * pair + 1) for pair in range(extra)]
     level += range(2 * extra, ranks)
     while len(level) > 1:
         level = [chain(level[i : i + 2]) for i in range(0, len(level), 2)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from moeparity.collectives.declaration import Collective, Evidence
 from moeparity.numerics.order_map import OrderMap, Part, PerDestination, chain
-from moeparity.numerics.orders import Tree
+from moeparity.numerics.orders import AnyTree
 
 LARGEST = 16
 """Above 16 ranks the aggregation factor, and so the order, depends on the message."""
@@ -28,14 +28,14 @@ class PatOrder:
     def __str__(self) -> str:
         return "pat"
 
-    def tree(self, part: Part, ranks: int) -> Tree:
+    def tree(self, part: Part, ranks: int) -> AnyTree:
         """The tree of destination `part.owner`."""
         children: dict[int, list[int]] = {offset: [] for offset in range(ranks)}
         for child in _received(ranks):
             if child < ranks:
                 children[child & (child - 1)].append(child)
 
-        def value(offset: int) -> Tree:
+        def value(offset: int) -> AnyTree:
             return chain([(part.owner - offset) % ranks, *(value(child) for child in children[offset])])
 
         return value(0)

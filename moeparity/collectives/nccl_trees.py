@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moeparity.numerics.order_map import Part, chain
-from moeparity.numerics.orders import Tree
+from moeparity.numerics.orders import AnyTree
 
 Pattern = Literal["tree", "balanced_tree", "split_tree"]
 """Which rank of a node's chain takes up the two children from other nodes: the first both; the second the first child
@@ -36,7 +36,7 @@ class NcclTree:
         nodes = list(map(list, self.nodes))
         return f"nccl_tree({nodes}, {self.pattern}, second tree after {self.double_after} channels)"
 
-    def tree(self, part: Part, ranks: int) -> Tree:
+    def tree(self, part: Part, ranks: int) -> AnyTree:
         """ValueError where the nodes do not hold each rank once, or have one rank only and another pattern."""
         nodes: Nodes = (tuple(range(ranks)),) if self.nodes is None else self.nodes
         if sorted(rank for node in nodes for rank in node) != list(range(ranks)):
@@ -49,10 +49,12 @@ class NcclTree:
         (root,) = set(children) - inner
         return self._value(nodes, children, root, 0)
 
-    def _value(self, nodes: Nodes, children: dict[int, tuple[int | None, int | None]], node: int, place: int) -> Tree:
+    def _value(
+        self, nodes: Nodes, children: dict[int, tuple[int | None, int | None]], node: int, place: int
+    ) -> AnyTree:
         """What the rank at `place` in `node`'s chain sends up."""
         first, second = _takers(self.pattern)
-        terms: list[Tree] = [nodes[node][place]]
+        terms: list[AnyTree] = [nodes[node][place]]
         if place + 1 < len(nodes[node]):
             terms.append(self._value(nodes, children, node, place + 1))
         for taker, child in ((first, children[node][0]), (second, children[node][1])):

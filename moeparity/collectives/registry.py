@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from moeparity.collectives import engines, gloo, mpi, nccl, nccl_pat
+from moeparity.collectives import deepep, engines, gloo, mpi, nccl, nccl_pat
 from moeparity.collectives.declaration import Collective
 from moeparity.errors import did_you_mean, listed
 from moeparity.numerics.order_map import Message, Selection
 
 COLLECTIVES: dict[str, Collective] = {
-    collective.name: collective for module in (gloo, mpi, nccl, nccl_pat, engines) for collective in module.ALL
+    collective.name: collective for module in (gloo, mpi, nccl, nccl_pat, engines, deepep) for collective in module.ALL
 }
 
 SELECTIONS: dict[str, Selection] = {table.name: table for table in (mpi.RING_TABLE, *engines.TABLES)}
@@ -24,3 +24,16 @@ def find(name: str, message: Message) -> Collective:
         known = (*SELECTIONS, *COLLECTIVES)
         raise ValueError(f"unknown collective {name!r}.{did_you_mean(name, known)} Known: {listed(known)}")
     return COLLECTIVES[chosen]
+
+
+def scattering(collective: Collective) -> Collective | None:
+    """The reduce-scatter of the same library and algorithm; itself where it is one, None where none is known."""
+    if collective.scatters:
+        return collective
+    return COLLECTIVES.get(_SCATTERING.get(collective.name, ""))
+
+
+_SCATTERING = {
+    gloo.ALL_REDUCE.name: gloo.REDUCE_SCATTER_TENSOR.name,
+    nccl.RING.name: nccl.RING_REDUCE_SCATTER.name,
+}

@@ -1,20 +1,17 @@
-"""Users' functions in place of kernels: finding them, and what they are told."""
+"""Users' functions in place of kernels: what they are told, and what they may give back."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from moeparity.errors import SpecError, Where
+from moeparity.errors import SpecError
 from moeparity.graph.graph import Graph, Node
 from moeparity.graph.region import Region
+from moeparity.user_code import raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +33,6 @@ class CustomNode:
     params: Mapping[str, Mapping[str, Any]]
     config: Mapping[str, Any]
     dtype: torch.dtype
-
-
-def load(call: str, folder: Path, where: Where) -> Callable[..., Any]:
-    """The function `call`, `module:function`, names; modules beside the recipe, in `folder`, are found as well.
-
-    Raises SpecError where there is no such module or function, or where importing it fails.
-    """
-    module, _, name = call.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # noqa: BLE001  whatever it raises is the module's, and is told
-        raise SpecError(f"{where}: impl {call}: importing {module} failed: {_told(error)}.") from None
-    if not callable(found):
-        has = "is not callable" if found is not None else "does not exist"
-        raise SpecError(f"{where}: impl {call}: {name!r} {has} in module {module}. Check the name.")
-    function: Callable[..., Any] = found
-    return function
 
 
 def told(region: Region, graph: Graph, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> CustomNode:
@@ -85,7 +63,7 @@ def call(
     try:
         out = function(*inputs, node=node)
     except Exception as error:
-        raise SpecError(f"{what} raised {_told(error)}.") from error
+        raise SpecError(f"{what} raised {raised(error, __file__)}.") from error
     values = out if isinstance(out, tuple) else (out,)
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         given = ", ".join(type(value).__name__ for value in values)
@@ -111,11 +89,3 @@ def refuse_other_shapes(
                     f"{region.where}: impl {region.call} at {node.name} returned {given.dtype} {list(given.shape)}; "
                     f"op {node.op.name} on the other side gives {expected.dtype} {list(expected.shape)}."
                 )
-
-
-def _told(error: Exception) -> str:
-    """An error in one line, with the place in the user's own code it comes from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<frozen")]
-    place = f" ({Where(Path(own[-1].filename), own[-1].lineno)})" if own else ""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{place}"

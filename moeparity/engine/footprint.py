@@ -221,8 +221,8 @@ class _Values:
             active={} if replaced else dict(_pairs(numerics.key[1:])),
             dtype=walker.plan.dtype_of(node.name),
             input_bytes=sizes,
-            inputs=[self.widths[name] for name in names],
-            outputs=[self.widths[value] for value in node.values],
+            inputs=[self.widths[name] * walker.plan.partials[name] for name in names],
+            outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
         )
 

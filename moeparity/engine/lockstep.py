@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import torch
 
 from moeparity.engine import custom, schedule
+from moeparity.engine.routes import Forced
 from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
-from moeparity.engine.work import Numerics, Task, Work
+from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.graph.bind import BoundGraph
 from moeparity.graph.graph import Graph, Node
 from moeparity.graph.region import Region
@@ -32,6 +33,7 @@ Ids = tuple[int, ...]
 class Walker:
     """One plan on one schedule; `inputs_of` names the variant whose values a shadow reads (None: its own).
 
+    `routes` are those its routers are forced to take over from a variant with routes of its own (None: none).
     `functions` are the users' functions its plan's regions call, by `module:function`.
     """
 
@@ -39,6 +41,7 @@ class Walker:
     plan: BoundGraph
     micro_batch: int
     inputs_of: str | None = None
+    routes: Forced | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -84,8 +87,10 @@ class NodeView:
         return all(walker in self.outputs for walker in walkers)
 
     def tensor(self, walker: str, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave."""
-        return assemble(self.outputs[walker][port], self.wave)
+        """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
+        blocks = self.outputs[walker][port]
+        value = assemble(blocks, self.wave)
+        return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
     def output_ids(self, walker: str) -> list[Ids]:
         """Per cell, the identities of all outputs."""
@@ -187,7 +192,7 @@ class _Lockstep:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
-            inputs[walker.name] = self._inputs(walker, todo.reads, wave)
+            inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
             results = [self._ports(here, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             self._keep(walker, node, outputs[walker.name])
@@ -205,22 +210,35 @@ class _Lockstep:
     def _ports(self, here: _Here, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
         """A walker's blocks of one micro-batch: the node's own ports, then what each edge of its own is handed."""
         given = [None if b is None else _reblocked(b, rows, here.cells) for b in inputs]
+        given += () if todo.replay is None else self._replayed(here, todo.replay, rows)
         own = self._block(here, todo.numerics, rows, given)
         return own + tuple(
             own[0] if numerics is None else self._block(here, numerics, rows, given)[0] for numerics in todo.edges
         )
+
+    def _replayed(self, here: _Here, replay: Replay, rows: Rows) -> list[Block]:
+        """The routes that a forced router is given in one of its micro-batches."""
+        source = self.work.at[replay.of, here.node.name]
+        assert source is not None, "a hidden router is refused before"
+        inputs = self._inputs(replay.of, source.reads, here.wave)
+        results = []
+        for batch in self.batches[replay.of][here.wave]:
+            given = [None if b is None else _reblocked(b, batch, here.cells) for b in inputs]
+            results.append(self._block(here, replay.numerics, batch, given)[: replay.ports])
+        return [_reblocked(port, rows, here.cells) for port in zip(*results, strict=True)]
 
     def _block(self, here: _Here, numerics: Numerics, rows: Rows, given: Sequence[Block | None]) -> tuple[Block, ...]:
         key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in given))
         if key not in here.computed:
             self.counts.evaluations[here.node.name] += 1
             tensors = numerics.compute([None if block is None else block.tensor for block in given], here.loaded)
-            blocks = (i.block(t, rows) for i, t in zip(here.identities, tensors, strict=True))
+            pairs = zip(here.identities, tensors, strict=True)
+            blocks = (i.block(t, rows, numerics.partials) for i, t in pairs)
             here.computed[key] = tuple(blocks)
         return here.computed[key]
 
-    def _inputs(self, walker: Walker, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
-        source = walker.inputs_of or walker.name
+    def _inputs(self, source: str, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
+        """The values of the walker `source` that are read, None where one is not."""
         rows, holder = self.batches[source][wave], self.work.holder
         return tuple(
             None if value is None else [self.values[holder[value][source], value][r] for r in rows] for value in reads
@@ -258,4 +276,5 @@ def _reblocked(blocks: Sequence[Block], rows: Rows, cells: Sequence[Rows]) -> Bl
         if block.rows == rows:
             return block
     identity = dict(zip((c for b in blocks for c in schedule.inside(cells, b.rows)), _ids(blocks), strict=True))
-    return Block(assemble(blocks, rows), rows, tuple(identity[cell] for cell in schedule.inside(cells, rows)))
+    ids = tuple(identity[cell] for cell in schedule.inside(cells, rows))
+    return Block(assemble(blocks, rows), rows, ids, blocks[0].partials)

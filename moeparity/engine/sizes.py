@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from moeparity.graph.graph import SOURCES, Graph, Node
+from moeparity.ops.attention import FIXED, KEYS
+from moeparity.ops.norm import WELFORD
+from moeparity.ops.norm_launches import WELFORD_THREADS
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 _INTEGER = 8
+_EXACT = 8
+"""Bytes of an fp64 number, by way of which exponentials are rounded correctly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +23,8 @@ class Call:
     """One kernel call on `tokens` tokens, in sequences of `length`.
 
     active: the attributes that take effect. dtype: what the node runs in. inputs, outputs: elements per token of each;
-    input_bytes: bytes of one element of each input. heads: into how many the first input is cut.
+    input_bytes: bytes of one element of each input. heads: into how many the first input is cut. Of a value in partial
+    sums all are counted.
     """
 
     node: Node
@@ -52,12 +58,23 @@ class Call:
             return [_INTEGER, self.bytes_of("weights")]
         if self.node.op.name == "split":
             return [self.input_bytes[0]] * len(self.outputs)
-        return [self.bytes_of("output")] * len(self.outputs)
+        # Partial sums have a site of their own; what passes by an all-reduce keeps its dtype.
+        name = self.node.op.name
+        if name == "all_reduce" and "output" not in self.active:
+            return [self.input_bytes[0]]
+        return [self.bytes_of("partial" if "partial" in self.active else "output")] * len(self.outputs)
 
     def scratch(self) -> int:
         """Bytes needed for a moment, beside inputs and outputs."""
         rule = _SCRATCH.get(self.node.op.name, _elementwise)
-        return rule(self)
+        return rule(self) + (self._cut() if self.node.op.pieces(self.active) > 1 else 0)
+
+    def _cut(self) -> int:
+        """What cutting an op into pieces copies: its weights, its inputs, and its result once more to gather it."""
+        weights = sum(weight_bytes(ref.shape, len(ref.names), self.dtype) for ref in self.node.weights.values())
+        values = sum(n * size for n, size in zip(self.inputs, self.input_bytes, strict=True))
+        values += sum(n * size for n, size in zip(self.outputs, self.output_bytes(), strict=True))
+        return 2 * weights + self.tokens * values
 
 
 def widths(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
@@ -91,6 +108,7 @@ _WIDTHS: dict[str, Callable[[Node, Sequence[int]], list[int]]] = {
     "experts": lambda _, inputs: [inputs[0] * inputs[1]],
     "combine": lambda _, inputs: [inputs[0] // inputs[2]],
     "sigmoid_gate": lambda _, inputs: [inputs[1]],
+    "all_reduce": lambda _, inputs: [inputs[0]],
     "split": lambda node, inputs: [
         part * inputs[0] // sum(node.params["parts"].values()) for part in node.params["parts"].values()
     ],
@@ -105,6 +123,18 @@ def _elementwise(call: Call) -> int:
     return 4 * call.wide * call.tokens * max(*call.inputs, *call.outputs)
 
 
+def _norm(call: Call) -> int:
+    """With an order written out also the squares, what one step of the sum leaves, and what the other moment needs.
+
+    With Welford's updates what each thread of a row holds.
+    """
+    statistic = call.active.get("statistic")
+    own = call.active.get("order") == "native" and statistic == "mean_square"
+    rows = call.tokens * call.inputs[0] // call.shape("weight")[0]
+    threads = 10 * WELFORD_THREADS * call.wide * rows if statistic == WELFORD else 0
+    return (1 if own else 2) * _elementwise(call) + threads
+
+
 def _linear(call: Call) -> int:
     rows, columns = call.shape("weight")
     return _gemm(call, call.tokens, rows, columns, "inputs", "output")
@@ -115,6 +145,8 @@ def _gemm(call: Call, tokens: int, rows: int, columns: int, inputs: str, output:
     given, kept = call.bytes_of(inputs), BYTES[call.dtype]
     copies = rows * columns * given if given != kept else 0
     copies += tokens * columns * given
+    # Rounding to TF32: the bits, what is finite, and the result, of one operand while the other's is there.
+    copies += 4 * given * (rows * columns + tokens * columns) if call.active.get("tf32") == "yes" else 0
     if call.active.get(inputs) == call.active.get(output):
         return copies
     return copies + call.wide * (rows * columns + tokens * columns + tokens * rows)
@@ -122,15 +154,41 @@ def _gemm(call: Call, tokens: int, rows: int, columns: int, inputs: str, output:
 
 def _attention(call: Call) -> int:
     heads = call.node.params.get("heads") or call.heads
-    operands = 6 * call.wide * call.tokens * max(sum(call.inputs[:2]), call.outputs[0])
+    widest = max(sum(call.inputs[:2]), call.outputs[0])
+    if call.active.get("projection") == "absorbed":
+        # All heads' queries and outputs are as wide as the latent.
+        widest = max(widest, heads * (call.inputs[2] + call.inputs[3]))
+    operands = 6 * call.wide * call.tokens * widest
     masks = call.tokens * call.length * (2 + call.wide)
+    if call.active.get("kv_b_tf32") == "yes":
+        operands += 4 * call.wide * (prod(call.shape("kv_b")) + call.tokens * widest)
     # torch's fused kernel never holds all scores, unless values and keys differ in width.
     if call.active.get("implementation") == "sdpa" and call.node.op.name == "attention":
         return operands + masks
+    if call.active.get("implementation") == "flash":
+        return operands + masks + _flash(call, heads, widest)
     # The scores, their wide copy where they are not wide themselves, the softmax of it, and that rounded.
     stored = [size for size in (call.bytes_of("scores"), call.bytes_of("probabilities")) if size != call.wide]
     each = sum(stored) + 2 * call.wide
+    # Written out, exponentials by way of fp64 and the steps of a sum; rounded to TF32, bits and what is finite.
+    each += 6 * _EXACT if call.active.get("softmax", "native") != "native" else 0
+    each += 4 * call.wide if call.active.get("tf32") == "yes" else 0
     return operands + masks + each * call.tokens * heads * call.length
+
+
+def _flash(call: Call, heads: int, widest: int) -> int:
+    """Tiles of scores, exponentials by way of fp64 and the exact fma, and every run's output, beside its last two."""
+    tile, splits = min(int(call.active["kv_block"]), call.length), call.active["splits"]
+    if splits == FIXED:
+        runs = -(-call.length // int(call.active["split_keys"]))
+    else:
+        runs = min(int(splits), call.length if call.active.get("split_by") == KEYS else -(-call.length // tile))
+    each, outputs = 4 * call.wide + 6 * _EXACT, 4 + 2 * runs
+    if call.active.get("tf32") == "yes":
+        each, outputs = each + 4 * call.wide, outputs + 4
+    # Of queries that are cut, all outputs are there once more when they are put together.
+    outputs += 2 if "q_block" in call.active else 0
+    return call.tokens * (heads * tile * each + outputs * call.wide * widest)
 
 
 def _router(call: Call) -> int:
@@ -146,11 +204,21 @@ def _experts(call: Call) -> int:
     stacks = len(call.node.weights["gate"].names) if grouped else 1
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
-    mixed = len({call.active.get(site) for site in ("projections", "product", "output")} | {call.dtype}) > 1
+    score_site = call.active.get("score_site", "combine")
+    if score_site != "combine":
+        # The fp32 result before its score, or what is scaled, and the products.
+        values += 2 * rows * max(hidden, width) * call.wide
+    if call.active.get("tf32") == "yes":
+        values += 4 * call.wide * (2 * width * hidden * stacks + rows * max(hidden, width))
+    sites = {call.active.get(site, call.dtype) for site in ("projections", "product", "scored", "output")}
+    mixed = len(sites | {call.dtype}) > 1 or score_site == "epilogue"
     return values + 4 * _INTEGER * slots + (2 * width * hidden * stacks * 2 * call.wide if mixed else 0)
 
 
 def _combine(call: Call) -> int:
+    if call.active.get("shared") == "slot":
+        whole = replace(call, active={**call.active, "shared": "add"})
+        return 2 * call.tokens * call.inputs[0] * call.input_bytes[0] + 2 * _combine(whole)
     rows = call.tokens * call.inputs[0]
     if call.active.get("order") == "native" and call.active.get("accumulate") == "fp32":
         return rows * (2 * call.wide + 2 * max(call.bytes_of("weighted"), call.input_bytes[0]))
@@ -158,6 +226,7 @@ def _combine(call: Call) -> int:
 
 
 _SCRATCH: dict[str, Callable[[Call], int]] = {
+    "rms_norm": _norm,
     "linear": _linear,
     "gate": _linear,
     "lm_head": _linear,
@@ -167,6 +236,7 @@ _SCRATCH: dict[str, Callable[[Call], int]] = {
     "experts": _experts,
     "combine": _combine,
     "split": lambda _: 0,
+    "all_reduce": lambda call: 2 * call.wide * call.tokens * call.inputs[0] if "output" in call.active else 0,
 }
 
 

@@ -13,11 +13,15 @@ from moeparity.numerics.bits import same_bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A value of one micro-batch: the tensor, its rows, and the identity of each cell inside it."""
+    """A value of one micro-batch: the tensor, its rows, and the identity of each cell inside it.
+
+    `partials`: in how many partial sums the value lies, along the axis behind the batch (1: there is no such axis).
+    """
 
     tensor: torch.Tensor
     rows: Rows
     ids: tuple[int, ...]
+    partials: int = 1
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -33,10 +37,10 @@ class Identities:
         self._known: dict[Rows, list[torch.Tensor]] = {}
         self._blocks: dict[tuple[object, ...], Block] = {}
 
-    def block(self, tensor: torch.Tensor, rows: Rows) -> Block:
+    def block(self, tensor: torch.Tensor, rows: Rows, partials: int = 1) -> Block:
         """The tensor of the sequences in `rows` with its identities; an equal block made before is returned instead."""
         ids = tuple(self._identity(cell, cut(tensor, cell, rows)) for cell in inside(self._cells, rows))
-        block = Block(tensor, rows, ids)
+        block = Block(tensor, rows, ids, partials)
         return self._blocks.setdefault((rows, ids, block.layout), block)
 
     def _identity(self, cell: Rows, part: torch.Tensor) -> int:

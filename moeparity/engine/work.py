@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from moeparity.engine import custom
+from moeparity.engine.routes import IDS, ORDER, ROUTER, Forced, replayed_plan
+from moeparity.errors import SpecError
 from moeparity.graph.bind import BoundGraph
 from moeparity.graph.graph import SOURCES, Graph, Node
 from moeparity.graph.region import Region
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.declaration import EDGE, RefusedError
+from moeparity.ops.placement import ALL_REDUCE
 from moeparity.weights.store import Loaded
 
 if TYPE_CHECKING:
@@ -25,24 +28,44 @@ Alike = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What computes a node's values: a key that is equal where the same is computed, and the computation."""
+    """What computes a node's values: a key that is equal where the same is computed, and the computation.
+
+    `partials`: in how many partial sums the values lie.
+    """
 
     key: tuple[object, ...]
+    partials: int
     compute: Callable[[Sequence[torch.Tensor | None], Loaded], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`."""
+
+    of: str
+    numerics: Numerics
+    ports: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored)."""
+    """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored).
+
+    `replay`: of a router with forced routes, where they come from.
+    """
 
     reads: tuple[str | None, ...]
     numerics: Numerics
     edges: tuple[Numerics | None, ...]
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The tasks of a pass, by walker and node (None: the node, or what it would read, lies inside a region).
+    """The tasks of a pass, by walker and node.
+
+    No task (None): the node, or what it would read, lies inside a region; or a shadow would read a value in partial
+    sums that is whole in its plan, or the other way round, or go along with choices that nobody made before it.
 
     edge_values: node -> names of the values that single consumers are handed, where some walker rounds on an edge.
     last_use: value -> the node that reads it last, whichever walker it is; `dying` is the same the other way round.
@@ -73,18 +96,23 @@ class Work:
         edges = _edges(walkers, graph, alike)
         handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
+        plans = {walker.name: walker.plan for walker in walkers}
+        replayed = {w.name: replayed_plan(w.plan, plans[w.routes.of]) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
         at: dict[tuple[str, str], Task | None] = {}
         for walker in walkers:
-            unknown = hidden[walker.inputs_of or walker.name]
+            unknown, source = hidden[walker.inputs_of or walker.name], plans[walker.inputs_of or walker.name]
             for node in graph.nodes:
                 place, kind = (walker.name, node.name), alike[walker.name, node.name]
                 if node.name in hidden[walker.name]:
                     at[place] = None
                     continue
                 if kind not in tasks_of:
-                    tasks_of[kind] = _task(walker, node, edges[node.name], handed)
-                at[place] = None if _reads_any(tasks_of[kind], unknown) else tasks_of[kind]
+                    task = _task(walker, node, edges[node.name], handed)
+                    forced = walker.routes if node.op.name == ROUTER else None
+                    tasks_of[kind] = task if forced is None else _replaying(task, node, forced, replayed[walker.name])
+                unreadable = _reads_any(tasks_of[kind], unknown) or _cut_otherwise(node, walker.plan, source)
+                at[place] = None if unreadable else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
             tasks = (at[walker.name, node.name] for walker in walkers)
@@ -146,13 +174,31 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[str, str], Ali
             values[node_name] += (attribute, setting.value)
         for (closing, _), region in walker.plan.regions.items():
             values[closing].append(region.nodes)
-        found |= {(walker.name, node.name): tuple(values[node.name]) for node in graph.nodes}
+        for node in graph.nodes:
+            values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
+            values[node.name] += walker.plan.told_to(node).items()
+            values[node.name] += [walker.routes] if node.op.name == ROUTER else []
+            found[walker.name, node.name] = tuple(values[node.name])
     return found
 
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
     """Whether a task reads one of these values, be it as an edge hands it."""
     return any(value is not None and value.partition(EDGE)[0] in values for value in task.reads)
+
+
+def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
+    """Whether a shadow would read partial sums that its plan does not know, or a whole value in their place; or what
+    was made by an op that left its node another part of the work than its plan says.
+    """
+    cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
+    if cut or plan.told_to(node) != source.told_to(node):
+        return True
+    if node.op is not ALL_REDUCE:
+        return False
+    # A library may not know the dtype of the other's partial sums.
+    makers = {value: maker for maker in plan.graph.nodes for value in maker.values}
+    return plan.message_dtype(node, makers) != source.message_dtype(node, makers)
 
 
 def _edges(
@@ -181,6 +227,22 @@ def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) ->
     )
 
 
+def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Task:
+    """A router's task with what `forced` says of it taken over from a walker with the plan `source`."""
+    theirs, own = _of_op(source, node, {}), task.numerics
+    replay = Replay(of=forced.of, numerics=theirs, ports=1 if forced.what == IDS else 2)
+    if forced.what != ORDER:
+        key = (*own.key, ("routes", forced.what))
+        return replace(task, numerics=replace(own, key=key), replay=replay)
+    # Nothing is computed, and the own logits are not read.
+    handed = Numerics(
+        key=(*theirs.key, ("routes", ORDER)),
+        partials=1,
+        compute=lambda tensors, _: tuple(t for t in tensors if t is not None),
+    )
+    return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
+
+
 def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:
     """The value as this node is handed it; a region is handed what the first of its nodes is that has an own edge."""
     for reader in (node.name,) if region is None else region.nodes:
@@ -191,16 +253,25 @@ def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> 
 
 def _of_op(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
     """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
-    active = {**plan.active(node), **rounded}
-    kinds = {attribute.name: attribute.kind for attribute in node.op.attributes}
-    at = {name: torch_dtype(str(v)) if kinds[name] == "rounding" else v for name, v in active.items()}
+    active = {**plan.told_to(node), **plan.active(node), **rounded}
+    at = kernel_settings(node, active)
     dtype, kernel = plan.dtype_of(node.name), node.op.load()
 
     def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
-        out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at)
+        try:
+            out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at)
+        except RefusedError as error:
+            origin = plan.settings[node.name, error.attribute].origin
+            raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
         return out if isinstance(out, tuple) else (out,)
 
-    return Numerics(key=(dtype, *active.items()), compute=compute)
+    return Numerics(key=(dtype, *active.items()), partials=plan.partials[node.values[0]], compute=compute)
+
+
+def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
+    """Active values of a node as its kernel takes them: roundings as torch's dtypes."""
+    kinds = {attribute.name: attribute.kind for attribute in node.op.attributes}
+    return {name: torch_dtype(str(v)) if kinds.get(name) == "rounding" else v for name, v in active.items()}
 
 
 def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
@@ -215,4 +286,4 @@ def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[
         told = custom.told(region, plan.graph, weights, torch_dtype(dtype))
         return custom.call(function, [t for t in tensors if t is not None], told, region, node)
 
-    return Numerics(key=(dtype, region.call, region.nodes), compute=compute)
+    return Numerics(key=(dtype, region.call, region.nodes), partials=1, compute=compute)

@@ -7,12 +7,13 @@ mixture of both is made by taking places from the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from moeparity.errors import SpecError, Where
-from moeparity.graph.graph import Graph, Node
+from moeparity.errors import SpecError, Where, shown
+from moeparity.graph.graph import UNSET, Graph, Node
 from moeparity.graph.match import assignments
+from moeparity.graph.partials import Partials, Told, partials, read, told
 from moeparity.graph.profile import Profile, Rule
 from moeparity.graph.region import Region
 from moeparity.numerics.dtypes import MODEL
@@ -37,6 +38,11 @@ class Setting:
         """Where the value was set, for people."""
         return "default of the op" if self.rule is None else f"{self.rule.where} ({self.rule.label})"
 
+    @property
+    def level(self) -> str:
+        """How sure the profile is of the value; empty where nobody set it."""
+        return "" if self.rule is None else self.rule.level
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundGraph:
@@ -50,25 +56,47 @@ class BoundGraph:
     dtype: str
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
+    told: Told = field(init=False)
+    partials: Partials = field(init=False)
+    _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise SpecError where an op cannot run with these values."""
+        """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         replaced = self.replaced()
+        values = {node.name: self._values(node) for node in self.graph.nodes}
+        object.__setattr__(self, "told", told(self.graph, values))
+        object.__setattr__(self, "partials", partials(self.graph, values, replaced, self.told))
+        makers = {value: node for node in self.graph.nodes for value in node.values}
         for node in self.graph.nodes:
             if node.name in replaced or not node.op.refuses:
                 continue
-            shapes = {port: ref.shape for port, ref in node.weights.items()} | self._chosen(node)
-            refusal = node.op.refuses(shapes, self.active(node))
+            shapes = {port: ref.shape for port, ref in node.weights.items()} | self._sizes(node, makers)
+            message = {"message": str(self.message_dtype(node, makers))}
+            refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
             if refusal is not None:
                 attribute, reason = refusal
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
 
-    def _chosen(self, node: Node) -> dict[str, tuple[int, ...]]:
-        """For inputs that a node with a `top_k` makes, how many of them a token has: the last axis."""
-        makers = {value: maker.params for maker in self.graph.nodes for value in maker.values}
-        made = zip(node.op.inputs, (makers.get(value, {}) for value in node.inputs), strict=True)
-        return {port: (params["top_k"],) for port, params in made if "top_k" in params}
+    def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
+        """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
+        that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
+        on, how many these are.
+        """
+        found: dict[str, tuple[int, ...]] = {"partials": (self.partials[node.values[0]],)}
+        found |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+        for port, value in zip(node.ports, node.inputs, strict=True):
+            found[f"partials of {port}"] = (self.partials[value],)
+            maker = makers.get(value)
+            if maker is not None and "top_k" in maker.params and maker.op.name == "router":
+                found[port] = (maker.params["top_k"],)
+            heads = _heads(maker, value, makers)
+            if heads is not None:
+                found[f"heads of {port}"] = (heads,)
+        return found
+
+    def _values(self, node: Node) -> dict[str, Value]:
+        return {a.name: self.settings[node.name, a.name].value for a in node.attributes}
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
@@ -83,10 +111,41 @@ class BoundGraph:
         """`model` becomes the dtype the node runs in."""
         return self.dtype_of(node) if value == MODEL else value
 
-    def active(self, node: Node) -> dict[str, Value]:
+    def active(self, node: Node) -> Mapping[str, Value]:
         """The attributes that take effect on a node, with their values resolved."""
-        values = {a.name: self.resolved(node.name, self.settings[node.name, a.name].value) for a in attributes_of(node)}
-        return {a.name: values[a.name] for a in attributes_of(node) if holds(a.when, values)}
+        if node.name not in self._active:
+            self._active[node.name] = self._found_active(node)
+        return self._active[node.name]
+
+    def _found_active(self, node: Node) -> dict[str, Value]:
+        values = {name: self.resolved(node.name, value) for name, value in self._values(node).items()}
+        seen = {**self.told_to(node), **values}
+        return {a.name: values[a.name] for a in node.attributes if holds(a.when, seen) and self._met(a, node, values)}
+
+    def message_dtype(self, node: Node, makers: Mapping[str, Node]) -> str | None:
+        """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
+        if self.partials[node.inputs[0]] == 1:
+            return None
+        maker = makers[node.inputs[0]]
+        active = self.active(maker)
+        if "partial" in active or "output" in active:
+            return str(active.get("partial", active.get("output")))
+        return self.message_dtype(maker, makers)
+
+    def told_to(self, node: Node) -> Mapping[str, Value]:
+        """The choices of other nodes that this one goes along with."""
+        return self.told.get(node.name, {})
+
+    def _met(self, attribute: Attribute, node: Node, values: Mapping[str, Value]) -> bool:
+        """Whether what the attribute needs beside other attributes is there."""
+        if attribute.needs == "always":
+            return True
+        if attribute.needs == "pieces":
+            return node.op.pieces(values) > 1
+        reads = read(node, {**self.told_to(node), **values})
+        inputs = (value for value, reads_it in zip(node.inputs, reads, strict=True) if reads_it)
+        touched = max(self.partials[value] for value in (*node.values, *inputs))
+        return (touched > 1) == (attribute.needs == "partials")
 
     def edges(self, node: Node) -> dict[str, tuple[str, Value]]:
         """Consumers that are handed another rounding than the one stored: consumer -> (site, dtype)."""
@@ -104,12 +163,8 @@ class BoundGraph:
             return region.inputs
         if not node.op.reads:
             return node.inputs
-        active = self.active(node)
-        conditions = node.op.reads
-        return tuple(
-            value if holds(conditions.get(port, {}), active) else None
-            for port, value in zip(node.op.inputs, node.inputs, strict=True)
-        )
+        reads = read(node, {**self.told_to(node), **self.active(node)})
+        return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
 
     def region(self, node: str) -> Region | None:
         """The user's function that closes at this node, if one is in force there."""
@@ -127,22 +182,33 @@ class BoundGraph:
         return replace(self, settings={**self.settings, **taken}, regions={**self.regions, **source.regions})
 
 
-def attributes_of(node: Node) -> list[Attribute]:
-    """The attributes that exist on a node: those of its op that need no parameter, or one that is truthy there."""
-    return [a for a in node.op.attributes if a.parameter is None or node.params[a.parameter]]
+def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
+    """Into how many heads a value is cut, as far as it is handed on by norms and rotary embedding."""
+    while maker is not None and not maker.params.get("heads"):
+        if maker.op.name not in {"rms_norm", "rope"}:
+            return None
+        value = maker.inputs[maker.values.index(value)]
+        maker = makers.get(value)
+    return None if maker is None else int(maker.params["heads"])
 
 
 def edges_of(graph: Graph, node: Node) -> Iterator[tuple[str, str]]:
     """The (site, consumer) pairs of a node: edges that may be handed a rounding of their own."""
-    sites = [a.name for a in attributes_of(node) if a.edge]
+    sites = [a.name for a in node.attributes if a.edge]
     if sites:
         yield from ((site, consumer) for site in sites for consumer in graph.digraph.successors(node.name))
 
 
 def bind(
-    graph: Graph, profile: Profile, dtype: str, own: tuple[Rule, ...] = (), regions: Sequence[Region] = ()
+    graph: Graph,
+    profile: Profile,
+    dtype: str,
+    own: tuple[Rule, ...] = (),
+    regions: Sequence[Region] = (),
+    placement: tuple[Rule, ...] = (),
+    over: tuple[Rule, ...] = (),
 ) -> BoundGraph:
-    """The plan of one variant; precedence: op defaults < extended profiles < fusions < rules < `own`.
+    """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`, `own`, `over`.
 
     Raises SpecError where a value is not allowed, two rules of one layer disagree or two regions overlap, GraphError
     where a `nodes` selector matches nothing.
@@ -151,10 +217,10 @@ def bind(
     for node in graph.nodes:
         settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
         settings[node.name, IMPL] = Setting(value="", rule=None)
-        settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in attributes_of(node)}
+        settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
-    for layer in (*profile.layers, own):
+    for layer in (*profile.layers, placement, own, over):
         settings |= _layer(graph, layer, settings.keys())
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
@@ -166,12 +232,36 @@ def _layer(graph: Graph, rules: Iterable[Rule], known: Iterable[Place]) -> dict[
     settings: dict[Place, Setting] = {}
     existing = set(known)
     for rule in rules:
-        for node, name, value in assignments(graph, rule):
+        given = list(assignments(graph, rule))
+        _refuse_absent(graph, existing, rule, [(node, name) for node, name, _ in given])
+        for node, name, value in given:
             place = (node, name)
             if place in existing:
                 _refuse_conflict(place, settings.get(place), rule, value)
                 settings[place] = Setting(value=value, rule=rule)
     return settings
+
+
+def _refuse_absent(graph: Graph, existing: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
+    """An attribute that a `nodes` rule names must exist on one of its nodes, or the setting would be lost."""
+    for absent in dict.fromkeys(name for _, name in places) if rule.nodes else ():
+        named = [place for place in places if place[1] == absent]
+        if any(place in existing for place in named):
+            continue
+        node = next(node for node in graph.nodes if node.name == named[0][0])
+        attribute = node.op.attribute(absent)
+        assert attribute is not None
+        why = _absence(node, attribute)
+        raise SpecError(f"{rule.where}: {rule.nodes}:{absent} changes nothing at {node.name}: {why}. Leave it out.")
+
+
+def _absence(node: Node, attribute: Attribute) -> str:
+    """Why an attribute does not exist on a node."""
+    unset = [name for name in (attribute.parameter,) if name is not None and node.params[name] in UNSET]
+    unset += [name for name, allowed in attribute.given.items() if not holds({name: allowed}, node.params)]
+    if unset:
+        return f"its {unset[0]} is {shown(node.params[unset[0]])}"
+    return f"it has no {attribute.weight or f'input {attribute.input}'}"
 
 
 def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from moeparity.graph.bind import DTYPE, IMPL, BoundGraph, Place, Setting, attributes_of, edges_of
+from moeparity.graph.bind import DTYPE, IMPL, BoundGraph, Place, Setting, edges_of
 from moeparity.graph.graph import Node
 from moeparity.graph.profile import Rule
 from moeparity.graph.region import Region
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import EDGE, Kind
+from moeparity.ops.declaration import EDGE, Attribute, Kind
+from moeparity.ops.placement import ALL_REDUCE
+
+_CUTTING = ("tensor", "blocks", "expert", "parallel")
+"""Attributes that decide into how many pieces an op is cut, and what these are."""
 
 Class = Kind | Literal["dtype", "implementation"]
 """The class of a choice: a kind of attribute, the dtype of a node, or a user's function."""
@@ -33,8 +37,20 @@ class Difference:
     candidate: str
     reference_origin: str
     candidate_origin: str
+    reference_rule: Rule | None
+    candidate_rule: Rule | None
     rule: Rule | None
     places: tuple[Place, ...]
+
+    @property
+    def reference_set_by(self) -> str:
+        """The flag and the profile that set the reference's value; empty outside profiles."""
+        return "" if self.reference_rule is None else self.reference_rule.told
+
+    @property
+    def candidate_set_by(self) -> str:
+        """The flag and the profile that set the candidate's value; empty outside profiles."""
+        return "" if self.candidate_rule is None else self.candidate_rule.told
 
 
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
@@ -57,7 +73,7 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
 
 def _places(node: Node, plan: BoundGraph) -> list[Place]:
     """Every place of a node but its dtype."""
-    names = [*(a.name for a in attributes_of(node)), IMPL]
+    names = [*(a.name for a in node.attributes), IMPL]
     names += [f"{site}{EDGE}{consumer}" for site, consumer in edges_of(plan.graph, node)]
     return [(node.name, name) for name in names]
 
@@ -97,11 +113,54 @@ def _overlapping(name: str, sides: tuple[dict[str, Region], dict[str, Region]]) 
 def _attributes(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
     """Attributes that take effect on both sides and differ, each with those that only it switches on."""
     ref, cand = reference.active(node), candidate.active(node)
-    for attribute in attributes_of(node):
+    for attribute in node.attributes:
         place = (node.name, attribute.name)
         if attribute.name in ref and attribute.name in cand and _differs(reference, candidate, place):
-            folded = _folded(node, attribute.name, reference, candidate)
+            folded = dict.fromkeys(_folded(node, attribute, reference, candidate))
+            folded |= dict.fromkeys(_reductions(node, reference, candidate))
+            folded |= dict.fromkeys(_going_along(node, attribute.name, reference, candidate))
             yield _difference(node, attribute.kind, (reference, candidate), (place, *folded))
+
+
+def _going_along(node: Node, name: str, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
+    """What differs at the nodes told of this choice, and takes effect on one side at most because of it."""
+    nodes = {other.name: other for other in reference.graph.nodes}
+    waiting = [node]
+    while waiting:
+        maker = waiting.pop()
+        for reader in (nodes[follower] for follower in reference.graph.digraph.successors(maker.name)):
+            by = reader.op.told.get(name)
+            if reader.op is ALL_REDUCE:
+                waiting.append(reader)
+            elif by is not None and reader.inputs[reader.ports.index(by.port)] in maker.values:
+                waiting.append(reader)
+                active = [plan.active(reader) for plan in (reference, candidate)]
+                for attribute in reader.attributes:
+                    one_sided = any(attribute.name not in names for names in active)
+                    place = (reader.name, attribute.name)
+                    if name in attribute.when and one_sided and _differs(reference, candidate, place):
+                        yield place
+
+
+def _reductions(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
+    """Where a node's result lies in partial sums on one side only: what differs at those who add these up."""
+    nodes = {other.name: other for other in reference.graph.nodes}
+    waiting = [node] if _one_sided(node, reference, candidate) else []
+    while waiting:
+        followers = reference.graph.digraph.successors(waiting.pop().name)
+        readers = [nodes[name] for name in followers if nodes[name].op.takes_partials]
+        yield from (
+            (reader.name, a.name)
+            for reader in readers
+            for a in reader.attributes
+            if a.needs == "partials" and _differs(reference, candidate, (reader.name, a.name))
+        )
+        waiting += [reader for reader in readers if _one_sided(reader, reference, candidate)]
+
+
+def _one_sided(node: Node, reference: BoundGraph, candidate: BoundGraph) -> bool:
+    value = node.values[0]
+    return (reference.partials[value] == 1) != (candidate.partials[value] == 1)
 
 
 def _edges(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
@@ -113,13 +172,14 @@ def _edges(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator
             yield _difference(node, "rounding", (reference, candidate), (place,), name)
 
 
-def _folded(node: Node, parent: str, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
+def _folded(node: Node, parent: Attribute, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
     """Settings that differ but take effect on one side at most, switched on by `parent`."""
     ref, cand = reference.active(node), candidate.active(node)
-    for attribute in attributes_of(node):
+    for attribute in node.attributes:
         place = (node.name, attribute.name)
         one_sided = attribute.name not in ref or attribute.name not in cand
-        if parent in attribute.when and one_sided and _differs(reference, candidate, place):
+        switched = parent.name in attribute.when or (attribute.needs != "always" and parent.name in _CUTTING)
+        if switched and one_sided and _differs(reference, candidate, place):
             yield place
 
 
@@ -150,6 +210,8 @@ def _difference(
         candidate=_shown(cand, plans[1], node),
         reference_origin=own[0] if kind == "dtype" else ref.origin,
         candidate_origin=own[1] if kind == "dtype" else cand.origin,
+        reference_rule=ref.rule,
+        candidate_rule=cand.rule,
         rule=_telling(ref, cand),
         places=places,
     )

@@ -181,10 +181,11 @@ class _Expansion:
                 f"{where}: {name}: op {spec.op!r} is unknown; expected one of {listed(OPS)}."
                 + did_you_mean(spec.op, OPS)
             )
-        if len(spec.inputs) != len(op.inputs):
+        most, least = len(op.inputs), len(op.inputs) - len(op.optional)
+        if not least <= len(spec.inputs) <= most:
             raise GraphError(
-                f"{where}: {name}: `in` lists {len(spec.inputs)}; op {op.name} takes {len(op.inputs)}: "
-                f"{listed(op.inputs)}."
+                f"{where}: {name}: `in` lists {len(spec.inputs)}; op {op.name} takes "
+                f"{most if least == most else f'{least} to {most}'}: {listed(op.inputs)}."
             )
         params = self._params(name, op, spec, where)
         if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):

@@ -10,10 +10,13 @@ from typing import Any
 import networkx as nx
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import Op
+from moeparity.ops.declaration import Attribute, Op, holds
 
 SOURCES = ("tokens", "positions", "mask")
 """Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens."""
+
+UNSET = (None, False, "none")
+"""Values of a parameter under which the attributes that name it do not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,10 @@ class WeightRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`."""
+    """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`.
+
+    `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
+    """
 
     name: str
     op: Op
@@ -42,6 +48,24 @@ class Node:
     params: Mapping[str, Any]
     layer: int | None
     where: Where
+    attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Binding and walking ask for the attributes hundreds of times; a node never changes."""
+        object.__setattr__(self, "attributes", tuple(a for a in self.op.attributes if self._has(a)))
+
+    def _has(self, attribute: Attribute) -> bool:
+        return (
+            (attribute.parameter is None or self.params[attribute.parameter] not in UNSET)
+            and holds(attribute.given, self.params)
+            and (attribute.weight is None or attribute.weight in self.weights)
+            and (attribute.input is None or attribute.input in self.ports)
+        )
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """The op's input ports that are there: optional ones may be left out."""
+        return self.op.inputs[: len(self.inputs)]
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -71,11 +95,11 @@ class Graph:
     output: str
     ignore: tuple[str, ...]
     digraph: nx.DiGraph[str] = field(compare=False)
+    nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Every node, in execution order."""
-        return tuple(node for segment in self.segments for node in segment.nodes)
+    def __post_init__(self) -> None:
+        """Every node of every segment, put together once."""
+        object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
 
     @property
     def layers(self) -> int:

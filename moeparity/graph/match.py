@@ -18,6 +18,9 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     """Everything one rule sets. Raises SpecError for a value that is not allowed, GraphError for an empty match."""
     if rule.model_types is not None and graph.model_type not in rule.model_types:
         return
+    if rule.placement is not None:
+        yield from _placed(graph, rule)
+        return
     nodes = {node.name: node for node in graph.nodes}
     if rule.chain is not None:
         for chain in chains(graph, rule.chain):
@@ -33,6 +36,14 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
                 for consumer in _consumers(graph, node, edge[1], rule.where):
                     yield node.name, f"{edge[0]}{EDGE}{consumer}", kept
     _refuse_edges_without_match(graph, rule)
+
+
+def _placed(graph: Graph, rule: Rule) -> Iterator[Assignment]:
+    """What a placement sets: on every node that knows the attribute, but those whose op it leaves out."""
+    for node in graph.nodes:
+        for name, value in rule.values:
+            if node.op.attribute(name) is not None and node.op.name not in rule.without:
+                yield node.name, name, checked(node.op, name, value, rule.where)[1]
 
 
 def chains(graph: Graph, ops: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, get_args
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.graph.address import split
@@ -14,23 +15,49 @@ from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.spec import files, schema
 
+EVIDENCE_LEVELS: Final = get_args(schema.Level)
+UNKNOWN: Final = "unknown"
+"""Level of a value for which nothing is given, or whose source speaks of another engine."""
+NO_ENGINE: Final = "none"
+NO_FLAG: Final = "none"
+"""What a profile says where no flag changes a value."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Values for the nodes it selects, by op, by node name or by a fused chain of ops, and where it was written.
 
-    Exactly one of `op`, `nodes` and `fusion` is set; a fusion has its `chain` of ops and keys that start with an op.
+    `flag` is what a user of that engine would set, `profile` the profile it stands in.
+
+    Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
+    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`.
     """
 
     op: str | None = None
     nodes: str | None = None
     fusion: str | None = None
     chain: tuple[str, ...] | None = None
+    placement: str | None = None
+    without: tuple[str, ...] = ()
     model_types: tuple[str, ...] | None = None
     values: tuple[tuple[str, Value], ...]
     where: Where
     evidence: str
     flag: str | None = None
+    profile: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The profile and the flag, as a user of that engine knows them; empty outside profiles."""
+        if self.profile is None:
+            return ""
+        return self.profile if self.flag in (None, NO_FLAG) else f"{self.flag} ({self.profile})"
+
+    @property
+    def level(self) -> str:
+        """How sure it is: one of the levels of evidence, `unknown`, or who set it."""
+        level = self.evidence.partition(":")[0]
+        return level if level in (*EVIDENCE_LEVELS, UNKNOWN) else self.evidence
 
     @classmethod
     def of_impl(cls, nodes: str, call: str, where: Where) -> Rule:
@@ -39,7 +66,9 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """What a report calls this rule: `op combine`, `fusion ar_norm`, or the selector."""
+        """What a report calls this rule: `op combine`, `fusion ar_norm`, `placement tensor`, or the selector."""
+        if self.placement is not None:
+            return f"placement {self.placement}"
         return f"op {self.op}" if self.op else f"fusion {self.fusion}" if self.fusion else str(self.nodes)
 
     @property
@@ -50,39 +79,85 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules."""
+    """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules.
 
+    `name` and `engine` are the profile's own; the engine may be that of what it extends, or none.
+    """
+
+    name: str
+    engine: schema.Engine | None
     layers: tuple[tuple[Rule, ...], ...]
 
 
 def load_profile(name: str, beside: Where) -> Profile:
-    """A shipped profile by name, or a file relative to the one that names it. Raises SpecError."""
+    """A shipped profile by name, or a file relative to the one that names it. Raises SpecError.
+
+    What is taken over from a profile of another engine keeps its value, and is no evidence for this one.
+    """
+    chain = _chain(name, beside)
+    own = chain[0][1]
+    engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
     layers: list[tuple[Rule, ...]] = []
-    seen: list[Path] = []
+    for depth, (path, spec) in enumerate(chain):
+        theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
+        layers.insert(0, tuple(_about(_rule(path, rule), spec.name, theirs, engine) for rule in spec.rules))
+        layers.insert(0, tuple(_about(_fusion(path, fusion), spec.name, theirs, engine) for fusion in spec.fusions))
+    return Profile(name=own.name, engine=engine, layers=tuple(layers))
+
+
+def _chain(name: str, beside: Where) -> list[tuple[Path, schema.ProfileFile]]:
+    """The profile and all it extends, the profile first."""
+    chain: list[tuple[Path, schema.ProfileFile]] = []
     path = files.find_profile(name, beside)
     while True:
-        if path.resolve() in seen:
+        seen = [known for known, _ in chain]
+        if path.resolve() in [known.resolve() for known in seen]:
             circle = " -> ".join(known.name for known in (*seen, path))
             raise SpecError(f"{beside}: profiles extend each other in a circle: {circle}. Break it.")
-        seen.append(path.resolve())
         spec = files.read_profile(path)
-        layers.insert(0, tuple(_rule(path, rule) for rule in spec.rules))
-        layers.insert(0, tuple(_fusion(path, fusion) for fusion in spec.fusions))
+        chain.append((path, spec))
         if spec.extends is None:
-            return Profile(layers=tuple(layers))
+            return chain
         beside = Where(path, spec.line_of("extends"))
         path = files.find_profile(spec.extends, beside)
 
 
-def overrides(settings: Mapping[str, Value], where: Where) -> tuple[Rule, ...]:
-    """A recipe's own `set:` of `address: value` as rules, one per address."""
+def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
+    """A rule of `profile` as evidence for `engine`: that of a profile of another one is none."""
+    rule = replace(rule, profile=profile)
+    if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
+        return rule
+    return replace(rule, evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}", flag=None)
+
+
+def overrides(settings: Mapping[str, Value], where: Where, *, why: str = "set by the recipe") -> tuple[Rule, ...]:
+    """A recipe's own `set:` of `address: value` as rules, one per address; `why` stands for their evidence."""
     rules = []
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
         at = Where(where.path, lines.get(address, where.line))
         selector, attribute = split(address, at)
-        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence="set by the recipe"))
+        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence=why))
     return tuple(rules)
+
+
+def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ...]:
+    """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
+
+    Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang.
+    """
+    at = Where(where.path, placement.line or where.line)
+    values: dict[str, tuple[tuple[str, Value], tuple[str, ...]]] = {}
+    if placement.tensor > 1:
+        values["tensor"] = (("tensor", placement.tensor), ("experts",) if placement.expert > 1 else ())
+    if placement.expert > 1:
+        values["expert"] = (("expert", placement.expert), ())
+    if placement.sequence:
+        values["sequence"] = (("sequence", "scattered"), ())
+    return tuple(
+        Rule(placement=name, values=(value,), without=without, where=at, evidence="set by the recipe")
+        for name, (value, without) in values.items()
+    )
 
 
 def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
@@ -100,6 +175,8 @@ def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribu
         raise SpecError(f"{where}: op {op.name} has no attribute {attribute!r}; {has}.{did_you_mean(attribute, names)}")
     if found.number and not isinstance(value, str) and math.isfinite(value):
         return found, float(value)
+    if found.least is not None and isinstance(value, int) and value >= found.least:
+        return found, value
     if value in found.values:
         return found, value
     says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}."
@@ -148,7 +225,7 @@ def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
         model_types=None if fusion.model_type is None else tuple(fusion.model_type),
         values=tuple(fusion.set.items()),
         where=where,
-        evidence="no evidence given" if evidence is None else f"{evidence.level}: {evidence.source}",
+        evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         flag=fusion.flag,
     )
 
@@ -191,6 +268,6 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
         model_types=None if rule.model_type is None else tuple(rule.model_type),
         values=tuple(rule.set.items()),
         where=where,
-        evidence="no evidence given" if evidence is None else f"{evidence.level}: {evidence.source}",
+        evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         flag=rule.flag,
     )

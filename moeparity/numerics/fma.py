@@ -58,8 +58,8 @@ def addcmul_is_fma(device: str) -> bool:
         found = [torch.addcmul(c, a, b), torch.addcmul(*(x.repeat_interleave(2)[::2] for x in (c, a, b)))]
         if not all(same_bits(one, wanted) for one in found):
             return False
-        grid = torch.addcmul(c.view(-1, 1), a, b[:1])
-        if not same_bits(grid, fma_by_round_to_odd(a, b[:1], c.view(-1, 1))):
+        column = c[: len(triples)].view(-1, 1)
+        if not same_bits(torch.addcmul(column, a, b[:1]), fma_by_round_to_odd(a, b[:1], column)):
             return False
     return True
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from moeparity.numerics.orders import Level, Order, Tree
+from moeparity.numerics.orders import AnyTree, Level, Order
 
 Accumulate = Literal["io", "fp32"]
 Zeros = Literal["keep", "negative_to_positive", "negative_words_to_positive"]
@@ -65,7 +65,7 @@ class Partition(Protocol):
 class RankOrder(Protocol):
     """In which order the ranks of one part are added."""
 
-    def tree(self, part: Part, ranks: int) -> Tree:
+    def tree(self, part: Part, ranks: int) -> AnyTree:
         """The summation tree over ranks 0 to `ranks` - 1."""
 
 
@@ -133,7 +133,7 @@ class Rotation:
         rings = f", rings {list(map(list, self.rings))}" if self.rings else ""
         return f"rotate({self.start:+d}, {self.step:+d}{rings})"
 
-    def tree(self, part: Part, ranks: int) -> Tree:
+    def tree(self, part: Part, ranks: int) -> AnyTree:
         """ValueError where a ring is no permutation of the ranks that starts with rank 0."""
         ring = self.rings[min(part.channel, len(self.rings) - 1)] if self.rings else tuple(range(ranks))
         if sorted(ring) != list(range(ranks)) or ring[0] != 0:
@@ -146,17 +146,17 @@ class EveryPart:
     """One tree for all parts, made by `build` from the number of ranks and printed as `name`."""
 
     name: str
-    build: Callable[[int], Tree]
+    build: Callable[[int], AnyTree]
 
     def __str__(self) -> str:
         return self.name
 
-    def tree(self, part: Part, ranks: int) -> Tree:  # noqa: ARG002
+    def tree(self, part: Part, ranks: int) -> AnyTree:  # noqa: ARG002
         """The same for each part."""
         return self.build(ranks)
 
 
-def chain(leaves: Iterable[Tree]) -> Tree:
+def chain(leaves: Iterable[AnyTree]) -> AnyTree:
     """Leaves or trees added left to right; a single one is itself."""
     nodes = tuple(leaves)
     return nodes[0] if len(nodes) == 1 else nodes
@@ -189,7 +189,7 @@ class OrderMap:
         words += [f"inputs {self.inputs}"] if self.inputs != "keep" else []
         return ", ".join(words)
 
-    def trees(self, message: Message) -> tuple[tuple[Part, Tree], ...]:
+    def trees(self, message: Message) -> tuple[tuple[Part, AnyTree], ...]:
         """Every part of `message` with its tree over ranks; ValueError where the rules do not fit the message."""
         return tuple((part, self.order.tree(part, message.ranks)) for part in self.partition.parts(message))
 

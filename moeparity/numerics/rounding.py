@@ -31,6 +31,19 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x.to(working(x.dtype))
 
 
+def tf32(x: torch.Tensor) -> torch.Tensor:
+    """An fp32 `x` rounded to TF32's 10 bits of mantissa, to nearest, ties away from zero; still fp32.
+
+    Other dtypes stay as they are: 16-bit ones fit. Imitates cvt.rna.tf32.f32 (PTX ISA 8.5, read); infinities and NaNs
+    are kept, and what rounds above the largest TF32 becomes infinite.
+    """
+    if x.dtype != torch.float32:
+        return x
+    dropped = 13
+    bits = (x.view(torch.int32) + (1 << dropped - 1)) & -(1 << dropped)
+    return torch.where(x.isfinite(), bits.view(torch.float32), x)
+
+
 def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Elementwise `a * b` in `working` dtype, rounded to `dtype`."""
     if a.dtype == b.dtype == dtype:

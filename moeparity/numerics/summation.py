@@ -1,30 +1,36 @@
 """The executor of summation orders: the only place where leaves are added up in a stated order.
 
 Each addition is one elementwise addition of tensors, computed in fp32 (in fp64 where a value or the dtype asked for is
-fp64) and rounded to the accumulator's dtype, so that the bits are those of the tree on any device.
+fp64) and rounded to the accumulator's dtype, so that the bits are those of the tree on any device. Large sums may be
+compiled (`compiled.py`): the same steps, the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
 from moeparity.numerics.bits import int_view
+from moeparity.numerics.compiled import Executor, evaluate
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.fma import exact_sum, fma
-from moeparity.numerics.orders import AnyTree, Order, parse
-from moeparity.numerics.rounding import add, product, rounded, working
+from moeparity.numerics.fma import fma
+from moeparity.numerics.orders import AnyTree, Level, Order, Sum, leaves_of, parse
+from moeparity.numerics.rounding import product, rounded, working
 from moeparity.numerics.schedule import LEAVES, START, ZERO, Index, Operand, Schedule, Step, of_order, of_small_tree
+from moeparity.numerics.steps import STEPS, Value, as_tensor
 
-Value = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""A register: values, or totals and what compensation has kept."""
-
+Start = torch.Tensor | float | None
 Fetch = Callable[[Index], torch.Tensor]
 
+EAGER = ("fma", "fused")
+"""Kinds of steps that are not compiled: Inductor makes a multiplication and an addition of `addcmul`; the exact sums
+are integer work that it does not vectorise."""
+
 AT_ONCE = 1 << 21
-"""About so many elements go through the steps together, so that what they leave behind stays in the caches."""
+"""About so many leaves go through the steps together, so that what they leave behind stays in the caches."""
 
 
 def sum_tree(
@@ -32,7 +38,7 @@ def sum_tree(
     tree: AnyTree,
     *,
     accumulate: torch.dtype,
-    start: torch.Tensor | float | None = None,
+    start: Start = None,
     times: Callable[[int], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Sum the tensors `leaf(0)`, `leaf(1)`, ... along `tree`, every addition rounded to `accumulate`.
@@ -52,44 +58,129 @@ def sum_tree(
     return _Run(one(leaf), None if times is None else one(times), 0, accumulate, start).of(plan)
 
 
+def sum_leaves(
+    leaves: Sequence[torch.Tensor],
+    tree: AnyTree,
+    *,
+    accumulate: torch.dtype,
+    start: float | None = None,
+    executor: Executor = "auto",
+) -> torch.Tensor:
+    """Sum `leaves`, tensors of one shape and dtype, along `tree` as `sum_tree` does; large sums may be compiled.
+
+    Quickest where `at_once` elements of each are given at a time.
+    """
+    form, written = _form(tree)
+    plan = of_small_tree(form.levels[0].explicit, start=start is not None)
+    return _AtHand(plan, None, accumulate, start).of([leaves[leaf] for leaf in written], form, executor)
+
+
 def sum_axis(
     x: torch.Tensor,
     order: Order,
     axis: int,
     *,
     accumulate: torch.dtype,
-    start: torch.Tensor | float | None = None,
+    start: Start = None,
     times: torch.Tensor | None = None,
+    executor: Executor = "auto",
 ) -> torch.Tensor:
     """Sum `x` [..., n, ...] over `axis` in `order`, as `sum_tree`; with all leaves at hand, many are added at once.
 
-    `times` has `x`'s shape, or broadcasts to it. A `start` tensor has the result's shape, or broadcasts to it. Raises
-    OrderError where the order is written out for another number of leaves.
+    `times` has `x`'s shape, or broadcasts to it. A `start` tensor has the result's shape, or broadcasts to it. Large
+    sums may be compiled. Raises OrderError where the order is written out for another number of leaves.
     """
     axis %= x.ndim
-    other = None if times is None else times.expand(x.shape)
-    plan = of_order(order, x.shape[axis], start=start is not None)
-    rows = max(1, AT_ONCE * x.shape[0] // max(1, x.numel()))
-    if axis == 0 or rows >= x.shape[0] or (isinstance(start, torch.Tensor) and start.ndim):
-        return _sum_whole(plan, x, other, axis, accumulate, start)
-    spans = [slice(i, i + rows) for i in range(0, x.shape[0], rows)]
-    return torch.cat(
-        [_sum_whole(plan, x[s], None if other is None else other[s], axis, accumulate, start) for s in spans]
-    )
+    factors = [x] if times is None else [x, times.expand(x.shape)]
+    total = _AtHand(of_order(order, x.shape[axis], start=start is not None), axis, accumulate, start)
+    spans = list(at_once(x.shape[0], x.numel() // max(1, x.shape[0])))
+    if axis == 0 or len(spans) < 2 or (isinstance(start, torch.Tensor) and start.ndim):
+        return total.of(factors, order, executor)
+    return torch.cat([total.of([factor[span] for factor in factors], order, executor) for span in spans])
 
 
-def _sum_whole(
-    plan: Schedule,
-    x: torch.Tensor,
-    times: torch.Tensor | None,
-    axis: int,
-    accumulate: torch.dtype,
-    start: torch.Tensor | float | None,
-) -> torch.Tensor:
-    def some(of: torch.Tensor) -> Fetch:
-        return lambda index: _at(of, index, axis)
+def at_once(sums: int, leaves: int) -> Iterator[slice]:
+    """Runs of so many of `sums` sums of `leaves` leaves each as go through the steps together."""
+    size = max(1, AT_ONCE // max(1, leaves))
+    return (slice(first, min(first + size, sums)) for first in range(0, sums, size))
 
-    return _Run(some(x), None if times is None else some(times), axis, accumulate, start).of(plan)
+
+@lru_cache(maxsize=1024)
+def _form(tree: AnyTree) -> tuple[Order, tuple[int, ...]]:
+    """A tree with its leaves numbered as they are written, and what they were: one form for all chunks of a ring."""
+    written = tuple(leaves_of(tree))
+    numbers = iter(range(len(written)))
+
+    def renumbered(node: AnyTree) -> AnyTree:
+        if isinstance(node, Sum):
+            return replace(node, children=tuple(map(renumbered, node.children)))
+        return tuple(map(renumbered, node)) if isinstance(node, tuple) else None if node is None else next(numbers)
+
+    return Order((Level(name="tree", explicit=renumbered(tree)),)), written
+
+
+@dataclass(frozen=True, slots=True)
+class _AtHand:
+    """A sum of leaves that are all at hand: places along `axis` of a tensor; with None, tensors of their own."""
+
+    plan: Schedule
+    axis: int | None
+    accumulate: torch.dtype
+    start: Start
+
+    def of(self, factors: list[torch.Tensor], order: Order, executor: Executor) -> torch.Tensor:
+        """The sum of the leaves in `factors`, or of products of two of them."""
+        if executor == "eager" or isinstance(self.start, torch.Tensor) or not self._compilable():
+            return self._run(factors).of(self.plan)
+        # Constants are inputs: a compiler that knows a pad to be 0 does not add it, and leaves -0 as it is.
+        constants = {place: _constant(*place, self.start) for place in self._constants()}
+
+        def function(*tensors: torch.Tensor) -> torch.Tensor:
+            run = self._run(tensors[: len(factors)])
+            run.constants = dict(zip(constants, tensors[len(factors) :], strict=True))
+            return run.of(self.plan)
+
+        return evaluate(
+            function,
+            [*factors, *constants.values()],
+            what=(order, self.accumulate, self.start is not None),
+            steps=len(self.plan.steps),
+            axis=self.axis,
+            executor=executor,
+        )
+
+    def _run(self, factors: Sequence[torch.Tensor]) -> _Run:
+        if self.axis is None:
+            return _Run(lambda index: factors[_only(index)].unsqueeze(0), None, 0, self.accumulate, self.start)
+        leaf, *times = (_slices(factor, self.axis) for factor in factors)
+        return _Run(leaf, times[0] if times else None, self.axis, self.accumulate, self.start)
+
+    def _compilable(self) -> bool:
+        return len(self.plan.steps) > 0 and not any(step.kind in EAGER for step in self.plan.steps)
+
+    def _constants(self) -> list[tuple[int, torch.dtype]]:
+        found = {
+            (operand.source, _dtype(step, self.accumulate)): None
+            for step in self.plan.steps
+            for operand in step.operands
+            if operand.source in {ZERO, START}
+        }
+        return list(found)
+
+
+def _constant(source: int, dtype: torch.dtype, start: Start) -> torch.Tensor:
+    """A padded +0, or what the root's accumulator starts from."""
+    value = start if source == START and start is not None else 0.0
+    return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)
+
+
+def _dtype(of: Step | Schedule, accumulate: torch.dtype) -> torch.dtype:
+    name = of.accumulate if isinstance(of, Step) else of.dtype
+    return accumulate if name is None else torch_dtype(name)
+
+
+def _slices(x: torch.Tensor, axis: int) -> Fetch:
+    return lambda index: _at(x, index, axis)
 
 
 def _only(index: Index) -> int:
@@ -113,22 +204,22 @@ class _Run:
         times: Fetch | None,
         axis: int,
         accumulate: torch.dtype,
-        start: torch.Tensor | float | None,
+        start: Start,
     ) -> None:
         self.leaf, self.times, self.axis, self.accumulate = leaf, times, axis, accumulate
         self.start = start.unsqueeze(axis) if isinstance(start, torch.Tensor) and start.ndim else start
+        self.constants: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self.registers: list[Value | None] = []
         self.widths: list[int] = []
 
     def of(self, plan: Schedule) -> torch.Tensor:
         for step in plan.steps:
-            dtype = self.accumulate if step.accumulate is None else torch_dtype(step.accumulate)
-            value = self.step(step, dtype)
+            value = self.step(step, _dtype(step, self.accumulate))
             for register in step.last:
                 self.registers[register] = None
             self.registers.append(value)
             self.widths.append(step.width)
-        dtype = self.accumulate if plan.dtype is None else torch_dtype(plan.dtype)
+        dtype = _dtype(plan, self.accumulate)
         total = self.value(plan.result, dtype)
         assert isinstance(total, torch.Tensor)
         return rounded(total, dtype).squeeze(self.axis)
@@ -140,7 +231,7 @@ class _Run:
             assert isinstance(total, torch.Tensor)
             a, b = self.factors(rest[0])
             return rounded(fma(a, b, total.to(working(total.dtype, dtype))), dtype)
-        return _STEPS[step.kind](total, [_tensor(self.value(operand, dtype)) for operand in rest], dtype)
+        return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in rest], dtype)
 
     def value(self, operand: Operand, dtype: torch.dtype) -> Value:
         """The values of an operand; `dtype` is that of a constant."""
@@ -150,8 +241,8 @@ class _Run:
             a, b = self.factors(operand)
             return product(a, b, working(a.dtype, b.dtype))
         if operand.source in {ZERO, START}:
-            constant = self.start if operand.source == START and self.start is not None else 0.0
-            return constant if isinstance(constant, torch.Tensor) else torch.full((), constant, dtype=dtype)
+            given = self.constants.get((operand.source, dtype))
+            return _constant(operand.source, dtype, self.start) if given is None else given
         held, whole = self.registers[operand.source], slice(0, self.widths[operand.source], 1)
         assert held is not None
         if operand.index == whole:
@@ -166,64 +257,6 @@ class _Run:
         if self.times is None:
             raise ValueError("an order with `fma` contracts products: their second factors are needed, as `times`")
         return self.leaf(operand.index), self.times(operand.index)
-
-
-def _tensor(value: Value) -> torch.Tensor:
-    assert isinstance(value, torch.Tensor)
-    return value
-
-
-def _add(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return add(_tensor(total), rest[0], dtype)
-
-
-def _fused(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    total = _tensor(total)
-    return rounded(exact_sum([total.to(working(total.dtype, dtype)), *rest]), dtype)
-
-
-def _kahan(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
-    """Kahan 1965: what an addition lost is taken off the next value."""
-    held, lost = _compensated(total, dtype)
-    value = add(rest[0], -lost, dtype)
-    grown = add(held, value, dtype)
-    return grown, add(add(grown, -held, dtype), -value, dtype)
-
-
-def _neumaier(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
-    """Neumaier 1974: what the additions lost, of whichever was smaller, is added up beside and added at the end."""
-    held, lost = _compensated(total, dtype)
-    grown = add(held, rest[0], dtype)
-    if_held_is_larger = add(add(held, -grown, dtype), rest[0], dtype)
-    otherwise = add(add(rest[0], -grown, dtype), held, dtype)
-    return grown, add(lost, torch.where(held.abs() >= rest[0].abs(), if_held_is_larger, otherwise), dtype)
-
-
-def _compensated(total: Value, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    return total if isinstance(total, tuple) else (total, torch.zeros((), dtype=dtype))
-
-
-def _kahan_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return _compensated(total, dtype)[0]
-
-
-def _neumaier_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return add(*_compensated(total, dtype), dtype)
-
-
-def _round(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return rounded(_tensor(total), dtype)
-
-
-_STEPS: dict[str, Callable[[Value, Sequence[torch.Tensor], torch.dtype], Value]] = {
-    "add": _add,
-    "fused": _fused,
-    "kahan": _kahan,
-    "neumaier": _neumaier,
-    "kahan_total": _kahan_total,
-    "neumaier_total": _neumaier_total,
-    "round": _round,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,12 @@
-"""Routing flips: where one router picks other experts in the candidate than in the reference."""
+"""Routing flips: where one router picks other experts in the candidate than in the reference.
+
+Every definition stands here once, under the name that reports print; `docs/flips.md` lists them.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +24,8 @@ class Flips:
     set_flips: tokens with A != B. Over `tokens` and all layers this is set@token-layer, the "flip rate" of
         Rollout Routing Replay (arXiv:2510.11370).
     slot_flips: tokens whose ordered ids differ in at least one slot: every set flip, and reorderings of equal sets.
-    slots_replaced: sum over tokens of k - |A & B|, in slots.
-    zero_overlap: tokens with A & B empty.
+    slots_replaced: sum over tokens of k - |A & B|, in slots; over tokens times k it is 1 - slot overlap.
+    zero_overlap: tokens with A & B empty, of which miles allows 1 % (replay_check_max_mismatch_fraction).
     """
 
     tokens: int
@@ -64,6 +69,104 @@ def flips(reference_ids: Tensor, candidate_ids: Tensor) -> tuple[Flips, Tensor]:
         zero_overlap=int((shared == 0).count_nonzero()),
     )
     return counts, mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far routing weights lie apart on the experts that both sides picked; adds up over micro-batches and layers.
+
+    shared: slots of one side whose expert the other side has too, ties of order aside.
+    sum_abs, max_abs: of |candidate's weight - reference's| over these, subtracted and summed in fp64; NaN where one is.
+    """
+
+    shared: int = 0
+    sum_abs: float = 0.0
+    max_abs: float = 0.0
+
+    @property
+    def mean_abs(self) -> float:
+        """Per shared slot; NaN without any."""
+        return self.sum_abs / self.shared if self.shared else math.nan
+
+    def __add__(self, other: Drift) -> Drift:
+        """Both together. Not by max(), which may drop a NaN."""
+        larger = other.max_abs if math.isnan(other.max_abs) or other.max_abs > self.max_abs else self.max_abs
+        return Drift(shared=self.shared + other.shared, sum_abs=self.sum_abs + other.sum_abs, max_abs=larger)
+
+
+def weight_drift(reference: tuple[Tensor, Tensor], candidate: tuple[Tensor, Tensor]) -> Drift:
+    """Weight drift of one router: |w_reference - w_candidate| of the same expert, where both sides picked it.
+
+    Each side: ids int64 and weights of any float, both [..., K] in slot order. What a replay of ids alone leaves
+    different (miles issue 2722).
+    """
+    (ids, weights), (other_ids, other_weights) = reference, candidate
+    same = ids.unsqueeze(-1) == other_ids.unsqueeze(-2)
+    apart = (weights.double().unsqueeze(-1) - other_weights.double().unsqueeze(-2)).abs()[same]
+    return Drift(shared=apart.numel(), sum_abs=float(apart.sum()), max_abs=float(apart.max()) if apart.numel() else 0.0)
+
+
+def expert_pairs(reference_ids: Tensor, candidate_ids: Tensor) -> Counter[tuple[int, int]]:
+    """Which expert took whose place: (expert the reference alone picked, expert the candidate alone picked) -> tokens.
+
+    Both int64 [N, K]. Where a token replaced several, the first of one side in slot order goes with the first of the
+    other, and so on: with one replaced, by far the most frequent case, there is nothing to choose.
+    """
+    left = ~(reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1)
+    joined = ~(candidate_ids.unsqueeze(-1) == reference_ids.unsqueeze(-2)).any(-1)
+    # Row by row both masks hold as many, so that their elements in row order belong together.
+    return Counter(zip(reference_ids[left].tolist(), candidate_ids[joined].tolist(), strict=True))
+
+
+def layers_per_token(flipped: Tensor) -> Tensor:
+    """In how many layers each token's expert set differs: `flipped` bool [layers, ...] -> int64 [...].
+
+    Its mean over all tokens is layers/token, the share that is not 0 any@token (both of arXiv:2510.11370).
+    """
+    return flipped.sum(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The cut between chosen and not chosen experts of each token; every field is [N].
+
+    margin: fp64, the lowest selection score among the chosen experts minus the greatest among the others; in ulps of
+        the former, infinite where no other expert could be chosen, NaN where a score is.
+    ulp: fp64, that ulp: the spacing of the scores' dtype at the lowest chosen one.
+    runner_up: int64, the best expert not chosen.
+    """
+
+    margin: Tensor
+    ulp: Tensor
+    runner_up: Tensor
+
+
+def cut(scores: Tensor, ids: Tensor) -> Cut:
+    """The cut of one router: scores any float [N, E], what experts are ranked by, bias and masked groups included
+    (-inf where an expert may not be chosen); ids int64 [N, K] the chosen ones, K < E.
+
+    A margin of 0 is an exact tie, which the tie-break rule decides; a negative one says that other ids were forced.
+    """
+    chosen = scores.gather(1, ids).amin(-1).double()
+    others, runner_up = scores.double().scatter(1, ids, -math.inf).max(-1)
+    info = torch.finfo(scores.dtype)
+    _, exponent = torch.frexp(chosen.abs())
+    ulp = torch.ldexp(torch.full_like(chosen, info.eps), exponent - 1)
+    # Below the smallest normal number the spacing stays the same; frexp has no exponent for 0.
+    ulp = torch.where(chosen.abs() < info.smallest_normal, info.smallest_normal * info.eps, ulp)
+    return Cut(margin=(chosen - others) / ulp, ulp=ulp, runner_up=runner_up)
+
+
+def perturbation(reference: Tensor, candidate: Tensor, ids: tuple[Tensor, Tensor], at: Cut) -> Tensor:
+    """How far selection scores moved where it matters: fp64 [N], in ulps of the reference's cut.
+
+    The greatest |candidate's score - reference's| among the experts that either side chose and the reference's
+    runner-up; scores any float [N, E] before groups are masked, ids int64 [N, K] of the reference and the candidate.
+    A set flip at a cut of the same experts needs margin <= 2 x perturbation: one score falls by at most that, another
+    rises by at most that.
+    """
+    near = torch.cat([*ids, at.runner_up.unsqueeze(-1)], dim=-1)
+    return (candidate.double() - reference.double()).abs().gather(1, near).amax(-1) / at.ulp
 
 
 def _check(name: str, ids: Tensor) -> None:

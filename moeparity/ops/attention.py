@@ -2,26 +2,219 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Attribute, Op, Parameter, WeightPort, site
+from collections.abc import Mapping
+from dataclasses import replace
 
-_EAGER = {"implementation": ("eager",)}
-_ATTRIBUTES = (
+from moeparity.numerics.orders import NATIVE, parse
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Value, WeightPort, site, sum_order
+from moeparity.ops.linear import TF32
+from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
+
+EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
+FIXED = "fixed"
+TILES, SEEN, KEYS = "tiles", "seen", "keys"
+"""What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
+_EAGER = {"implementation": (EAGER,)}
+_WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
+_FLASH = {"implementation": (FLASH,)}
+_ABSORBED = {"projection": ("absorbed",)}
+_SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED)}
+_SHARED = {**_FLASH, "splits": (ABOVE_1,)}
+_FORMS = (
     Attribute(
         name="implementation",
         kind="form",
-        default="eager",
-        values=("eager", "sdpa"),
+        default=EAGER,
+        values=(EAGER, SDPA, FLASH),
         says="matmul, softmax, matmul with every result stored; or torch's scaled_dot_product_attention, whose inner "
-        "order and roundings are the kernel's own",
+        "order and roundings are the kernel's own; or the online softmax of FlashAttention over tiles of keys, scores "
+        "and output in fp32 (fp64 where a site is) until the end, each tile's two products torch's own fp32 GEMMs",
     ),
     site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
+    Attribute(
+        name="softmax",
+        kind="form",
+        default=NATIVE,
+        values=(NATIVE, "divide", "reciprocal"),
+        when=_EAGER,
+        says="torch's own kernel; or exp(x - max), divided by its sum (torch's kernel on CUDA), or multiplied with the "
+        "sum's reciprocal (torch's kernel on CPU)",
+    ),
+    Attribute(
+        name="exp",
+        kind="form",
+        default="exact",
+        values=("exact", "sleef"),
+        when=_WRITTEN,
+        says="exp rounded correctly; or in fp32 as Sleef's expf computes it, which torch's softmax on CPU calls",
+    ),
+    sum_order(
+        "denominator",
+        "in which order the exponentials of a row are added, padding and hidden keys as zeros: torch's own sum, "
+        "or one written out; torch's softmax on CPU has `lanes(8) | fold_hi` with AVX2, `lanes(16) | fold_hi` with "
+        "AVX-512, `sequential` of fewer keys than lanes",
+        when=_WRITTEN,
+    ),
+    replace(
+        TF32,
+        when={"implementation": (EAGER, FLASH)},
+        says="the fp32 operands of both matmuls are rounded to TF32, to nearest, ties away. Not in sdpa, whose kernel "
+        "for fp32 on CUDA takes three TF32 products for one whatever torch allows (torch, mem_eff_attention/"
+        "gemm_kernel_utils.h, OpMultiplyAddFastF32, read)",
+    ),
+    Attribute(
+        name="kv_block",
+        kind="form",
+        default=64,
+        least=1,
+        when=_FLASH,
+        says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
+        "128 where causal or paged and 176 elsewhere",
+    ),
+    Attribute(
+        name="kv_order",
+        kind="order",
+        default="descending",
+        values=("descending", "ascending"),
+        redrawn=False,
+        when=_FLASH,
+        says="the last tile first, as FlashAttention 2 and 3 go, or the first",
+    ),
+    Attribute(
+        name="exponential",
+        kind="form",
+        default="exp2_fma",
+        values=("exp2_fma", "exp2", "exp"),
+        when=_FLASH,
+        says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
+        "products, or exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not",
+    ),
+    sum_order(
+        "row_sum",
+        "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
+        "that sum is added to it",
+        when=_FLASH,
+    ),
+    Attribute(
+        name="normalize",
+        kind="form",
+        default="reciprocal",
+        values=("reciprocal", "divide"),
+        when=_FLASH,
+        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do",
+    ),
+    Attribute(
+        name="splits",
+        kind="form",
+        default=1,
+        values=(FIXED,),
+        least=1,
+        when=_FLASH,
+        says="split-KV: the keys are cut into so many runs, or into runs of `split_keys`, each an attention of its own "
+        "with a log-sum-exp",
+    ),
+    Attribute(
+        name="split_by",
+        kind="form",
+        default=TILES,
+        values=(TILES, SEEN, KEYS),
+        when=_SHARED,
+        says="a run is ceil(n / splits) of the sequence's n tiles, fewer runs where these use them up early "
+        "(FlashAttention 2); of the tiles that a tile of `q_block` queries sees, so that runs differ between queries "
+        "(FlashAttention 3); or of the keys that it sees, tiles starting anew at the first key of each run (Triton "
+        "decode kernels of vLLM and SGLang)",
+    ),
+    Attribute(
+        name="q_block",
+        kind="form",
+        default=1,
+        least=1,
+        when={**_SHARED, "split_by": (SEEN, KEYS)},
+        says="queries whose keys are cut together; 1: each on its own, as in decode",
+    ),
+    Attribute(
+        name="split_unit",
+        kind="form",
+        default=1,
+        least=1,
+        when={**_SHARED, "split_by": (KEYS,)},
+        says="the keys of a run are rounded up to a multiple of this: 1 in vLLM's Triton decode, 32 in SGLang's",
+    ),
+    Attribute(
+        name="split_keys",
+        kind="form",
+        default=2048,
+        least=1,
+        when={**_FLASH, "splits": (FIXED,)},
+        says="keys of a run, from key 0 on, however many runs there are; tiles start anew at the first key of each "
+        "(FlashInfer's kv_chunk_size: fixed_split_size, or what its scheduler finds for the batch)",
+    ),
+    site(
+        "split",
+        "the output of each run is rounded to this dtype, and so is each pairwise merge",
+        default="fp32",
+        when=_SPLIT,
+    ),
+    Attribute(
+        name="merge",
+        kind="form",
+        default="at_once",
+        values=("at_once", "pairwise", "online"),
+        when=_SPLIT,
+        says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
+        "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
+        "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
+        "of weights at the end (Triton decode kernels of vLLM and SGLang)",
+    ),
+    sum_order(
+        "splits_order",
+        "in which order the weighted outputs of the runs are added",
+        default="sequential(fma)",
+        when={**_SPLIT, "merge": ("at_once",)},
+    ),
     site(
         "probabilities",
-        "the softmax, in fp32 (fp64 where this or the scores are), is rounded to this dtype before it meets v",
-        when=_EAGER,
+        "what meets v is rounded to this dtype: eager the softmax, which is in fp32 (fp64 where this or the scores "
+        "are); flash the exponentials, normalised only afterwards",
+        when={"implementation": (EAGER, FLASH)},
     ),
     site("output", "probabilities @ v is rounded to this dtype"),
+    TENSOR,
+    BLOCKS,
 )
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """An order that cannot be; heads not shared evenly, where those of keys and values may be held by several ranks."""
+    refusal = _refuses_orders(values)
+    if refusal is not None:
+        return refusal
+    for port in ("q", "k", "v"):
+        heads = shapes.get(f"heads of {port}", (0,))[0]
+        if heads and (port == "q" or cut(values) % heads):
+            refusal = refuse_pieces(values, {f"heads of {port}": heads})
+            if refusal is not None:
+                return refusal
+    return None
+
+
+def _refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Orders for one number of leaves: that of keys, tiles and runs changes with the tokens."""
+    for name in ("denominator", "row_sum", "splits_order"):
+        text = str(values.get(name, NATIVE))
+        if text == NATIVE:
+            continue
+        order = parse(text)
+        if order.leaves is not None:
+            return name, f"{text} adds up {order.leaves} values, and their number changes with the tokens."
+        if order.fma and name != "splits_order":
+            return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
+    return None
+
+
+def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return _refuses_orders(values) or refuse_pieces(values, {"heads": shapes["heads"][0]})
+
 
 ATTENTION = Op(
     name="attention",
@@ -37,7 +230,7 @@ ATTENTION = Op(
         ),
     ),
     attributes=(
-        *_ATTRIBUTES,
+        *_FORMS,
         Attribute(
             name="kv_layout",
             kind="form",
@@ -47,13 +240,17 @@ ATTENTION = Op(
             "a filled key/value cache leaves them; the layout picks another fp32 GEMM on CPU",
         ),
     ),
+    refuses=_refuses,
+    pieces=cut,
     kernel="attention:attention",
-    source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py",
+    source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py; "
+    "read: FlashAttention 0251105, flash_fwd_kernel.h and softmax.h; vLLM 0.33.0, merge_attn_states.cu, and 0155494, "
+    "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )
 
 MLA = Op(
     name="mla",
-    says="Multi-head latent attention, expanded: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], "
+    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], "
     "k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V].",
     inputs=("q_nope", "q_rope", "latent", "k_rope", "mask"),
     weights=(WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values"),),
@@ -62,7 +259,28 @@ MLA = Op(
         Parameter(name="value_dim", type=int, says="width V of one head's value"),
         Parameter(name="rope", type=dict, says="rope_parameters: yarn's mscale_all_dim enters the softmax scale"),
     ),
-    attributes=(site("kv_b", "inputs and result of the GEMM that expands the latent"), *_ATTRIBUTES),
+    attributes=(
+        Attribute(
+            name="projection",
+            kind="form",
+            default="expanded",
+            values=("expanded", "absorbed"),
+            says="kv_b expands the latent into keys and values of every head; or its two halves are taken into queries "
+            "and outputs, and all heads attend to the latent itself (engines' decode)",
+        ),
+        site("kv_b", "inputs and result of the GEMM that expands the latent; absorbed: inputs of the two GEMMs"),
+        replace(
+            TF32,
+            name="kv_b_tf32",
+            when={"kv_b": ("fp32",)},
+            says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
+        ),
+        site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
+        site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
+        *_FORMS,
+    ),
+    refuses=_refuses_latent,
+    pieces=cut,
     kernel="attention:mla",
-    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward",
+    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward; absorbed, read: vLLM 0.33.0, mla_attention.py",
 )

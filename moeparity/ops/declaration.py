@@ -2,23 +2,34 @@
 
 A numerical choice is an `Attribute`. Its kind says what it decides: at which site a value is rounded (`rounding`), in
 which order a named sum is added up (`order`), which of several algebraically equal formulas is evaluated (`form`), or
-something that is no numerics at all and must not be mistaken for it (`semantics`).
+something that is no numerics at all and must not be mistaken for it: another model (`semantics`), or which rank holds
+which part of it (`placement`).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from moeparity.errors import SpecError
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
+from moeparity.numerics.orders import EXPLICIT, NATIVE
 
 Shapes = Mapping[str, tuple[int, ...]]
-Kind = Literal["rounding", "order", "form", "semantics"]
+Kind = Literal["rounding", "order", "form", "semantics", "placement"]
+Needs = Literal["always", "pieces", "partials", "no partials"]
 Value = str | float
-Condition = Mapping[str, tuple[Value, ...]]
-"""Attribute names and the values of theirs under which something takes effect; empty: always."""
+Condition = Mapping[str, tuple[Value | None, ...]]
+"""Attribute names and the values of theirs under which something takes effect (None: it does not exist there); empty:
+always."""
+
+ABOVE_1 = "above 1"
+"""In a condition, any whole number above 1."""
+
+OTHER_THAN_1 = "other than 1"
+"""In a condition, any number but 1."""
 
 
 EDGE = "->"
@@ -31,15 +42,28 @@ STORED = "stored"
 """Value of a site on an edge: the consumer reads what the op stores, as every other does."""
 
 
+class RefusedError(SpecError):
+    """A kernel cannot compute the shapes at hand with `attribute` as it is; the engine adds the node and the origin."""
+
+    def __init__(self, attribute: str, reason: str) -> None:
+        """`reason`: what does not fit, and what to do."""
+        super().__init__(f"{attribute}: {reason}")
+        self.attribute, self.reason = attribute, reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
     """One numerical choice of an op.
 
-    `values` lists the words allowed; with `number` any finite number is allowed too, with `order` any summation order
-    (`moeparity.numerics.orders`), which is kept in its canonical spelling. `when` names other attributes
-    and the values of theirs under which this one takes effect. `parameter` names a parameter that must be truthy for
-    the attribute to exist on a node at all. `edge` marks the last rounding of an op whose result before it is one
-    value whatever it is then rounded to: a consumer may be handed another rounding of it than the one stored.
+    `values` lists the words allowed; with `number` any finite number is allowed too, with `least` any whole number from
+    there, with `order` any summation order (`moeparity.numerics.orders`), which is kept in its canonical spelling.
+    `when` names other attributes and the values of theirs under which this one takes effect; `needs` whether it does
+    only where the op is cut into pieces, or only where it meets (or does not meet) a value in partial sums. `parameter`
+    names a parameter that must be truthy for the attribute to exist on a node at all, `given` parameters and the values
+    of theirs that it must have, `weight` an optional weight, `input` an optional input. `edge` marks the last rounding
+    of an op whose result before it is one value whatever it is then rounded to: a consumer may be handed another
+    rounding of it than the one stored. `redrawn`: for an order, whether the floor may draw it anew, as an engine that
+    adds in order of arrival would; not where another value is another library or takes another order of time.
     """
 
     name: str
@@ -48,22 +72,74 @@ class Attribute:
     says: str
     values: tuple[str, ...] = ()
     number: bool = False
+    least: int | None = None
     order: bool = False
+    needs: Needs = "always"
     when: Condition = field(default_factory=dict)
     parameter: str | None = None
+    given: Condition = field(default_factory=dict)
+    weight: str | None = None
+    input: str | None = None
     edge: bool = False
+    redrawn: bool = True
 
     @property
     def expected(self) -> str:
         """The allowed values, as an error message lists them."""
         more = ["a number"] * self.number + [f"an order such as `{EXAMPLE_ORDER}`"] * self.order
+        more += [] if self.least is None else [f"a whole number from {self.least}"]
         return ", ".join((*self.values, *more))
 
 
-def site(name: str, says: str, *, default: str = MODEL, when: Condition | None = None, edge: bool = False) -> Attribute:
+def site(
+    name: str,
+    says: str,
+    *,
+    default: str = MODEL,
+    when: Condition | None = None,
+    needs: Needs = "always",
+    edge: bool = False,
+) -> Attribute:
     """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
     values = (MODEL, *FLOAT_NAMES)
-    return Attribute(name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, edge=edge)
+    return Attribute(
+        name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, needs=needs, edge=edge
+    )
+
+
+def sum_order(
+    name: str,
+    says: str,
+    *,
+    default: str = NATIVE,
+    when: Condition | None = None,
+    given: Condition | None = None,
+    parameter: str | None = None,
+) -> Attribute:
+    """The order a sum is added in: torch's own, where that is the default, or any written out.
+
+    The floor does not draw it anew: another order is another library.
+    """
+    return Attribute(
+        name=name,
+        kind="order",
+        default=default,
+        values=(NATIVE, *EXPLICIT) if default == NATIVE else EXPLICIT,
+        order=True,
+        redrawn=False,
+        says=says,
+        when=when or {},
+        given=given or {},
+        parameter=parameter,
+    )
+
+
+def _one(values: Mapping[str, Value]) -> int:
+    return 1
+
+
+def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +168,31 @@ class WeightPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A choice that another op makes and this one must go along with: that of the node that made the input `port`.
+
+    Where that node does not make it, it hands on what it was told itself; `default` where nobody does. Nodes that pass
+    a value by (an all-reduce) are gone through.
+    """
+
+    port: str
+    default: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """An op: what goes in and out, which choices are open, and the name of the function that computes it.
 
     `outputs` are the named parts of the result; a single `out` is addressed by the node's own name. `outputs_from`
-    names a parameter whose keys are the parts instead. `reads` lists inputs that are read only under a condition on
-    the attributes; every other input is always read. `refuses` looks at the weights' shapes, the last axis of inputs
-    that a router made, and the active values and names an attribute that cannot be computed with them, and why.
+    names a parameter whose keys are the parts instead. The last inputs may be left out of a graph where they are
+    `optional`. `told` are the choices of other ops that the kernel and all conditions here see like an attribute's.
+    `reads` lists inputs that are read only where one of some conditions on the attributes holds; every other input is
+    always read. `refuses` looks at the weights' shapes, the last axis of inputs that a router made, and the active and
+    told values and names an attribute that cannot be computed with them, and why.
+
+    `pieces` is how many pieces the op is cut into under given values. `partials` is how many partial sums its result is
+    left in (1: it is whole), from its pieces, values, parameters and the same of its inputs; such a value has an axis
+    more, behind the batch, and only ports in `takes_partials` take one.
     """
 
     name: str
@@ -111,8 +205,13 @@ class Op:
     weights: tuple[WeightPort, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     attributes: tuple[Attribute, ...] = ()
-    reads: Mapping[str, Condition] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    told: Mapping[str, Told] = field(default_factory=dict)
+    reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
+    pieces: Callable[[Mapping[str, Value]], int] = _one
+    partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
+    takes_partials: tuple[str, ...] = ()
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""
@@ -127,4 +226,9 @@ class Op:
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
     """True when every attribute the condition names has one of the values it asks for."""
-    return all(values.get(name) in allowed for name, allowed in condition.items())
+    return all(_allows(allowed, values.get(name)) for name, allowed in condition.items())
+
+
+def _allows(allowed: tuple[Value | None, ...], value: Value | None) -> bool:
+    above = ABOVE_1 in allowed and isinstance(value, int) and value > 1
+    return value in allowed or above or (OTHER_THAN_1 in allowed and value != 1)

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Op, Parameter, WeightPort, site
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moeparity.ops.combine import ADD as APART
+from moeparity.ops.declaration import Op, Parameter, Told, Value, WeightPort, site
+from moeparity.ops.placement import BLOCKS, TENSOR, cut
+
+
+def _carried(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    return max(inputs)
+
 
 EMBEDDING = Op(
     name="embedding",
     says="Row of the table for every token id: [B, T] int64 -> [B, T, hidden].",
     inputs=("tokens",),
     weights=(WeightPort(name="weight", says="[vocab, hidden]"),),
-    attributes=(site("output", "the row is rounded to this dtype"),),
+    attributes=(site("output", "the row is rounded to this dtype"), TENSOR),
+    pieces=cut,
     kernel="elementwise:embedding",
     source="torch.nn.functional.embedding",
 )
 
 ADD = Op(
     name="add",
-    says="a + b, as in a residual stream.",
+    says="a + b, as in a residual stream; of two values in partial sums, rank by rank.",
     inputs=("a", "b"),
+    partials=_carried,
+    takes_partials=("a", "b"),
     attributes=(site("output", "the sum is rounded to this dtype", edge=True),),
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
+)
+
+SHARED_ADD = Op(
+    name="shared_add",
+    says="routed + shared: the routed experts' sum and the shared expert's output; routed alone where the combine has "
+    "added the other one.",
+    inputs=("routed", "shared"),
+    parameters=(Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),),
+    attributes=(site("output", "the sum is rounded to this dtype"),),
+    told={"shared": Told(port="routed", default=APART), "scaling": Told(port="routed", default="weights")},
+    reads={"shared": ({"shared": (APART,)},)},
+    partials=_carried,
+    takes_partials=("routed", "shared"),
+    kernel="elementwise:shared_add",
+    source="transformers 5.17.0 and 5.23.0, DeepseekV3MoE.forward; sglang 0.5.23 _scale_routed_and_add_shared, read",
 )
 
 SWIGLU = Op(
@@ -30,7 +59,10 @@ SWIGLU = Op(
     attributes=(
         site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
         site("output", "the product is rounded to this dtype", edge=True),
+        replace(TENSOR, says=f"{TENSOR.says}; torch's fp32 silu on CPU differs by where a value stands in its vector"),
+        BLOCKS,
     ),
+    pieces=cut,
     kernel="elementwise:swiglu",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeMLP.forward",
 )
@@ -39,6 +71,8 @@ SIGMOID_GATE = Op(
     name="sigmoid_gate",
     says="sigmoid(gate) * x: gate [B, T, 1], x [B, T, hidden] -> [B, T, hidden], how much of a shared expert is used.",
     inputs=("gate", "x"),
+    partials=_carried,
+    takes_partials=("x",),
     attributes=(
         site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
         site("output", "the product is rounded to this dtype", edge=True),

@@ -1,36 +1,79 @@
-"""The routed experts and the combine of their rows."""
+"""The routed experts: one row for each token and slot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops.declaration import Attribute, Op, Shapes, Value, WeightPort, site
+from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
+from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
+COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
+"""Where the routing weight comes in."""
+
+_NARROWED = {"score_site": (ACTIVATION, INPUT)}
+_LOOP = {"implementation": ("loop",)}
+
+
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A score on the input of more than one expert, sizes that do not divide, a GEMM that torch has not."""
+    if values["score_site"] == INPUT and shapes["ids"] != (1,):
+        reason = f"each token has {shapes['ids'][0]} experts, and engines scale the input where it has one only."
+        return "score_site", reason
+    return _refuses_gemm(shapes, values)
+
+
+def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Sizes that do not divide, a form that K refuses, a GEMM that torch has not."""
+    sizes = {"intermediate channels": shapes["down"][-1]}
+    sizes |= {} if _row_wise(values) else {"hidden channels": shapes["down"][-2]}
+    uneven = refuse_pieces(values, sizes)
+    if uneven is not None:
+        return uneven
+    k = {"gate": shapes["gate"][-1], "down": shapes["down"][-1] // (cut(values) if _row_wise(values) else 1)}
+    if values["implementation"] == "grouped":
+        return _refuses_grouped(k, values)
+    return refuses_form(k["gate"], values) or refuses_form(k["down"], values)
+
+
+def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple[str, str] | None:
     """torch's grouped GEMM knows no fp64, and takes rows that are multiples of 16 bytes only, as transformers finds."""
-    if values["implementation"] != "grouped":
-        return None
-    if "fp64" in (values["projections"], values["product"], values["output"]):
+    if "fp64" in (values["projections"], _hidden(values), values.get("output", values.get("partial"))):
         return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
-    for port, site_name in (("gate", "projections"), ("down", "product")):
-        width, dtype = shapes[port][-1], str(values[site_name])
-        if width * _BYTES[dtype] % 16:
+    for port, dtype in (("gate", str(values["projections"])), ("down", _hidden(values))):
+        if k[port] * _BYTES[dtype] % 16:
             reason = (
-                f"torch's grouped GEMM needs rows of a multiple of 16 bytes, and {port} has rows of {width} {dtype}. "
-                "transformers refuses this checkpoint here too; set `loop`."
+                f"torch's grouped GEMM needs rows of a multiple of 16 bytes, and {port} has rows of {k[port]} {dtype}"
+                f"{' on each rank' if cut(values) > 1 else ''}. transformers refuses this here too; set `loop`."
             )
             return "implementation", reason
     return None
 
 
+def _row_wise(values: Mapping[str, Value]) -> bool:
+    """Whether the down projection is cut along its inputs; as long as nothing is cut, it might be."""
+    return values.get("parallel", ROW) == ROW
+
+
+def _hidden(values: Mapping[str, Value]) -> str:
+    """The dtype in which the activations go into the down projection."""
+    return str(values["scored"] if values["score_site"] == ACTIVATION else values["product"])
+
+
+def _each(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    return pieces if _row_wise(values) else 1
+
+
 EXPERTS = Op(
     name="experts",
-    says="down(silu(gate(x)) * up(x)) of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H].",
-    inputs=("x", "ids"),
+    says="down(silu(gate(x)) * up(x)) of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; "
+    "weights [B, T, K] are read where a row is multiplied with its own here.",
+    inputs=("x", "ids", "weights"),
     weights=(
         WeightPort(name="gate", says="[experts, I, H]", each=True),
         WeightPort(name="up", says="[experts, I, H]", each=True),
@@ -54,56 +97,47 @@ EXPERTS = Op(
         site("projections", "inputs and results of the gate and up GEMMs"),
         site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
         site("product", "silu(gate) * up is rounded to this dtype"),
-        site("output", "the down projection's result, one row per token and slot, is rounded to this dtype"),
+        Attribute(
+            name="score_site",
+            kind="form",
+            default=COMBINE,
+            values=(COMBINE, EPILOGUE, ACTIVATION, INPUT),
+            says="where a row meets its routing weight: in the combine; in the down projection's epilogue, on its fp32 "
+            "result, which is rounded once (vLLM's and SGLang's Triton kernels, TensorRT-LLM's fused finalize); on "
+            "silu(gate) * up (Megatron-LM); or on x, which is another function, of one expert per token (Llama 4). The "
+            "combine goes along: it multiplies only where nothing has before",
+        ),
+        site(
+            "scored",
+            "silu(gate) * up, or x, times the routing weight is rounded to this dtype; with fp32 for `activation` and "
+            "`product` there is one rounding of all three factors",
+            when=_NARROWED,
+        ),
+        site(
+            "output",
+            "the down projection's result, one row per token and slot, is rounded to this dtype",
+            needs="no partials",
+        ),
+        replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
+        *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form is not TF32),
+        TENSOR,
+        BLOCKS,
+        Attribute(
+            name="parallel",
+            kind="placement",
+            default=ROW,
+            values=(ROW, COLUMN),
+            needs="pieces",
+            says="gate and up are cut along their outputs, and the down projection along its inputs (row-wise: partial "
+            "sums, which an all-reduce adds up), or along its outputs too, the activations gathered before it",
+        ),
+        replace(PARTIAL, says="a rank's part of the down projection's result is rounded to this dtype, then combined"),
     ),
+    reads={"weights": ({"score_site": (EPILOGUE, ACTIVATION, INPUT)},)},
     refuses=_refuses,
+    pieces=cut,
+    partials=_each,
     kernel="experts:experts",
-    source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward",
-)
-
-
-def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A tree for another number of rows; an fma, which is one for two fp32 operations, with a 16-bit site between."""
-    if values["order"] == NATIVE:
-        return None
-    order, rows = parse(str(values["order"])), shapes.get("ids", (None,))[-1]
-    if order.leaves is not None and rows is not None and order.leaves != rows:
-        return "order", f"{order} adds up {order.leaves} rows, and each token has {rows}."
-    narrow = [site for site in ("weighted", "accumulate") if values[site] not in {"fp32", "fp64"}]
-    if order.fma and narrow:
-        return "order", f"fma contracts two fp32 operations, and {narrow[0]} is {values[narrow[0]]}. Set it to fp32."
-    return None
-
-
-COMBINE = Op(
-    name="combine",
-    says="Weighted sum of a token's rows: rows [B, T, K, H], ids and weights [B, T, K] -> [B, T, H].",
-    inputs=("rows", "ids", "weights"),
-    attributes=(
-        site("weighted", "row * routing weight is rounded to this dtype before it is added"),
-        site("accumulate", "every addition is rounded to this dtype"),
-        Attribute(
-            name="leaves",
-            kind="order",
-            default="slot",
-            values=("slot", "expert"),
-            says="leaf i of the sum is the row of slot i, or the row of the token's i-th smallest expert id",
-        ),
-        Attribute(
-            name="order",
-            kind="order",
-            default="native",
-            values=(NATIVE, *EXPLICIT),
-            order=True,
-            says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
-            "sequential where `accumulate` is another dtype, since torch has no such sum. Any other order can be "
-            "written out in levels: `rotate(1, 1)`, `blocks(4) | sequential`, `tree((0+2)+(1+3))`; with `fma` the "
-            "product goes into the addition unrounded, and `weighted` must be fp32",
-        ),
-        site("output", "the sum is rounded to this dtype"),
-    ),
-    reads={"ids": {"leaves": ("expert",)}},
-    refuses=_refuses_order,
-    kernel="experts:combine",
-    source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum)",
+    source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward; "
+    "score sites, read: vLLM 0.33.0 fused_moe_kernel, Megatron-LM d98e8a64dd experts.py bias_act_func",
 )

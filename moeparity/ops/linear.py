@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Op, Parameter, WeightPort, site
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moeparity.numerics.gemm_forms import refusal
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Value, WeightPort, site, sum_order
+from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _SITES = (
     site("inputs", "activations and weight are rounded to this dtype before the GEMM"),
@@ -12,18 +18,122 @@ _SITES = (
         "other pair is torch's fp32 kernel (fp64 where one is fp64) on the upcast operands, rounded at the end",
     ),
 )
+TF32 = Attribute(
+    name="tf32",
+    kind="form",
+    default="no",
+    values=("no", "yes"),
+    when={"inputs": ("fp32",)},
+    says="fp32 operands are rounded to TF32 (10 bits of mantissa) before the fp32 kernel, to nearest, ties away from "
+    "zero: the cvt.rna.tf32 of NVIDIA's PTX. That cuBLAS rounds so is inferred, not run",
+)
+FORMS = (
+    TF32,
+    sum_order(
+        "order",
+        "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, "
+        "whose bits depend on neither M nor N (and which takes far longer than the kernel)",
+    ),
+    Attribute(
+        name="splits",
+        kind="form",
+        default=1,
+        least=1,
+        says="split-K: K is cut into this many parts, each a GEMM of its own, whose results are added up",
+    ),
+    site(
+        "split",
+        "the result of each part, and every addition of two, is rounded to this dtype",
+        default="fp32",
+        when={"splits": (ABOVE_1,)},
+    ),
+    sum_order("splits_order", "in which order the parts are added", default="sequential", when={"splits": (ABOVE_1,)}),
+)
+"""The forms of a GEMM, which `numerics.gemm` computes."""
+
 _WEIGHTS = (
     WeightPort(name="weight", says="[N, K]"),
     WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False),
 )
+
+PLAN, COLUMN, ROW = "plan", "column", "row"
+
+
+def way(values: Mapping[str, Value], params: Mapping[str, Any]) -> str:
+    """How a `linear` that is cut is cut: the graph's own way, unless `parallel` says another."""
+    chosen = str(values["parallel"])
+    return str(params["parallel"]) if chosen == PLAN else chosen
+
+
+def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    return pieces if pieces > 1 and way(values, params) == ROW else 1
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Pieces that do not divide inputs or heads (several ranks may hold one head), or a form that K refuses."""
+    rowwise = shapes["partials"][0] > 1
+    k = shapes["weight"][1] // (cut(values) if rowwise else 1)
+    return _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values)
+
+
+def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """The one of `FORMS` that a GEMM of K inputs cannot have, and why; None where it can have all."""
+    order, splits = str(values["order"]), int(values["splits"])
+    return refusal(k, order, splits, str(values.get("splits_order", "sequential")))
+
+
+def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return refuses_form(shapes["weight"][1], values)
+
+
+def _refuses_pieces(shapes: Shapes, values: Mapping[str, Value], *, rowwise: bool) -> tuple[str, str] | None:
+    if "tensor" not in values or cut(values) == 1:
+        return None
+    if rowwise:
+        return refuse_pieces(values, {"inputs": shapes["weight"][1]})
+    heads = shapes.get("heads", (0,))[0]
+    return None if not heads or cut(values) % heads == 0 else refuse_pieces(values, {"heads": heads})
+
 
 LINEAR = Op(
     name="linear",
     says="x @ weight.T + bias, optionally seen as heads: [B, T, K] -> [B, T, N] or [B, T, heads, N / heads].",
     inputs=("x",),
     weights=_WEIGHTS,
-    parameters=(Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads"),),
-    attributes=_SITES,
+    parameters=(
+        Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads"),
+        Parameter(
+            name="parallel",
+            type=str,
+            required=False,
+            default=COLUMN,
+            values=(COLUMN, ROW, "none"),
+            says="how tensor parallel engines cut it: its outputs (column), its inputs (row), or not at all",
+        ),
+    ),
+    attributes=(
+        _SITES[0],
+        replace(_SITES[1], needs="no partials"),
+        *FORMS,
+        replace(TENSOR, parameter="parallel"),
+        replace(BLOCKS, parameter="parallel"),
+        Attribute(
+            name="parallel",
+            kind="placement",
+            default=PLAN,
+            values=(PLAN, COLUMN, ROW),
+            needs="pieces",
+            parameter="parallel",
+            says="each rank computes some of the outputs from all inputs (column-wise), or a partial sum of all "
+            "outputs from some of the inputs (row-wise), which an all-reduce adds up; `plan` is the graph's own way, "
+            "row-wise for what leads back to the residual stream, column-wise for the rest",
+        ),
+        replace(PARTIAL, parameter="parallel"),
+        replace(BIAS, parameter="parallel"),
+    ),
+    refuses=_refuses,
+    pieces=cut,
+    partials=_partials,
     kernel="linear:linear",
     source="torch.nn.functional.linear as called by transformers 5.17.0 and 5.23.0",
 )
@@ -33,7 +143,8 @@ GATE = Op(
     says="The router's GEMM on tokens laid out as rows: [B, T, K] -> [B, T, experts].",
     inputs=("x",),
     weights=_WEIGHTS[:1],
-    attributes=_SITES,
+    attributes=(*_SITES, *FORMS),
+    refuses=_refuses_whole,
     kernel="linear:gate",
     source="transformers 5.17.0 and 5.23.0, models/qwen3_moe and models/deepseek_v3, *TopKRouter.forward",
 )
@@ -43,7 +154,9 @@ LM_HEAD = Op(
     says="The projection onto the vocabulary: [B, T, hidden] -> logits [B, T, vocab].",
     inputs=("x",),
     weights=_WEIGHTS[:1],
-    attributes=_SITES,
+    attributes=(*_SITES, *FORMS, TENSOR, BLOCKS),
+    refuses=_refuses_whole,
+    pieces=cut,
     kernel="linear:lm_head",
     source="transformers 5.17.0 and 5.23.0, *ForCausalLM.forward: logits stay in the model's dtype",
 )

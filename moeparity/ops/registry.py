@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeparity.errors import SpecError, did_you_mean, listed
-from moeparity.ops import attention, elementwise, experts, linear, norm, rope, router
+from moeparity.ops import attention, combine, elementwise, experts, linear, norm, placement, rope, router
 from moeparity.ops.declaration import Op
 
 OPS: dict[str, Op] = {
@@ -16,11 +16,13 @@ OPS: dict[str, Op] = {
         rope.ROPE,
         attention.ATTENTION,
         attention.MLA,
+        placement.ALL_REDUCE,
         elementwise.ADD,
         linear.GATE,
         router.ROUTER,
         experts.EXPERTS,
-        experts.COMBINE,
+        combine.COMBINE,
+        elementwise.SHARED_ADD,
         elementwise.SWIGLU,
         elementwise.SIGMOID_GATE,
         elementwise.CLAMP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Op, Parameter, site
+from moeparity.ops.declaration import Attribute, Op, Parameter, site
 
 ROTARY = Op(
     name="rotary",
@@ -36,7 +36,7 @@ ROPE = Op(
             type=bool,
             required=False,
             default=False,
-            says="rotate pairs (2i, 2i+1) and write halves, as DeepSeek does, instead of halves (i, i + dim/2)",
+            says="rotate pairs (2i, 2i+1), as DeepSeek does, instead of halves (i, i + dim/2)",
         ),
         Parameter(
             name="partial",
@@ -47,9 +47,33 @@ ROPE = Op(
         ),
     ),
     attributes=(
-        site("products", "x * cos and rotated x * sin are each rounded to this dtype before they are added"),
+        site(
+            "products",
+            "x * cos and rotated x * sin are each rounded to this dtype before they are added: `model` is the Hugging "
+            "Face form, three roundings; fp32 one rounding, as in the kernels of vLLM (cos and sin bf16) and SGLang "
+            "(cos and sin fp32)",
+        ),
+        Attribute(
+            name="contraction",
+            kind="form",
+            default="none",
+            values=("none", "cos", "sin"),
+            when={"products": ("fp32",)},
+            says="which of the two products is contracted with the addition into one fma, in fp32: none, x * cos, or "
+            "rotated x * sin; compilers for GPUs choose one",
+        ),
         site("output", "their sum is rounded to this dtype"),
+        Attribute(
+            name="layout",
+            kind="form",
+            default="halves",
+            values=("halves", "pairs"),
+            parameter="interleaved",
+            says="interleaved pairs are written as halves (transformers), or left in their places (engines' GPT-J "
+            "form): the same values, which q @ k.T adds up in another order",
+        ),
     ),
     kernel="rope:rope",
-    source="transformers 5.17.0 and 5.23.0, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave",
+    source="transformers 5.17.0 and 5.23.0, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave; read: vLLM 0.33.0, "
+    "pos_encoding_kernels.cu; SGLang 0.5.23, rotary_embedding",
 )

@@ -2,7 +2,60 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Attribute, Op, Parameter, WeightPort, site
+from collections.abc import Mapping
+from dataclasses import replace
+
+from moeparity.numerics.orders import NATIVE, parse
+from moeparity.ops.declaration import (
+    ABOVE_1,
+    OTHER_THAN_1,
+    Attribute,
+    Condition,
+    Op,
+    Parameter,
+    Shapes,
+    Value,
+    WeightPort,
+    site,
+    sum_order,
+)
+
+BEFORE, AFTER = "before_topk", "after_topk"
+START = "start"
+SHARED_SCALINGS = ("shared_add", "shared_fma")
+"""Where the routed sum is scaled as the shared expert is added to it."""
+_BEFORE: Condition = {"timing": (BEFORE, None)}
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A ranking or a sum that the model, or torch's own kernel, does not know."""
+    biased, grouped = "bias" in shapes, shapes["groups"][0] > 1
+    by_logits = "rank_on" if values.get("rank_on") == "logits" else None
+    by_logits = "timing" if values.get("timing") == AFTER else by_logits
+    if by_logits is not None and (biased or grouped):
+        what = "a bias is added to the scores" if biased else "groups are chosen by their scores"
+        return by_logits, f"{what} before experts are ranked, and logits have none."
+    if values.get("renormalize_eps_at") == START and values["renormalize_order"] == NATIVE:
+        return "renormalize_eps_at", "torch's own sum has no start. Set renormalize_order: sequential, or another."
+    if values.get("scaling") in SHARED_SCALINGS and not shapes["shared"][0]:
+        return "scaling", "there is no shared expert to be added. Set weights, accumulator or output."
+    if values.get("group_score") == "topk_share_sum" and shapes["top_k"][0] % shapes["top_groups"][0]:
+        k, groups = shapes["top_k"][0], shapes["top_groups"][0]
+        return "group_score", f"{k} experts per token do not divide by {groups} groups."
+    return _refuses_order(shapes, values)
+
+
+def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    for name, size in (("denominator", shapes["experts"][0]), ("renormalize_order", shapes["top_k"][0])):
+        if values.get(name, NATIVE) == NATIVE:
+            continue
+        order = parse(str(values[name]))
+        if order.leaves not in {None, size}:
+            return name, f"{order} adds up {order.leaves} scores, and there are {size}."
+        if order.fma:
+            return name, "fma contracts products, and scores are none."
+    return None
+
 
 ROUTER = Op(
     name="router",
@@ -14,24 +67,87 @@ ROUTER = Op(
         Parameter(name="top_k", type=int, says="experts per token"),
         Parameter(name="score", type=str, says="softmax or sigmoid", values=("softmax", "sigmoid")),
         Parameter(name="renormalize", type=bool, says="divide the chosen scores by their sum"),
+        Parameter(name="experts", type=int, says="how many routed experts there are"),
         Parameter(name="groups", type=int, required=False, default=1, says="expert groups (DeepSeek)"),
-        Parameter(
-            name="top_groups", type=int, required=False, default=1, says="groups kept, by the sum of their top 2"
-        ),
+        Parameter(name="top_groups", type=int, required=False, default=1, says="groups kept, by their best scores"),
         Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
+        Parameter(name="shared", type=bool, required=False, default=False, says="a shared expert is added"),
     ),
     attributes=(
+        Attribute(
+            name="timing",
+            kind="form",
+            default=BEFORE,
+            values=(BEFORE, AFTER),
+            given={"score": ("softmax",), "renormalize": (True,)},
+            says="softmax over all experts, top-k, renormalised; or top-k on the logits, then softmax over the chosen "
+            "(Megatron-LM, gpt-oss), which sums to one by itself",
+        ),
+        Attribute(
+            name="softmax",
+            kind="form",
+            default="native",
+            values=("native", "divide", "reciprocal"),
+            given={"score": ("softmax",)},
+            says="torch's own kernel; or torch's exp(x - max), divided by its sum (SGLang), or multiplied with the "
+            "sum's reciprocal (vLLM's topk_softmax); a GPU's fast exp is not imitated",
+        ),
+        sum_order(
+            "denominator",
+            "in which order exp(x - max) is added up, in fp32: torch's own sum, or one written out",
+            given={"score": ("softmax",)},
+            when={"softmax": ("divide", "reciprocal")},
+        ),
+        Attribute(
+            name="sigmoid",
+            kind="form",
+            default="native",
+            values=("native", "exp", "tanh"),
+            given={"score": ("sigmoid",)},
+            says="torch's own kernel; 1 / (1 + exp(-x)) (vLLM's topk_sigmoid); or 0.5 tanh(0.5 x) + 0.5 (vLLM's "
+            "grouped_topk, TensorRT-LLM): each step rounded, with torch's exp and tanh, not a GPU's fast ones",
+        ),
         site(
             "scores",
             "softmax or sigmoid, computed in fp32 (fp64 where this or the logits are), is rounded to this dtype",
             default="fp32",
         ),
         Attribute(
+            name="rank_on",
+            kind="form",
+            default="scores",
+            values=("scores", "logits"),
+            given={"score": ("softmax",)},
+            when=_BEFORE,
+            says="experts are ranked by their scores, of which more may be equal, or by the logits (SGLang)",
+        ),
+        replace(site("correction", "the correction bias is rounded to this dtype", default="fp32"), weight="bias"),
+        replace(site("choice", "score + correction bias is rounded to this dtype", default="fp32"), weight="bias"),
+        Attribute(
+            name="group_score",
+            kind="semantics",
+            default="top2_sum",
+            values=("top2_sum", "max", "topk_share_sum"),
+            given={"groups": (ABOVE_1,)},
+            says="a group counts by the sum of its two best, by its best, or by the sum of its best top_k / top_groups "
+            "(Megatron-LM)",
+        ),
+        Attribute(
+            name="group_mask",
+            kind="semantics",
+            default="neg_inf",
+            values=("neg_inf", "zero"),
+            given={"groups": (ABOVE_1,)},
+            says="what experts of other groups are ranked by: minus infinity, or 0, which is more than a negative "
+            "biased score (transformers 4)",
+        ),
+        Attribute(
             name="tie_break",
             kind="semantics",
             default="torch_topk",
-            values=("torch_topk", "lowest_index"),
-            says="which of equal scores is chosen: whatever torch.topk does on this device, or the lowest expert id",
+            values=("torch_topk", "lowest_index", "highest_index"),
+            says="which of equal scores is chosen: whatever torch.topk does on this device, the lowest expert id "
+            "(vLLM, SGLang, TensorRT-LLM), or the highest",
         ),
         Attribute(
             name="slots",
@@ -45,9 +161,18 @@ ROUTER = Op(
             name="renormalize",
             kind="form",
             default="divide",
-            values=("divide", "reciprocal"),
-            says="divide by the sum, or multiply by its reciprocal",
+            values=("divide", "reciprocal", "scale_first", "scale_over_sum"),
+            says="s / sum; s * (1 / sum); (s * scale) / sum (vLLM's grouped_topk for DeepSeek-V3); or s * "
+            "(scale / sum) (vLLM). The first two are then multiplied with the scale",
             parameter="renormalize",
+            when=_BEFORE,
+        ),
+        sum_order(
+            "renormalize_order",
+            "in which order the chosen scores are added up, from the first slot on: torch's own sum, or one "
+            "written out",
+            parameter="renormalize",
+            when=_BEFORE,
         ),
         Attribute(
             name="renormalize_eps",
@@ -56,9 +181,43 @@ ROUTER = Op(
             number=True,
             says="added to the sum before the division",
             parameter="renormalize",
+            when=_BEFORE,
+        ),
+        Attribute(
+            name="renormalize_eps_at",
+            kind="form",
+            default="end",
+            values=("end", START),
+            parameter="renormalize",
+            when=_BEFORE,
+            says="eps is added to the sum, or is what the sum starts from (vLLM's generic grouped_topk)",
+        ),
+        replace(
+            site("total", "the sum of the chosen scores, eps included, is rounded to this dtype", default="fp32"),
+            parameter="renormalize",
+            when=_BEFORE,
+        ),
+        replace(
+            site("quotient", "score / sum is rounded to this dtype before it is scaled", default="fp32"),
+            parameter="renormalize",
+            given={"scale": (OTHER_THAN_1,)},
+            when={**_BEFORE, "renormalize": ("divide", "reciprocal"), "scaling": ("weights",)},
+        ),
+        Attribute(
+            name="scaling",
+            kind="form",
+            default="weights",
+            values=("weights", "accumulator", "output", *SHARED_SCALINGS),
+            given={"scale": (OTHER_THAN_1,)},
+            says="routed_scaling_factor multiplies the routing weights; or in the combine the sum before it is rounded "
+            "(SGLang), or after (vLLM, GLM-4.5); or the routed output as the shared expert is added to it, with or "
+            "without a contraction to fma (SGLang with DeepEP)",
         ),
         site("weights", "the routing weights handed to the experts are rounded to this dtype"),
     ),
+    refuses=_refuses,
     kernel="router:router",
-    source="transformers 5.17.0 and 5.23.0, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward",
+    source="transformers 5.17.0 and 5.23.0, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward; forms by their "
+    "engines, read: vLLM 0.33.0 topk_softmax_kernels.cu, grouped_topk_kernels.cu; sglang 0.5.23 moe_fused_gate.py; "
+    "Megatron-LM d98e8a64dd moe_utils.py",
 )

@@ -11,8 +11,9 @@ from typing import Literal
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.graph.graph import Graph
 from moeparity.graph.region import covered
+from moeparity.report.growth import Step, largest, steps
 from moeparity.report.model import Report, ToggleResult, TrialResult
-from moeparity.spec.expect import Bounds, Expect, FlipBounds, MetricBounds
+from moeparity.spec.expect import Bounds, Expect, FlipBounds, GrowthBounds, MetricBounds
 
 Status = Literal["ok", "fail", "inconclusive"]
 Outcome = tuple[Status, str]
@@ -93,10 +94,12 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     if expect.interval is not None:
         yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
-        if not any(node.op.name == "router" for node in graph.nodes):
-            at = Where(where.path, expect.line_of("flips"))
-            raise SpecError(f"{at}: expect.flips: {graph.model_type} has no router here, so nothing can flip. Drop it.")
+        _refuse_flips("flips", expect, graph, where)
         yield from _flips(expect.flips)
+    if expect.growth is not None:
+        if expect.growth.step_with_flips or expect.growth.step_without_flips:
+            _refuse_flips("growth", expect, graph, where)
+        yield from _growth(expect.growth)
     if expect.first_divergence is not None:
         at = Where(where.path, expect.line_of("first_divergence"))
         nowhere = expect.first_divergence == "none"
@@ -129,6 +132,26 @@ def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
         yield Expectation(says=says, judge=partial(_within, bounds.token_layers, _flipped_token_layers))
 
 
+def _refuse_flips(key: str, expect: Expect, graph: Graph, where: Where) -> None:
+    if not any(node.op.name == "router" for node in graph.nodes):
+        at = Where(where.path, expect.line_of(key))
+        raise SpecError(f"{at}: expect.{key}: {graph.model_type} has no router here, so nothing can flip. Drop it.")
+
+
+def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
+    """`flips` of a step is None where its layer routes nothing: it is neither with nor without flips."""
+    kinds: dict[str, tuple[str, Callable[[Step], bool]]] = {
+        "step": ("", lambda _: True),
+        "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
+        "step_without_flips": (" where no token flips", lambda step: step.flips == 0),
+    }
+    for name, (where, chosen) in kinds.items():
+        range_: Bounds | None = getattr(bounds, name)
+        if range_ is not None:
+            says = f"growth over a layer{where} {_range(range_)}"
+            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, chosen)))
+
+
 def _range(bounds: Bounds) -> str:
     parts = {"above": bounds.above, "below": bounds.below}
     return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
@@ -156,6 +179,10 @@ def _flipped_token_layers(report: Report) -> float:
     layers = () if report.flips is None else report.flips.layers
     tokens = sum(layer.tokens for layer in layers)
     return sum(layer.set_flips for layer in layers) / tokens if tokens else math.nan
+
+
+def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
+    return largest(filter(chosen, steps(report)))
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from moeparity.report.expectations import Checked, Finding
-from moeparity.report.model import Report, Variant
+from moeparity.report.model import Report
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
@@ -68,8 +68,8 @@ def _properties(suite: ET.Element, report: Report) -> None:
         "verdict": report.verdict.status,
         report.verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
         "gate": f"{report.verdict.below:g}",
-        "reference": _side(report.reference),
-        "candidate": _side(report.candidate),
+        "reference": str(report.reference),
+        "candidate": str(report.candidate),
         "scored tokens": str(run.scored_tokens),
         "device": run.device,
         "cpu": run.cpu,
@@ -79,10 +79,6 @@ def _properties(suite: ET.Element, report: Report) -> None:
     properties = ET.SubElement(suite, "properties")
     for name, text in found.items():
         ET.SubElement(properties, "property", name=name, value=_text(text))
-
-
-def _side(side: Variant) -> str:
-    return f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}"
 
 
 def _seconds(seconds: float) -> str:

@@ -7,8 +7,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from moeparity.report.flips import FlipDetail
 from moeparity.report.records import ClassMetrics, Recorded
-from moeparity.report.truth import Floor, Oracle
+from moeparity.report.replay import Replay
+from moeparity.report.truth import Arrival, Floor, Oracle
 
 SCHEMA = "moeparity.report/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -62,13 +64,15 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One attribute on which the two sides differ, and where each side's value was set."""
+    """One attribute on which the two sides differ, where each side's value was set, and by which flag and profile."""
 
     attribute: str
     reference: str
     candidate: str
     reference_origin: str
     candidate_origin: str
+    reference_set_by: str = ""
+    candidate_set_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,7 @@ class RoutingFlips:
     layers: tuple[LayerFlips, ...]
     tokens: int
     tokens_any_layer: int
+    detail: FlipDetail | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,8 @@ class ToggleResult:
     A trial is None where an op refuses to run that mixture.
 
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
-    `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of.
+    `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
+    `set_by` are the flags and profiles that set it.
     """
 
     name: str
@@ -174,6 +180,8 @@ class ToggleResult:
     flag: str | None
     parent: str | None
     nodes: int
+    reference_set_by: str = ""
+    candidate_set_by: str = ""
     alone: TrialResult | None
     restored: TrialResult | None
     restored_change_low: float
@@ -194,11 +202,17 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One side as it ran."""
+    """One side as it ran; `placement` as in `tensor 4, expert 2`, empty on one rank."""
 
     profile: str
     dtype: str
     micro_batch: int
+    placement: str = ""
+
+    def __str__(self) -> str:
+        """`hf-default, bf16, micro-batch 8`, and its placement."""
+        placed = f", {self.placement}" if self.placement else ""
+        return f"{self.profile}, {self.dtype}, micro-batch {self.micro_batch}{placed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +262,8 @@ class Report:
     classes: tuple[ClassMetrics, ...] = ()
     floor: Floor | None = None
     oracle: Oracle | None = None
+    arrival: Arrival | None = None
+    replay: Replay | None = None
 
     @property
     def exit_code(self) -> int:
@@ -256,12 +272,13 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
-        return json.dumps({"schema": SCHEMA, **_plain(asdict(self))}, indent=1, allow_nan=False)
+        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Plain data for strict JSON: a number that is not finite becomes the word nan, inf or -inf."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,12 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.report.flips_text import short
+from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
+from moeparity.report.replay_text import replay_tables
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
 from moeparity.report.truth_text import floor_table, oracle_table
 
-_COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MORE_ROOTS = 4
 
 
@@ -33,9 +36,13 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
     yield "", _verdict(report)
     yield "Where it starts", _roots(report)
     if report.roots:
-        yield "Growth over layers", _growth(report)
+        yield "Growth over layers", growth_table(report)
     if report.flips is not None and report.roots:
-        yield "Routing flips", _flips(report)
+        yield "Routing flips", Group(flips_table(report.flips), *short(report.flips))
+    if report.replay is not None:
+        yield "Replay ladder", replay_tables(report.replay)
+    if report.arrival is not None:
+        yield "Order of arrival", Group(*(Text(f"- {sentence}") for sentence in report.arrival.reading))
     if report.floor is not None:
         yield "Floor", floor_table(report.floor, report.verdict.metric)
     if report.oracle is not None:
@@ -56,18 +63,27 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
 def _head(report: Report) -> RenderableType:
     run, table = report.run, Table.grid(padding=(0, 2))
     table.add_row("recipe", run.recipe)
-    table.add_row(
-        "checkpoint",
-        f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
-        f"{run.sampled_from}, {run.scored_tokens} scored" + (f", {run.pads} pads" if run.pads else ""),
-    )
+    table.add_row("checkpoint", checkpoint(run))
     if run.sampling is not None:
         table.add_row("sampled", f"{run.sampling}, by the {run.sampled_from} of this run")
     for name, side in (("reference", report.reference), ("candidate", report.candidate)):
-        table.add_row(name, f"{side.profile}, {side.dtype}, micro-batch {side.micro_batch}")
-    where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
-    table.add_row("machine", f"{where}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}")
+        table.add_row(name, str(side))
+    table.add_row("machine", machine(run))
     return table
+
+
+def checkpoint(run: Run) -> str:
+    """The checkpoint and the tokens of a run."""
+    return (
+        f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
+        f"{run.sampled_from}, {run.scored_tokens} scored" + (f", {run.pads} pads" if run.pads else "")
+    )
+
+
+def machine(run: Run) -> str:
+    """What a run ran on."""
+    where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
+    return f"{where}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}"
 
 
 def _verdict(report: Report) -> RenderableType:
@@ -75,7 +91,7 @@ def _verdict(report: Report) -> RenderableType:
     value = verdict.value
     line = Text.assemble(
         "\n",
-        (verdict.status.upper(), _COLOUR[verdict.status]),
+        (verdict.status.upper(), COLOUR[verdict.status]),
         f"  {verdict.metric} = {value.estimate:.3g} nats per {verdict.reduce}",
         f" [{value.low:.3g}, {value.high:.3g}] ({value.level:.0%}, {value.method} over sequences), ",
         f"gate {verdict.below:g}",
@@ -118,40 +134,10 @@ def _sequences(root: Root, report: Report) -> str:
 
 def _choice(choice: Choice) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    table.add_row("", Text(choice.attribute, style="bold"), "reference", choice.reference, choice.reference_origin)
-    table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin)
+    name = Text(choice.attribute, style="bold")
+    table.add_row("", name, "reference", choice.reference, choice.reference_origin, choice.reference_set_by)
+    table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin, choice.candidate_set_by)
     return table
-
-
-def _growth(report: Report) -> RenderableType:
-    table = _table("after", "rel. L2", "equal bits", "mean ulp", "max ulp", names="largest local error")
-    for layer in report.growth:
-        carried = layer.carried
-        local = f"{layer.largest_local:.2e} {layer.largest_local_node.removeprefix(layer.name + '.')}"
-        table.add_row(
-            layer.name if layer.name.startswith("layers") else layer.node,
-            f"{carried.relative_l2:.2e}",
-            f"{carried.equal_share:.1%}",
-            f"{carried.mean_ulp:.2f}",
-            str(carried.max_ulp),
-            local if layer.largest_local else "no op of its own differs",
-        )
-    return table
-
-
-def _flips(report: Report) -> RenderableType:
-    assert report.flips is not None
-    table = _table("layer", "expert set differs", "slot order differs", "no expert shared")
-    for layer in report.flips.layers:
-        table.add_row(
-            str(layer.layer),
-            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
-            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
-            str(layer.zero_overlap),
-        )
-    flipped = report.flips.tokens_any_layer
-    total = Text(f"{flipped} of {report.flips.tokens} tokens ({flipped / report.flips.tokens:.2%}) flip in some layer")
-    return Group(table, total)
 
 
 def _toggles(report: Report) -> RenderableType:

@@ -85,6 +85,20 @@ class FlipBounds(Expecting):
     """Share of (token, MoE layer) pairs with a flip."""
 
 
+class GrowthBounds(Expecting):
+    """Bounds on steps of the growth over layers: the error after a layer over that after the layer before (rel. L2).
+
+    They bound the largest such factor; no step there is to bound meets no bound.
+    """
+
+    step: Bounds | None = None
+    """Over all layers."""
+    step_with_flips: Bounds | None = None
+    """Over the layers in which a token flips."""
+    step_without_flips: Bounds | None = None
+    """Over the MoE layers in which no token flips."""
+
+
 class Expect(Expecting):
     """What `moeparity check` holds a report to. All of it must be met; what is not named is not looked at.
 
@@ -106,6 +120,8 @@ class Expect(Expecting):
     """
     flips: FlipBounds | None = None
     """Bounds on routing flips. A model without routers is refused."""
+    growth: GrowthBounds | None = None
+    """Bounds on how the error grows from layer to layer. Those on flips are refused for a model without routers."""
     first_divergence: str | None = None
     """A node, or a selector for several, one of which is the first whose inputs agree and whose output does not;
     `none`: every node has equal bits on both sides."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import NoneType
@@ -39,10 +39,19 @@ def read_recipe(path: Path) -> schema.RecipeFile:
     return _read(path, schema.RecipeFile)
 
 
-def shipped(folder: str) -> dict[str, Path]:
-    """The YAML files that come with the package: `models` or `profiles`, by stem."""
+def read_placement(given: Mapping[str, Any], where: Where) -> schema.Placement:
+    """A placement that was not written in a file. Raises SpecError."""
+    try:
+        return schema.Placement.model_validate(dict(given))
+    except ValidationError as error:
+        _, says = complaint(dict(given), schema.Placement, error)
+        raise SpecError(f"{where}: placement: {says}") from None
+
+
+def shipped(folder: str, ending: str = "yaml") -> dict[str, Path]:
+    """The files that come with the package: `models`, `profiles`, or `configs` (json), by stem."""
     root = Path(str(resources.files("moeparity.graphs"))) / folder
-    return {path.stem: path for path in sorted(root.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 
 
 def find_profile(name: str, beside: Where) -> Path:
@@ -55,8 +64,8 @@ def find_profile(name: str, beside: Where) -> Path:
     known = shipped("profiles")
     if name not in known:
         raise SpecError(
-            f"{beside}: profile {name!r} is not shipped; expected one of {listed(known)}, or a path with `/` or "
-            f"`.yaml` to a file of your own.{did_you_mean(name, known)}"
+            f"{beside}: profile {name!r} is not shipped; expected one that `moeparity engines` lists, or a path with "
+            f"`/` or `.yaml` to a file of your own.{did_you_mean(name, known)}"
         )
     return known[name]
 
@@ -102,23 +111,36 @@ _EXPECTED = {
 
 
 def _message(path: Path, data: yaml.Mapping, model: type[BaseModel], error: ValidationError) -> str:
-    """The complaint that lies deepest in the file: unions report every branch, and the deepest is the branch meant."""
+    keys, says = complaint(data, model, error)
+    return f"{Where(path, _line(data, keys))}: {says}"
+
+
+def complaint(data: Any, model: type[BaseModel], error: ValidationError) -> tuple[list[int | str], str]:
+    """Where in the data the trouble lies and what it is, in words.
+
+    It is the complaint that lies deepest: unions report every branch, and the deepest is the branch meant.
+    """
     errors = error.errors()
     found = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
     keys = _in_file(data, found["loc"])
-    where, place = Where(path, _line(data, keys)), _place(keys)
+    return keys, _says(model, found, keys, [e for e in errors if _in_file(data, e["loc"]) == keys])
+
+
+def _says(model: type[BaseModel], found: ErrorDetails, keys: list[int | str], here: list[ErrorDetails]) -> str:
+    """One of pydantic's complaints in words; `here` are all of them at the same place."""
+    place = _place(keys)
     if found["type"] == "extra_forbidden":
         known = _allowed(model, found["loc"])
-        return f"{where}: unknown key {place!r}; expected one of {listed(known)}." + did_you_mean(str(keys[-1]), known)
+        return f"unknown key {place!r}; expected one of {listed(known)}." + did_you_mean(str(keys[-1]), known)
     if found["type"] == "missing":
-        return f"{where}: {place + ': ' if place else ''}key {found['loc'][-1]!r} is missing. Add it."
+        return f"{place + ': ' if place else ''}key {found['loc'][-1]!r} is missing. Add it."
     if found["type"] == "value_error":
-        return f"{where}: {place}: {found['msg'].removeprefix('Value error, ')}."
-    branches = [e for e in errors if _in_file(data, e["loc"]) == keys and e["type"] in _EXPECTED]
+        return f"{place}: {found['msg'].removeprefix('Value error, ')}."
+    branches = [e for e in here if e["type"] in _EXPECTED]
     if found["type"] == "string_pattern_mismatch":
-        return f"{where}: {place!r} is no name; expected {_expected(branches)}."
+        return f"{place!r} is no name; expected {_expected(branches)}."
     near = did_you_mean(str(found["input"]), re.findall("'([^']+)'", str(found.get("ctx", {}).get("expected", ""))))
-    return f"{where}: {place} is {shown(found['input'])}; expected {_expected(branches or [found])}.{near}"
+    return f"{place} is {shown(found['input'])}; expected {_expected(branches or [found])}.{near}"
 
 
 def _expected(branches: Iterable[ErrorDetails]) -> str:

@@ -89,10 +89,13 @@ class GraphFile(Model):
     ignore: list[str] = []
 
 
+Level = Literal["verified", "read", "inferred", "opaque"]
+
+
 class Evidence(Model):
     """How sure a profile is of a rule, and where it comes from."""
 
-    level: Literal["verified", "read", "inferred", "opaque"]
+    level: Level
     source: str
 
 
@@ -130,11 +133,24 @@ class Fusion(Model):
     flag: str | None = None
 
 
+class Engine(Model):
+    """Whose numerics a profile states, of which version, and in which setup (`says`, one line).
+
+    `none` is no engine: such a profile claims nothing of anyone. A profile that names none speaks of the engine of what
+    it extends.
+    """
+
+    name: str
+    version: str
+    says: str
+
+
 class ProfileFile(Model):
     """`kind: profile`: how one engine computes."""
 
     kind: Literal["profile"]
     name: str
+    engine: Engine | None = None
     extends: str | None = None
     fusions: list[Fusion] = []
     rules: list[Rule] = []
@@ -162,10 +178,28 @@ class Impl(Model):
     call: Call
 
 
+class Placement(Model):
+    """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
+
+    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel).
+    """
+
+    tensor: Annotated[int, Field(ge=1)] = 1
+    expert: Annotated[int, Field(ge=1)] = 1
+    sequence: bool = False
+
+    def __str__(self) -> str:
+        """`tensor 4, expert 2, sequence`; empty on one rank."""
+        cut = {"tensor": self.tensor, "expert": self.expert}
+        words = [f"{name} {ranks}" for name, ranks in cut.items() if ranks > 1]
+        return ", ".join([*words, "sequence"] if self.sequence else words)
+
+
 class Variant(Model):
     """One side of a recipe."""
 
     profile: str
+    placement: Placement = Placement()
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     set: Settings = {}
@@ -240,8 +274,9 @@ class RecipeFile(Model):
     `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
     `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
-    `oracle` also runs everything in fp64, to say which side is nearer the truth; `expect` is what `moeparity check`
-    holds the report to.
+    `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
+    more and more of the reference's routes, and each toggle alone with its expert ids; `expect` is what
+    `moeparity check` holds the report to.
     """
 
     kind: Literal["recipe"]
@@ -256,6 +291,7 @@ class RecipeFile(Model):
     swap: list[str] = []
     floor: bool = True
     oracle: bool = False
+    replay: bool = False
     expect: Expect = Expect()
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from moeparity.errors import SpecError, Where
+from moeparity.errors import SpecError, Where, shown
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 50_000
@@ -45,6 +45,17 @@ class Mapping(dict[str, Any]):
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
     return _parsed(path, _text(path))
+
+
+def scalar(text: str, where: Where) -> Any:
+    """One value of a command line, read as a file's: `1e-6` is a number, `no` a word. Raises SpecError for no value."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        node = None
+    if not isinstance(node, yaml.ScalarNode):
+        raise SpecError(f"{where}: {shown(text)} is not one value; expected a word, a number, true, false or null.")
+    return _Builder(where.path, lines=False).build(node)
 
 
 # PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
@@ -89,10 +100,10 @@ def _text(path: Path) -> str:
 
 
 class _Builder:
-    """Turns composed nodes into plain data, counting nodes with aliases expanded."""
+    """Turns composed nodes into plain data, counting nodes with aliases expanded; messages name `lines` on request."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, lines: bool = True) -> None:
+        self.path, self.lines = path, lines
         self.nodes = 0
 
     def build(self, node: yaml.Node, depth: int = 1) -> Any:
@@ -165,7 +176,7 @@ class _Builder:
             raise SpecError(f"{self._where(node)}: a text holds the character U+{ord(bad[0]):04X}. Remove it.")
 
     def _where(self, node: yaml.Node) -> Where:
-        return Where(self.path, node.start_mark.line + 1)
+        return Where(self.path, node.start_mark.line + 1 if self.lines else None)
 
 
 _PLAIN_TAGS = frozenset(

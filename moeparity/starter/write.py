@@ -98,6 +98,8 @@ gate: {{metric: k3, below: 1e-3}}
 # swap: ["layers[*].{_block(graph)}"]
 # Everything in fp64 too, to say which side is nearer the truth.
 # oracle: true
+# The candidate with the reference's routes forced, to say how much of it the routing flips carry.
+# replay: true
 # What `moeparity check` holds the report to.
 # expect: {{verdict: pass}}"""
 

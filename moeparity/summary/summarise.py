@@ -17,27 +17,30 @@ from moeparity.observation import Observed, alone, measured
 from moeparity.observe.divergence import Error
 from moeparity.observe.logprobs import SequenceSums
 from moeparity.observe.observers import NodeRecord
-from moeparity.observe.statistics import judge, sequence_mean, token_mean
 from moeparity.plan import Plan
 from moeparity.report import model as report
-from moeparity.summary import tokens, truth
+from moeparity.report.truth import Arrival
+from moeparity.spec import schema
+from moeparity.summary import arrival, flips, tokens, truth
+from moeparity.summary.replay import replay
 
 
 def summarise(plan: Plan, observed: Observed) -> report.Report:
     """The report of one pass."""
     sums = observed.logits.sums(CANDIDATE)
     metrics = _metrics(sums)
-    verdict = _verdict(plan, observed, sums)
-    effects = [measured(toggle, observed) for toggle in plan.toggles]
+    drawn = arrival.arrival(plan, observed)
+    verdict = _verdict(plan, sums, drawn)
+    effects = [measured(toggle, observed) for toggle in plan.tried]
     return report.Report(
         run=_run(plan, observed, sums),
-        reference=_variant(plan.recipe.reference.profile, plan.reference),
-        candidate=_variant(plan.recipe.candidate.profile, plan.candidate),
+        reference=_variant(plan.recipe.reference, plan.reference),
+        candidate=_variant(plan.recipe.candidate, plan.candidate),
         verdict=verdict,
         metrics=metrics,
         roots=tuple(_roots(plan, observed)),
         growth=tuple(_growth(plan, observed)),
-        flips=_flips(observed),
+        flips=flips.routing_flips(observed.census, {n.name: n for n in plan.model.graph.nodes}, plan.tried),
         toggles=tuple(_toggle_result(effect) for effect in effects),
         swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
         reading=tuple(reading(effects, metrics.kl)),
@@ -47,16 +50,18 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         classes=tokens.classes(plan, observed),
         floor=truth.floor(plan, observed, verdict),
         oracle=truth.oracle(plan, observed, verdict.status),
+        arrival=drawn,
+        replay=replay(plan, observed),
     )
 
 
-def _verdict(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Verdict:
+def _verdict(plan: Plan, sums: SequenceSums, drawn: Arrival | None) -> report.Verdict:
     gate = plan.recipe.gate
-    interval = (token_mean if gate.reduce == "token" else sequence_mean)(sums.k3, sums.tokens)
-    judgement = judge(interval, gate.below, bit_equal=not bool(sums.unequal.any()), nonfinite=int(sums.nonfinite.sum()))
+    interval, judgement = arrival.judged(plan, sums)
+    disputed = drawn is not None and drawn.disputed
     return report.Verdict(
-        status=judgement.status,
-        reason=judgement.reason,
+        status="inconclusive" if disputed else judgement.status,
+        reason="draws of its order of arrival decide differently" if disputed else judgement.reason,
         metric=gate.metric,
         reduce=gate.reduce,
         below=gate.below,
@@ -118,6 +123,8 @@ def _choice(attribute: str, of: Toggle | Difference) -> report.Choice:
         candidate=of.candidate,
         reference_origin=of.reference_origin,
         candidate_origin=of.candidate_origin,
+        reference_set_by=of.reference_set_by,
+        candidate_set_by=of.candidate_set_by,
     )
 
 
@@ -174,26 +181,6 @@ def _size(error: Error) -> report.Size:
     )
 
 
-def _flips(observed: Observed) -> report.RoutingFlips | None:
-    layers = [
-        report.LayerFlips(
-            layer=layer,
-            tokens=flips.tokens,
-            set_flips=flips.set_flips,
-            slot_flips=flips.slot_flips,
-            slots_replaced=flips.slots_replaced,
-            zero_overlap=flips.zero_overlap,
-        )
-        for (name, layer), flips in observed.routes.layers.items()
-        if name == CANDIDATE
-    ]
-    if not layers:
-        return None
-    return report.RoutingFlips(
-        layers=tuple(layers), tokens=layers[0].tokens, tokens_any_layer=observed.routes.tokens_flipped(CANDIDATE)
-    )
-
-
 def _toggle_result(effect: Effect) -> report.ToggleResult:
     toggle = effect.toggle
     return report.ToggleResult(
@@ -204,6 +191,8 @@ def _toggle_result(effect: Effect) -> report.ToggleResult:
         reference_origin=toggle.reference_origin,
         candidate_origin=toggle.candidate_origin,
         flag=toggle.flag,
+        reference_set_by=toggle.reference_set_by,
+        candidate_set_by=toggle.candidate_set_by,
         parent=toggle.parent,
         nodes=len(toggle.nodes),
         alone=_trial_result(effect.alone),
@@ -230,8 +219,13 @@ def _trial_result(trial: Trial | None) -> report.TrialResult | None:
     )
 
 
-def _variant(profile: str, side: Side) -> report.Variant:
-    return report.Variant(profile=profile, dtype=side.plan.dtype, micro_batch=side.micro_batch)
+def _variant(variant: schema.Variant, side: Side) -> report.Variant:
+    return report.Variant(
+        profile=variant.profile,
+        dtype=side.plan.dtype,
+        micro_batch=side.micro_batch,
+        placement=str(variant.placement),
+    )
 
 
 def _run(plan: Plan, observed: Observed, sums: SequenceSums) -> report.Run:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
 from moeparity.tokens.tokenizer import Tokenizer
-from moeparity.tokens.tokenset import TokenSet, check_logprobs, check_routes
+from moeparity.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 
 KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
 Padding = Literal["right", "left"]
@@ -173,20 +173,9 @@ def _logprobs(where: Where, given: list[Any] | None) -> Tensor | None:
 def _routes(where: Where, given: list[Any] | None) -> Tensor | None:
     if given is None:
         return None
-    present = [entry for entry in given if entry is not None]
-    if not present:
+    if all(entry is None for entry in given):
         return None
-    try:
-        found = torch.tensor(present)
-    except (ValueError, TypeError, RuntimeError, OverflowError):
-        found = torch.empty(0)
-    if found.dim() != 3 or found.dtype != torch.int64 or not found.numel():
-        raise TokensError(
-            f"{where}: routed_experts is not [tokens][MoE layers][top_k] of whole numbers; a token without a record is "
-            "null, and dense layers are left out."
-        )
-    routes = torch.full((len(given), *found.shape[1:]), -1)
-    routes[torch.tensor([entry is not None for entry in given])] = found
+    routes = nested_routes(where, given)
     check_routes(where, routes)
     return routes
 

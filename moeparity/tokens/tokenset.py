@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,6 +62,25 @@ def check_logprobs(where: Where, logprobs: Tensor) -> None:
         raise TokensError(
             f"{where}: logprobs holds {float(bad[0]):g}; expected log-probabilities in nats, which are at most 0."
         )
+
+
+def nested_routes(where: Where, given: list[Any]) -> Tensor:
+    """Routes written as nested lists, null for a token without a record -> [tokens, MoE layers, top_k] int64, there -1.
+
+    Raises TokensError.
+    """
+    try:
+        found = torch.tensor([row for row in given if row is not None])
+    except (ValueError, TypeError, RuntimeError, OverflowError):
+        found = torch.empty(0)
+    if found.dim() != 3 or found.dtype != torch.int64 or not found.numel():
+        raise TokensError(
+            f"{where}: routed_experts is not [tokens][MoE layers][top_k] of whole numbers; a token without a record is "
+            "null, and dense layers are left out."
+        )
+    routes = torch.full((len(given), *found.shape[1:]), -1)
+    routes[torch.tensor([row is not None for row in given])] = found
+    return routes
 
 
 def check_routes(where: Where, routes: Tensor) -> None:

@@ -43,7 +43,7 @@ class WeightStore:
         """The weights of one segment."""
         if (segment.name, dtypes) in self._kept:
             return self._kept[segment.name, dtypes]
-        loaded = {(node.name, dtype): self._node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        loaded = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._kept[segment.name, dtypes] = loaded
@@ -60,7 +60,8 @@ class WeightStore:
         """Give back what was kept for a next segment."""
         self._spare.clear()
 
-    def _node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+    def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """One node's weights by port."""
         if any(ref.each for ref in node.weights.values()):
             return self._experts(node, dtype)
         return {port: self._tensor(ref, dtype) for port, ref in node.weights.items()}

@@ -57,10 +57,12 @@ def test_bundled_by_attribute_a_fusion_is_still_one_choice(qwen3_moe: Path) -> N
     found = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED))}
     fusion = found["fusion fused_add_rmsnorm"]
     assert (fusion.kind, fusion.reference) == (
-        "rounding",
-        "add:output->rms_norm stored, rms_norm:normalized model (bf16)",
+        "several",
+        "add:output->rms_norm stored, rms_norm:normalized model (bf16), rms_norm:order native",
     )
-    assert fusion.candidate == "add:output->rms_norm fp32, rms_norm:normalized fp32"
+    assert fusion.candidate == (
+        "add:output->rms_norm fp32, rms_norm:normalized fp32, rms_norm:order flashinfer.rms_norm"
+    )
     assert "op combine:accumulate" in found
 
 
@@ -95,9 +97,10 @@ def test_taken_apart_to_the_last_difference(qwen3_moe: Path) -> None:
 
 def test_a_fusion_is_taken_apart_by_attribute_then_by_place_then_by_layer(qwen3_moe: Path) -> None:
     found = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED), "rule")}
-    edge, weight = split(found["fusion fused_add_rmsnorm"])
+    edge, weight, order = split(found["fusion fused_add_rmsnorm"])
     assert edge.name == "fusion fused_add_rmsnorm / add:output->rms_norm"
     assert weight.name == "fusion fused_add_rmsnorm / rms_norm:normalized"
+    assert order.name == "fusion fused_add_rmsnorm / rms_norm:order"
     assert [part.name for part in split(weight)] == [
         "layers[0:3].moe.norm:normalized",
         "layers[1:3].attention.norm:normalized",

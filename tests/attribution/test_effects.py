@@ -118,3 +118,20 @@ def test_nothing_is_claimed_of_a_nan() -> None:
     assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", nan, nan)], TOTAL) == []
     assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", TOTAL, TOTAL)], TOTAL) == []
     assert reading([without("a"), effect("b", nan, nan), effect("c", nan, nan)], nan)[1:] == []
+
+
+def test_flags_and_profiles_are_named_dearest_first() -> None:
+    def told(name: str, kl: float, reference: str, candidate: str) -> Effect:
+        found = effect(name, kl, TOTAL / 10)
+        return replace(found, toggle=replace(found.toggle, reference_set_by=reference, candidate_set_by=candidate))
+
+    effects = [
+        told("a", 1e-4, "--a (one)", "--b (two)"),
+        told("b", 2e-4, "", "--c (two)"),
+        without("c"),
+        told("d", 3e-4, "one", "two"),
+    ]
+    assert [s for s in reading(effects, TOTAL) if "is set" in s] == [
+        "b is set on the candidate by --c (two).",
+        "a is set on the reference by --a (one) and on the candidate by --b (two).",
+    ]

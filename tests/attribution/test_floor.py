@@ -11,9 +11,11 @@ import pytest
 from moeparity.attribution.floor import DRAWS, FloorValue, floor_reading, floor_trials
 from moeparity.attribution.sides import Side
 from moeparity.errors import Where
-from moeparity.graph.bind import attributes_of, bind
-from moeparity.graph.profile import load_profile
+from moeparity.graph.bind import Place, bind
+from moeparity.graph.profile import load_profile, overrides, placement_rules
 from moeparity.model import Model, open_model
+from moeparity.ops.declaration import Attribute, Value
+from moeparity.spec.schema import Placement
 
 
 @lru_cache(maxsize=2)
@@ -21,8 +23,19 @@ def opened(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
-def side(folder: Path, *, profile: str = "hf-eager", micro_batch: int = 8) -> Side:
-    plan = bind(opened(folder).graph, load_profile(profile, Where(Path(__file__))), "bf16")
+def side(
+    folder: Path,
+    *,
+    profile: str = "hf-eager",
+    micro_batch: int = 8,
+    ranks: int = 1,
+    own: dict[str, Value] | None = None,
+) -> Side:
+    here = Where(Path(__file__))
+    placement = placement_rules(Placement(tensor=ranks), here)
+    plan = bind(
+        opened(folder).graph, load_profile(profile, here), "bf16", overrides(own or {}, here), placement=placement
+    )
     return Side(plan=plan, micro_batch=micro_batch)
 
 
@@ -39,19 +52,31 @@ def test_other_micro_batches(micro_batch: int, sequences: int, tried: list[int],
     assert all(trial.plan == side(qwen3).plan for trial in trials.values())
 
 
-def test_orders_are_drawn_for_every_node_and_nothing_else_is(qwen3_moe: Path) -> None:
-    reference = side(qwen3_moe)
+def drawn_attributes(reference: Side) -> dict[Place, Attribute]:
+    """Every order in effect whose other values could be the same engine at another time."""
+    return {
+        (node.name, a.name): a
+        for node in reference.plan.graph.nodes
+        for a in node.attributes
+        if a.kind == "order" and a.redrawn and a.name in reference.plan.active(node)
+    }
+
+
+@pytest.mark.parametrize(("ranks", "own"), [(1, {}), (2, {"layers[*].*.reduce:collective": "none"})])
+def test_orders_are_drawn_for_every_node_and_nothing_else_is(
+    qwen3_moe: Path, ranks: int, own: dict[str, Value]
+) -> None:
+    reference = side(qwen3_moe, ranks=ranks, own=own)
     drawn = [trial for name, trial in floor_trials(reference, 64).items() if name.startswith("orders")]
     assert len(drawn) == DRAWS
-    kinds = {(n.name, a.name): a for n in opened(qwen3_moe).graph.nodes for a in attributes_of(n)}
+    orders = drawn_attributes(reference)
     for trial in drawn:
         assert trial.micro_batch == reference.micro_batch
         for place, setting in trial.plan.settings.items():
-            attribute = kinds.get(place)
-            if attribute is None or attribute.kind != "order":
+            if place not in orders:
                 assert setting == reference.plan.settings[place]
             else:
-                assert setting.value in attribute.values
+                assert setting.value in orders[place].values
                 assert "drawn with seed" in setting.rule.evidence
     one, other = ({p: s.value for p, s in trial.plan.settings.items()} for trial in drawn)
     assert one != other
@@ -59,13 +84,23 @@ def test_orders_are_drawn_for_every_node_and_nothing_else_is(qwen3_moe: Path) ->
     assert {p: s.value for p, s in again.plan.settings.items()} == one
 
 
-def test_every_order_there_is_gets_drawn(qwen3_moe: Path) -> None:
+def test_every_order_that_may_vary_gets_drawn(qwen3_moe: Path) -> None:
+    """Other orders are another library, or need an order of time that nobody would take by chance."""
     reference = side(qwen3_moe, profile="hf-default")
-    nodes = opened(qwen3_moe).graph.nodes
-    orders = {(n.name, a.name) for n in nodes for a in attributes_of(n) if a.kind == "order"}
+    orders = drawn_attributes(reference)
     assert {attribute for _, attribute in orders} == {"slots", "leaves", "order"}
+    assert {node.split(".")[-1] for node, _ in orders} == {"router", "combine"}
     drawn = floor_trials(reference, 64)["orders drawn with seed 0"].plan
-    assert {place for place, setting in drawn.settings.items() if "floor" in setting.origin} == orders
+    assert {place for place, setting in drawn.settings.items() if "floor" in setting.origin} == orders.keys()
+
+
+def test_over_ranks_the_order_of_the_all_reduce_is_drawn_too(qwen3_moe: Path) -> None:
+    one_rank, library = (drawn_attributes(side(qwen3_moe, ranks=ranks)) for ranks in (1, 2))
+    assert one_rank == library, "a library adds in its own order"
+    free = drawn_attributes(side(qwen3_moe, ranks=2, own={"layers[*].*.reduce:collective": "none"}))
+    added = free.keys() - one_rank.keys()
+    assert {(node.split(".")[-1], attribute) for node, attribute in added} == {("reduce", "order")}
+    assert len(added) == 2 * 3
 
 
 def value(name: str, number: float, *, bit_identical: bool = False) -> FloorValue:

@@ -52,7 +52,11 @@ def test_hf_eager_against_hf_default_with_an_own_set(qwen3_moe: Path) -> None:
     ]
     assert found[0].flag == 'attn_implementation="sdpa"'
     assert all("hf-eager.yaml" in t.reference_origin for t in found if t.kind in ("form", "order"))
-    assert found[1].reference_origin == "default of the op"
+    assert found[1].reference_origin.endswith("(op gate)")
+    sdpa, gate = found[0], found[1]
+    assert sdpa.reference_set_by == 'attn_implementation="eager" (hf-eager)'
+    assert sdpa.candidate_set_by == 'attn_implementation="sdpa" (hf-default)'
+    assert (gate.reference_set_by, gate.candidate_set_by) == ("hf-eager", "")
     assert found[1].candidate_origin.endswith("test_toggles.py (layers[*].moe.gate)")
 
 
@@ -73,7 +77,7 @@ def test_both_sides_set_the_attribute_by_rules_of_their_own(qwen3_moe: Path) -> 
         ("layers[1].moe.gate:output", "fp16", "fp32", ("layers[1].moe.gate",)),
         ("layers[2].moe.gate:output", "fp16", "fp32", ("layers[2].moe.gate",)),
     ]
-    assert found[0].candidate_origin == "default of the op"
+    assert found[0].candidate_origin.endswith("(op gate)")
     assert all(t.reference_origin.endswith("(layers[*].moe.gate)") for t in found)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -97,12 +98,17 @@ def work(rank: int, world: int, folder: Path) -> None:
 
 def main() -> int:
     world, folder = int(sys.argv[1]), Path(sys.argv[2])
+    return forked(world, lambda rank: work(rank, world, folder))
+
+
+def forked(world: int, job: Callable[[int], None]) -> int:
+    """The largest exit code of `world` processes that each do the job of their rank."""
     children = []
     for rank in range(world):
         child = os.fork()
         if child == 0:
             try:
-                work(rank, world, folder)
+                job(rank)
             except BaseException as error:  # noqa: BLE001
                 print(f"rank {rank}: {error!r}", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 import torch
 
-from moeparity.collectives import engines, gloo, mpi, nccl, nccl_pat
+from moeparity.collectives import deepep, engines, gloo, mpi, nccl, nccl_pat
 from moeparity.collectives.declaration import Collective
 from moeparity.collectives.execute import all_reduce, reduce_scatter
 from moeparity.collectives.registry import COLLECTIVES
@@ -37,6 +37,10 @@ def twelve(x: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def straight12(x: Sequence[torch.Tensor]) -> torch.Tensor:
     return (((ascending8(x) + x[8]) + x[9]) + x[10]) + x[11]
+
+
+def two_nodes(x: Sequence[torch.Tensor]) -> torch.Tensor:
+    return ascending8(x[:8]).bfloat16().float() + ascending8(x[8:]).bfloat16().float()
 
 
 def lanes8(x: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -327,6 +331,8 @@ GOLDENS: list[Golden] = [
     (engines.CUTEDSL_TWO_LANES, 8, BF16, FP32, 24, [(0, 24, lanes8)]),
     (engines.CUTEDSL_ONE_LANE, 8, BF16, FP32, 24, [(0, 24, ascending8)]),
     (engines.CUTEDSL_BT, 8, BF16, FP32, 24, [(0, 24, ascending8)]),
+    (deepep.INTRANODE, 3, BF16, FP32, 61, [(0, 61, ring3(0, 1, 2))]),
+    (deepep.INTERNODE, 16, BF16, FP32, 61, [(0, 61, two_nodes)]),
     (engines.MULTIMEM, 4, BF16, FP32, 56, [(0, 56, ascending4)]),
     (engines.QUICK_REDUCE, 4, FP16, FP16, 56, [(0, 56, ascending4)]),
 ]

@@ -16,6 +16,7 @@ from moeparity.collectives.execute import all_reduce, reduce_scatter
 from moeparity.collectives.vocabulary import log_softmax
 from moeparity.numerics.order_map import Rotation, Whole
 from tests.collectives.live_gloo import Case, cases, digest
+from tests.evidence import record
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +49,8 @@ def test_live_groups_equal_simulated_ranks(world: int, tmp_path: Path) -> None:
         expected = [digest(output) for output in simulated(case, world)]
         wrong += [(case, rank) for rank in range(world) if got[rank][index] != expected[rank]]
     assert wrong == []
+    for collective in gloo.ALL:
+        record("all_reduce", {"reduce": "now", "collective": collective.name}, "gloo processes")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

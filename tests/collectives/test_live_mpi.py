@@ -22,6 +22,7 @@ from moeparity.collectives.registry import find
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.order_map import Message
 from tests.collectives.data import zero_sum
+from tests.evidence import record
 
 ROOT = Path(__file__).parents[2]
 ELEMENTS = (1, 2, 7, 64, 1001, 458753)
@@ -33,8 +34,13 @@ def missing() -> str:
     absent = [] if importlib.util.find_spec("mpi4py") else ["mpi4py (pip install mpi4py)"]
     if shutil.which("mpirun") is None:
         return " and ".join(["mpirun (apt-get install openmpi-bin libopenmpi-dev)", *absent])
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
-    return " and ".join([*([] if "Open MPI" in version else ["Open MPI (mpirun is another MPI's)"]), *absent])
+    return " and ".join([*([] if "Open MPI" in version() else ["Open MPI (mpirun is another MPI's)"]), *absent])
+
+
+def version() -> str:
+    """`Open MPI 4.1.4`, or another library's name and version."""
+    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    return said.splitlines()[0].removeprefix("mpirun ").replace("(Open MPI)", "Open MPI")
 
 
 @pytest.mark.mpi
@@ -54,6 +60,9 @@ def test_live_open_mpi_equals_simulated_ranks(algorithm: str, world: int, tmp_pa
         for rank in range(world):
             got = torch.from_numpy(np.load(tmp_path / f"{case}-{rank}-out.npy"))
             assert same_bits(got, expected[rank]), (ELEMENTS[case], rank)
+        chosen = find(name, Message(tensors[0].numel(), 4, world)).name
+        for used in {name, chosen}:
+            record("all_reduce", {"reduce": "now", "collective": used}, f"{version()} processes")
 
 
 def run(world: int, algorithm: int, folder: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_function_beside_other_differences(tmp_path: Path, qwen3_moe: Path) ->
 
 ONE_NODE = """
 def add(a, b, *, node):
-    assert node.inputs == ("layers[0].moe.residual", "layers[1].attention.o_proj"), node.inputs
+    assert node.inputs == ("layers[0].moe.residual", "layers[1].attention.reduce"), node.inputs
     assert (node.layer, node.name, dict(node.weights)) == (1, "layers[1].attention.residual", {})
     return b + a
 

@@ -30,6 +30,7 @@ BISECT = {"recipe-tokens-missing", "recipe-impl-without-leave", "recipe-swap-mat
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
 RECIPE = "base/recipe.yaml"
+SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
 COMMAND_LINES: dict[str, Command] = {
     "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),
@@ -44,7 +45,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-dtype-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--dtype", "bfloat16"),
     "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
     "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
-    "cli-show-profile-unknown": ("show", "base", "--profile", "vllm"),
+    "cli-show-profile-unknown": ("show", "base", "--profile", "vlm"),
     "cli-save-matches-nothing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[*].moe.combined"),
     "cli-save-malformed": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[1:2:3].moe.combine"),
     "cli-op-unknown": ("ops", "rmsnorm"),
@@ -61,11 +62,25 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-memory-limit-malformed": ("bisect", RECIPE, "--memory-limit", "24XB"),
     "cli-memory-limit-too-low": ("bisect", RECIPE, "--memory-limit", "1kB", "--device", "cpu"),
     "cli-json-a-folder": ("bisect", RECIPE, "--json", "{tmp}"),
+    "cli-sweep-json-in-no-folder": (*SWEEP, "dtype=bf16,fp32", "--json", "{tmp}/no/sweep.json"),
+    "cli-sweep-without-value": (*SWEEP, "micro_batch"),
+    "cli-sweep-empty-value": (*SWEEP, "micro_batch=1,,4"),
+    "cli-sweep-unknown-key": (*SWEEP, "reference.placement.tenser=1,2"),
+    "cli-sweep-wrong-type": (*SWEEP, "placement.tensor=1,two"),
+    "cli-sweep-unknown-word": (*SWEEP, "dtype=bf16,bfloat16"),
+    "cli-sweep-value-of-an-address": (*SWEEP, "layers[*].moe.gate:output=true,false"),
+    "cli-sweep-number-too-large": (*SWEEP, "micro_batch=99999999999999999999"),
+    "cli-sweep-key-twice": (*SWEEP, "both.dtype=bf16,fp32", "--over", "dtype=fp16"),
+    "cli-sweep-address-malformed": (*SWEEP, "layers[*].moe.gate:Output=model,fp32"),
+    "cli-sweep-address-matches-nothing": (*SWEEP, "layers[*].moe.gata:output=model,fp32"),
 }
 
 CALLS: dict[str, Callable[[], object]] = {
     **token_cases.CALLS,
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
+    "python-forward-placement-unknown": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"
+    ),
     "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),
     "python-forward-attention-mask-of-wrong-shape": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(3, dtype=torch.bool), device="cpu"
@@ -93,7 +108,7 @@ class Outcome:
 
 def files() -> dict[str, Path]:
     """The committed bad inputs by name."""
-    return {path.stem: path for path in sorted(BAD.iterdir()) if path.name not in {"base", "messages"}}
+    return {path.stem: path for path in sorted(BAD.iterdir()) if path.name not in {"base", "base-shared", "messages"}}
 
 
 def names() -> list[str]:
@@ -141,7 +156,7 @@ def run(name: str, tmp: Path) -> Outcome:
             main() if arguments else _called(name)
         except SystemExit as left:
             code, error = left.code, left.__context__
-    return Outcome(code, normalised(printed.getvalue(), tmp), _raised(error))
+    return Outcome(code, normalised(printed.getvalue(), tmp), raised_at(error))
 
 
 def _called(name: str) -> None:
@@ -153,7 +168,7 @@ def _called(name: str) -> None:
         sys.exit(2)
 
 
-def _raised(error: BaseException | None) -> tuple[Path, int] | None:
+def raised_at(error: BaseException | None) -> tuple[Path, int] | None:
     if not isinstance(error, MoeparityError) or error.__traceback__ is None:
         return None
     last = error.__traceback__

@@ -22,6 +22,7 @@ from moeparity.outline import outline_recipe
 from moeparity.tokens import read_tokens
 from tests.errors import cases
 from tests.errors.base import BAD, BASE, TOKENS
+from tests.tokens.test_routelog import refusals
 
 MESSAGES = BAD / "messages"
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
@@ -119,9 +120,11 @@ def test_a_malformed_option_is_told_with_exit_code_2(option: tuple[str, str]) ->
     assert "Traceback" not in done.stderr
 
 
-def test_no_message_goes_untested(run: Run) -> None:
+def test_no_message_goes_untested(run: Run, tmp_path: Path) -> None:
     """Every `raise` of a user's error is reached by some bad input."""
     raised = {outcome.raised for outcome in map(run, cases.names())}
+    # Files of recorded routes have their messages beside them.
+    raised |= {cases.raised_at(error) for error in refusals(tmp_path)}
     untested = [
         f"{path.relative_to(PACKAGE)}:{lines.start}"
         for path, lines in _raises()

@@ -72,7 +72,9 @@ def test_numbers(qwen: Graph, tmp_path: Path, written: str, kept: float | str) -
 
 def test_model_becomes_the_dtype_of_the_variant(qwen: Graph, tmp_path: Path) -> None:
     node = next(node for node in qwen.nodes if node.name == GATE[0])
-    assert bound(qwen, tmp_path, "rules: []\n", dtype="fp16").active(node) == {"inputs": "fp16", "output": "fp16"}
+    plan = bound(qwen, tmp_path, "rules: []\n", dtype="fp16")
+    assert {plan.settings[node.name, site].value for site in ("inputs", "output")} == {"model"}
+    assert plan.active(node) == {"inputs": "fp16", "output": "fp16", "order": "native", "splits": 1}
 
 
 def test_conditions_decide_which_settings_take_effect(qwen: Graph, tmp_path: Path) -> None:
@@ -114,3 +116,23 @@ def test_shipped_profiles_bind_to_every_shipped_graph(tmp_path: Path) -> None:
         of = graph(tmp_path / str(fields["model_type"]), fields)
         for name in ("hf-eager", "hf-default"):
             assert bind(of, load_profile(name, Where(tmp_path)), "bf16").settings
+
+
+def test_the_combine_goes_along_with_the_experts_and_the_router(tmp_path: Path) -> None:
+    sparse = graph(tmp_path, DEEPSEEK_V3)
+    nodes = {node.name.rpartition(".")[2]: node for node in sparse.nodes if node.layer == 1}
+    combine, experts, shared_add = (nodes[name] for name in ("combine", "experts", "shared_add"))
+    plain = bound(sparse, tmp_path, "rules: []\n")
+    assert plain.told_to(combine) == {"score_site": "combine", "scaling": "weights"}
+    assert plain.read_inputs(experts)[2] is None
+    assert plain.read_inputs(combine)[2:] == (combine.inputs[2], None)
+    rules = "rules:\n  - {op: experts, set: {score_site: epilogue}}\n  - {op: router, set: {scaling: shared_add}}\n"
+    moved = bound(sparse, tmp_path, rules, name="moved")
+    assert moved.told_to(combine) == {"score_site": "epilogue", "scaling": "shared_add"}
+    assert moved.told_to(shared_add) == {"shared": "add", "scaling": "shared_add"}
+    assert moved.read_inputs(experts) == experts.inputs
+    assert moved.read_inputs(combine) == (combine.inputs[0], None, None, None)
+    assert "weighted" not in moved.active(combine)
+    inside = bound(sparse, tmp_path, "rules:\n  - {op: combine, set: {shared: slot}}\n", name="inside")
+    assert inside.read_inputs(combine)[3] == combine.inputs[3]
+    assert inside.read_inputs(shared_add) == (shared_add.inputs[0], None)

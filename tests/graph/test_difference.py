@@ -78,3 +78,15 @@ def test_two_dtypes_are_one_difference(qwen: Graph, tmp_path: Path) -> None:
     assert [(d.node.name, d.attribute) for d in differences(half, full)] == [(n.name, "dtype") for n in qwen.nodes]
     (toggle,) = toggles(Side(plan=half, micro_batch=2), Side(plan=full, micro_batch=2))
     assert (toggle.name, toggle.reference, toggle.candidate) == ("dtype", "fp16", "fp32")
+
+
+def test_what_goes_along_with_a_choice_is_folded_into_it(qwen: Graph, tmp_path: Path) -> None:
+    """The combine rounds products only where the experts leave their scores to it."""
+    rules = "rules:\n  - {op: combine, set: {weighted: fp32}}\n  - {op: experts, set: {score_site: epilogue}}\n"
+    plain = bound(qwen, tmp_path, "rules: []\n")
+    epilogue = bound(qwen, tmp_path, rules, name="other")
+    found = differences(plain, epilogue)
+    assert {(d.node.op.name, d.attribute) for d in found} == {("experts", "score_site")}
+    places = [place for d in found for place in d.places]
+    assert ("layers[0].moe.combine", "weighted") in places
+    assert epilogue.with_settings(places, plain).settings == plain.settings

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+import transformers
 
 from moeparity.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.hf.reference import Truth
 
+LIVE = f"transformers {transformers.__version__}"
 PROFILES = ("hf-eager", "hf-default")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

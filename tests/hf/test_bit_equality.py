@@ -9,18 +9,15 @@ import torch
 
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
-from tests.checkpoint_factory import WIDE_VOCAB, make_fp32, make_small
-from tests.hf.compare import DTYPES, PROFILES, assert_is, opened, tokens
-from tests.hf.reference import Truth, load, reference
+from tests.checkpoint_factory import make_fp32, make_small
+from tests.evidence import record_plan
+from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, tokens
+from tests.hf.reference import load, reference
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (4, 128), (2, 300))
-WIDE_SHAPES = ((1, 1), (1, 5), (3, 7), (4, 128))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn")
 CASES = [(model, profile) for model in MODELS for profile in PROFILES] + [("qwen3_moe_odd", "hf-eager")]
-
-WideTruth = dict[tuple[str, tuple[int, int]], Truth]
-"""By profile and shape."""
 
 
 def size(shape: tuple[int, int]) -> str:
@@ -31,6 +28,7 @@ def assert_equal(model: Model, profile: str, dtype: str, shape: tuple[int, int])
     ids = tokens(model.vocab_size, shape)
     truth = reference(model.folder, profile, DTYPES[dtype], ids)
     assert_is(model, forward(model, ids, profile=profile, dtype=dtype), truth)
+    record_plan(model, LIVE, profile=profile, dtype=dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=size)
@@ -54,6 +52,7 @@ def test_with_a_key_value_cache(
     logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
     cached = {"layers[*].attention.attend:kv_layout": "cached"}
     assert same_bits(forward(model, ids, profile=profile, dtype=dtype, settings=cached)["logits"], logits)
+    record_plan(model, LIVE, profile=profile, dtype=dtype, settings=cached)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,24 +65,6 @@ def test_caching_the_latent_changes_nothing(
     ids = torch.arange(21).view(3, 7)
     logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
     assert same_bits(forward(model, ids, profile=profile, dtype=dtype)["logits"], logits)
-
-
-@pytest.fixture(scope="module")
-def wide_truth(wide: Path) -> WideTruth:
-    """What transformers gives for the wide model; its weights are dropped again before ours are loaded."""
-    keys = [(profile, shape) for profile in PROFILES for shape in WIDE_SHAPES]
-    truth = {(p, s): reference(wide, p, torch.bfloat16, tokens(WIDE_VOCAB, s)) for p, s in keys}
-    load.cache_clear()
-    return truth
-
-
-@pytest.mark.xdist_group("wide")
-@pytest.mark.parametrize("shape", WIDE_SHAPES, ids=size)
-@pytest.mark.parametrize("profile", PROFILES)
-def test_wide_model(wide: Path, wide_truth: WideTruth, profile: str, shape: tuple[int, int]) -> None:
-    model = opened(wide)
-    ours = forward(model, tokens(WIDE_VOCAB, shape), profile=profile, dtype="bf16")
-    assert_is(model, ours, wide_truth[profile, shape])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 300)], ids=size)

@@ -13,7 +13,8 @@ import torch
 from moeparity.model import Model, forward
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
-from tests.hf.compare import DTYPES, PROFILES, assert_is, opened, padded, tokens
+from tests.evidence import record_plan
+from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, padded, tokens
 from tests.hf.reference import Routes, Truth, reference
 from tests.small_models import SMALL
 
@@ -43,6 +44,7 @@ def test_logits_and_routes(request: pytest.FixtureRequest, name: str, profile: s
         ours = forward(model, ids, profile=profile, dtype=dtype, attention_mask=mask)
         assert_is(model, ours, reference(model.folder, profile, DTYPES[dtype], ids, mask=mask))
         assert not same_bits(plain["logits"][2], ours["logits"][2])
+    record_plan(model, LIVE, profile=profile, dtype=dtype)
 
 
 def in_micro_batches(model: Model, profile: str, dtype: str, ids: torch.Tensor, mask: torch.Tensor) -> Truth:

@@ -43,7 +43,7 @@ def node(op: str = "add") -> Node:
         inputs=tuple(f"given_{port}" for port in declared.inputs),
         outputs=declared.outputs,
         weights={},
-        params={},
+        params={parameter.name: None for parameter in declared.parameters},
         layer=0,
         where=Where(Path(__file__)),
     )

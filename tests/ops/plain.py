@@ -34,3 +34,21 @@ def times(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 
 def plus(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return (a.double() + b.double()).float().to(dtype)
+
+
+def coarse(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Small multiples of 1/4: sums of their products are exact in fp32, in whichever order."""
+    return (torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(seed)) / 4).to(dtype)
+
+
+def one_per_column(rows: int, columns: int, seed: int) -> Tensor:
+    """A single power of two in every column: the sum over the rows is exact whatever it is multiplied with."""
+    generator = torch.Generator().manual_seed(seed)
+    at = torch.randint(0, rows, (1, columns), generator=generator)
+    return torch.zeros(rows, columns).scatter(0, at, 2.0 ** torch.randint(-3, 4, (1, columns), generator=generator))
+
+
+def matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    exact = a.double() @ b.double()
+    assert torch.equal(exact, exact.float().double())
+    return exact.float().to(dtype)

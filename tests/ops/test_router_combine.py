@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from moeparity.ops.kernels.experts import combine
+from moeparity.ops.kernels.combine import combine
 from moeparity.ops.kernels.router import router
 from tests.ops.plain import BF16, DTYPES, FP32, assert_bits, plus, random, times
 
@@ -27,11 +27,20 @@ PARAMETERS: dict[str, Any] = {
     "scale": 1.0,
 }
 SETTINGS: dict[str, Any] = {
+    "softmax": "native",
+    "sigmoid": "native",
     "scores": FP32,
+    "correction": FP32,
+    "choice": FP32,
+    "group_score": "top2_sum",
+    "group_mask": "neg_inf",
     "tie_break": "torch_topk",
     "slots": "sorted",
     "renormalize": "divide",
+    "renormalize_order": "native",
     "renormalize_eps": 0.0,
+    "renormalize_eps_at": "end",
+    "total": FP32,
     "weights": BF16,
 }
 
@@ -153,7 +162,14 @@ def test_combine(
     slots = ids.argsort(-1) if by == "expert" else torch.arange(TOP_K).expand(3, 7, -1)
     tokens = itertools.product(range(3), range(7))
     ordered = torch.stack([leaf[b, t, slots[b, t]] for b, t in tokens]).view_as(leaf)
-    at = {"weighted": product, "accumulate": accumulate, "leaves": by, "output": output}
+    at = {
+        "weighted": product,
+        "accumulate": accumulate,
+        "leaves": by,
+        "output": output,
+        "expert": 1,
+        "scaling": "weights",
+    }
     leaves = [ordered[..., i, :] for i in range(TOP_K)]
     expected = {order: summed(leaves, order, accumulate).to(output) for order in ORDERS}
     # torch's own sum accumulates in fp32; there is none that rounds every addition to 16 bits.
@@ -166,7 +182,7 @@ def test_combine(
 
 def test_combine_in_an_order_written_out() -> None:
     rows, routing = random(3, 7, TOP_K, 37, dtype=FP32), random(3, 7, TOP_K, dtype=FP32, seed=1)
-    at = {"weighted": FP32, "accumulate": FP32, "leaves": "slot", "output": FP32}
+    at = {"weighted": FP32, "accumulate": FP32, "leaves": "slot", "output": FP32, "expert": 1, "scaling": "weights"}
     leaf = times(rows, routing.unsqueeze(-1), FP32)
     zero = torch.zeros(3, 7, 37)
     around, contracted = zero, zero

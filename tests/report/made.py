@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import types
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moeparity.report.model import (
     Interval,
     LayerFlips,
+    LayerGrowth,
     Metrics,
     Report,
     Root,
     RoutingFlips,
     Run,
+    Size,
     ToggleResult,
     TrialResult,
     Variant,
@@ -77,3 +80,17 @@ REPORT = made(
         toggle("refused", None, INERT_TRIAL),
     ),
 )
+
+
+def grown(errors: list[float], flips: Mapping[int, int] | None = None) -> Report:
+    """A report with these relative L2 errors after its layers and in its logits, all of them MoE layers."""
+    names = [*(f"layers[{i}]" for i in range(len(errors) - 1)), "after"]
+    growth = [
+        made(LayerGrowth, name=name, node="lm_head" if name == "after" else name, carried=made(Size, relative_l2=error))
+        for name, error in zip(names, errors, strict=True)
+    ]
+    layers = tuple(
+        made(LayerFlips, layer=i, tokens=400, set_flips=(flips or {}).get(i, 0)) for i in range(len(errors) - 1)
+    )
+    routed = None if flips is None else RoutingFlips(layers=layers, tokens=400, tokens_any_layer=sum(flips.values()))
+    return replace(REPORT, growth=tuple(growth), flips=routed)

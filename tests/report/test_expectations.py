@@ -16,7 +16,7 @@ from moeparity.report.expectations import Checked, Finding, combined, expectatio
 from moeparity.report.model import Metrics, Report
 from moeparity.spec.expect import Expect, MetricBounds
 from tests.errors.base import BASE, copy
-from tests.report.made import REPORT
+from tests.report.made import REPORT, grown
 
 WHERE = Where(Path("recipe.yaml"))
 GRAPH = expand(Config(BASE / "config.json"))
@@ -120,6 +120,25 @@ def test_flips_are_shares_of_tokens_and_of_token_layers() -> None:
         assert status({"flips": {key: {"above": share - 0.001, "below": share + 0.001}}}) == "ok"
         assert status({"flips": {key: {"below": share - 0.001}}}) == "fail"
         assert status({"flips": {key: {"below": 1.0}}}, replace(REPORT, flips=None)) == "fail"
+
+
+def test_growth_is_bounded_with_and_without_flips() -> None:
+    report = grown([0.25, 0.5, 4.0, 4.0, 1.0], {2: 3})
+    for key, factor in (("step", 8.0), ("step_with_flips", 8.0), ("step_without_flips", 2.0)):
+        assert status({"growth": {key: {"above": factor - 0.1, "below": factor + 0.1}}}, report) == "ok"
+        assert status({"growth": {key: {"below": factor}}}, report) == "fail"
+    steady = grown([0.25, 0.5, 1.0, 1.0], {})
+    assert status({"growth": {"step_with_flips": {"below": 9.0}}}, steady) == "fail"
+    assert status({"growth": {"step_without_flips": {"below": 3.0}}}, steady) == "ok"
+
+
+@pytest.mark.parametrize("key", ["step_with_flips", "step_without_flips"])
+def test_growth_at_flips_is_refused_where_nothing_is_routed(tmp_path: Path, key: str) -> None:
+    copy(tmp_path / "dense", config={"model_type": "qwen3", "intermediate_size": 8})
+    dense = expand(Config(tmp_path / "dense" / "config.json"))
+    with pytest.raises(MoeparityError, match=r"expect\.growth: qwen3 has no router here"):
+        expectations(Expect.model_validate({"growth": {key: {"below": 3.0}}}), dense, WHERE)
+    assert len(expectations(Expect.model_validate({"growth": {"step": {"below": 3.0}}}), dense, WHERE)) == 1
 
 
 def test_bounds_on_flips_are_refused_where_nothing_is_routed(tmp_path: Path) -> None:

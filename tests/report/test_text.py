@@ -200,10 +200,17 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
     assert not any("further roots" in line for line in lines(replace(FAIL, roots=ROOTS[:1])))
 
 
+def test_a_choice_is_shown_with_the_flag_and_the_profile_that_set_it() -> None:
+    told = replace(CHOICE, reference_set_by='experts_implementation="eager" (hf-eager)')
+    shown = lines(replace(FAIL, roots=(replace(ROOTS[0], choices=(told,)),)))
+    origin = "accumulate reference model (bf16) hf-eager.yaml:9 (op combine)"
+    assert f'{origin} experts_implementation="eager" (hf-eager)' in shown
+
+
 def test_growth_and_flips() -> None:
     shown = lines(FAIL)
-    assert "layers[0] 3.50e-03 25.0% 0.75 9 2.50e-03 moe.combine" in shown
-    assert any(line.startswith("lm_head 3.50e-03 25.0% 0.75 9 no op of its own differs") for line in shown)
+    assert "layers[0] 3.50e-03 ####### 25.0% 0.75 9 2.50e-03 moe.combine" in shown
+    assert any(line.startswith("lm_head 3.50e-03 ####### 25.0% 0.75 9 no op of its own differs") for line in shown)
     assert "1 12 (5.00%) 24 (10.00%) 2" in shown
     assert "18 of 240 tokens (7.50%) flip in some layer" in shown
 

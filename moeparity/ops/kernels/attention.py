@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import rounding
-from moeparity.numerics.rounding import rounded, working
+from moeparity.numerics.rounding import rounded, tf32, working
+from moeparity.ops.attention import FLASH, SDPA
+from moeparity.ops.kernels.exponentials import softmax
+from moeparity.ops.kernels.flash import Heads, flash
+from moeparity.ops.kernels.placement import gathered, parts, shared
 from moeparity.ops.kernels.rope import yarn_mscale
+from moeparity.ops.placement import cut
 
 
 def attention(
@@ -27,7 +33,10 @@ def attention(
     v = v.transpose(1, 2)
     if at["kv_layout"] == "cached":
         k, v = k.contiguous(), v.contiguous()
-    return _causal(q, k, v, mask, p["window"], q.shape[-1] ** -0.5, at)
+    pieces = cut(at)
+    held = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
+    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=q.shape[-1] ** -0.5) for q, k, v in held]
+    return gathered([_side_by_side(_causal(own, at)) for own in heads])
 
 
 def mla(
@@ -42,12 +51,65 @@ def mla(
     at: Mapping[str, Any],
 ) -> torch.Tensor:
     """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V]."""
-    q = torch.cat((q_nope.transpose(1, 2), q_rope), dim=-1)
-    expanded = rounding.linear(latent.unsqueeze(1), w["kv_b"], None, inputs=at["kv_b"], output=at["kv_b"])
-    heads = expanded.view(*latent.shape[:2], p["heads"], -1).transpose(1, 2)
+    pieces = cut(at)
+    held = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), strict=True)
+    attend = _absorbed if at["projection"] == "absorbed" else _expanded
+    given = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in held)
+    return gathered([_side_by_side(attend(own, p, at)) for own in given])
+
+
+@dataclass(frozen=True, slots=True)
+class _Latent:
+    """What the heads that one rank holds attend with: q_nope [B, H, T, N], q_rope [B, H, T, R], kv_b [H * (N + V), L],
+    latent [B, T, L], k_rope [B, 1, T, R], mask [B, T].
+    """
+
+    q_nope: torch.Tensor
+    q_rope: torch.Tensor
+    kv_b: torch.Tensor
+    latent: torch.Tensor
+    k_rope: torch.Tensor
+    mask: torch.Tensor
+
+    def attends(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: Mapping[str, Any]) -> Heads:
+        """Queries, keys and values made of it."""
+        width = self.q_nope.shape[-1] + self.q_rope.shape[-1]
+        return Heads(q=q, k=k, v=v, mask=self.mask, window=None, scale=_softmax_scale(width, p["rope"]))
+
+
+def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
+    """Attention to keys and values of every head's own, [B, H, T, V]."""
+    q = torch.cat((x.q_nope, x.q_rope), dim=-1)
+    latent, kv_b = (_for_kv_b(operand, at) for operand in (x.latent, x.kv_b))
+    expanded = rounding.linear(latent.unsqueeze(1), kv_b, None, inputs=at["kv_b"], output=at["kv_b"])
+    heads = expanded.view(*latent.shape[:2], q.shape[1], -1).transpose(1, 2)
     k_nope, v = torch.split(heads, [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
-    k = torch.cat((k_nope, k_rope.expand(-1, p["heads"], -1, -1)), dim=-1).contiguous()
-    return _causal(q, k, v, mask, None, _softmax_scale(q.shape[-1], p["rope"]), at)
+    k = torch.cat((k_nope, x.k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
+    return _causal(x.attends(q, k, v, p), at)
+
+
+def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
+    """As `_expanded`, to the latent itself, one key and value head for all; its GEMMs see all tokens of a head."""
+    halves = x.kv_b.view(x.q_nope.shape[1], -1, x.kv_b.shape[-1])
+    to_latent, to_values = halves[:, : -p["value_dim"]], halves[:, -p["value_dim"] :].transpose(1, 2)
+    q_latent = _by_head(x.q_nope, to_latent, at, at["q_latent"])
+    latent = x.latent.unsqueeze(1)
+    q, k = torch.cat((q_latent, x.q_rope), dim=-1), torch.cat((latent, x.k_rope), dim=-1)
+    out = _causal(x.attends(q, k, latent, p), {**at, "output": at["o_latent"]})
+    return _by_head(out, to_values, at, at["output"])
+
+
+def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """An operand of a GEMM with kv_b."""
+    x = rounded(x, at["kv_b"])
+    return tf32(x) if at.get("kv_b_tf32") == "yes" else x
+
+
+def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], output: torch.dtype) -> torch.Tensor:
+    """x [B, H, T, K], weight [H, K, N] -> [B, H, T, N], a GEMM for each head over the tokens of all sequences."""
+    flat = x.transpose(0, 1).flatten(1, 2)
+    out = _matmul(_for_kv_b(flat, at), _for_kv_b(weight, at), output)
+    return out.view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
 
 
 def _softmax_scale(width: int, rope: Mapping[str, Any]) -> float:
@@ -59,17 +121,14 @@ def _softmax_scale(width: int, rope: Mapping[str, Any]) -> float:
     return scale * mscale * mscale
 
 
-def _causal(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor,
-    window: int | None,
-    scale: float,
-    at: Mapping[str, Any],
-) -> torch.Tensor:
-    attend = _sdpa if at["implementation"] == "sdpa" else _eager
-    return attend(q, k, v, mask, window, scale, at).transpose(1, 2).contiguous().flatten(2)
+def _causal(heads: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    """The attention of all heads, [B, H, T, V]."""
+    return {SDPA: _sdpa, FLASH: _flash}.get(at["implementation"], _eager)(heads, at)
+
+
+def _side_by_side(heads: torch.Tensor) -> torch.Tensor:
+    """Of heads [B, H, T, V] -> [B, T, H * V]."""
+    return heads.transpose(1, 2).contiguous().flatten(2)
 
 
 def _visible(mask: torch.Tensor, window: int | None) -> torch.Tensor:
@@ -81,51 +140,45 @@ def _visible(mask: torch.Tensor, window: int | None) -> torch.Tensor:
     return visible if bool(mask.all()) else visible & mask[:, None, None, :]
 
 
-def _eager(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor,
-    window: int | None,
-    scale: float,
-    at: Mapping[str, Any],
-) -> torch.Tensor:
-    k, v = _repeat_heads(k, q.shape[1] // k.shape[1]), _repeat_heads(v, q.shape[1] // v.shape[1])
-    dtype = at["scores"]
-    scores = _matmul(q, k.transpose(2, 3), dtype) * scale
+def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    k, v = _repeated(x)
+    dtype, cast = at["scores"], tf32 if at["tf32"] == "yes" else _as_it_is
+    scores = _matmul(cast(x.q), cast(k).transpose(2, 3), dtype) * x.scale
     # Hugging Face adds the smallest finite number, not -inf: the addition rounds, and a row without any visible key
     # becomes a mean over all keys instead of NaN.
-    hidden = ~_visible(mask, window)
+    hidden = ~_visible(x.mask, x.window)
     scores = scores + torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
     step = working(dtype, at["probabilities"])
-    probabilities = rounded(F.softmax(scores, dim=-1, dtype=step), at["probabilities"])
-    return _matmul(probabilities, v, at["output"])
+    probabilities = softmax(scores, step, at)
+    return _matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
 
 
-def _sdpa(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor,
-    window: int | None,
-    scale: float,
-    at: Mapping[str, Any],
-) -> torch.Tensor:
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    k, v = _repeated(x)
+    return flash(replace(x, k=k, v=v), _visible(x.mask, x.window), at)
+
+
+def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     # One dtype for all three: the widest, should an earlier site have left one of them in fp32.
-    common = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    q, k, v = (rounded(x, common) for x in (q, k, v))
+    common = torch.promote_types(torch.promote_types(x.q.dtype, x.k.dtype), x.v.dtype)
+    x = replace(x, q=rounded(x.q, common), k=rounded(x.k, common), v=rounded(x.v, common))
+    q, k, v = x.q, x.k, x.v
     b, h, t, _ = q.shape
     groups = h // k.shape[1]
     # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
-    plain = (window is None or t < window) and bool(mask.all())
-    visible = None if plain else _visible(mask, window).expand(b, -1, -1, -1)
+    plain = (x.window is None or t < x.window) and bool(x.mask.all())
+    visible = None if plain else _visible(x.mask, x.window).expand(b, -1, -1, -1)
     grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
     if groups > 1 and not grouped and t == 1:
         q = q.reshape(b, h // groups, groups, -1)
     elif not grouped:
-        k, v = _repeat_heads(k, groups), _repeat_heads(v, groups)
+        k, v = _repeated(x)
     out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, scale=scale, is_causal=t > 1 and visible is None, enable_gqa=grouped
+        q, k, v, attn_mask=visible, scale=x.scale, is_causal=t > 1 and visible is None, enable_gqa=grouped
     )
     return rounded(out.reshape(b, h, t, -1), at["output"])
 
@@ -136,6 +189,12 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
         return torch.matmul(a, b)
     step = working(a.dtype, b.dtype, dtype)
     return rounded(torch.matmul(a.to(step), b.to(step)), dtype)
+
+
+def _repeated(x: Heads) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [B, H, T, D], one head for each of the queries'."""
+    times = x.q.shape[1] // x.k.shape[1]
+    return _repeat_heads(x.k, times), _repeat_heads(x.v, times)
 
 
 def _repeat_heads(x: torch.Tensor, times: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Kernels of `embedding`, `add`, `swiglu`, `sigmoid_gate`, `clamp` and `split`."""
+"""Kernels of `embedding`, `add`, `shared_add`, `swiglu`, `sigmoid_gate`, `clamp` and `split`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,71 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import rounding
+from moeparity.numerics.fma import fma
 from moeparity.ops.kernels import experts
+from moeparity.ops.kernels.placement import parts
+from moeparity.ops.placement import cut
+from moeparity.ops.router import SHARED_SCALINGS
 
 
 def embedding(
     tokens: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """tokens [B, T] int64 -> [B, T, H]."""
-    return rounding.rounded(F.embedding(tokens, w["weight"]), at["output"])
+    row = F.embedding(tokens, w["weight"])
+    # A vocabulary cut over ranks is looked up in each, zeros where it is not held, and summed: -0 + 0 is +0.
+    return rounding.rounded(row + 0.0 if cut(at) > 1 else row, at["output"])
 
 
 def add(
     a: torch.Tensor, b: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """a + b of equal shapes."""
-    return rounding.add(a, b, at["output"])
+    """a + b of equal shapes; where one is in partial sums [B, ranks, T, H], the first rank adds the other one."""
+    return _added(a, b, at["output"])
+
+
+def _added(a: torch.Tensor, b: torch.Tensor, output: torch.dtype) -> torch.Tensor:
+    if a.dim() == b.dim():
+        return rounding.add(a, b, output)
+    partial, whole = (a, b) if a.dim() > b.dim() else (b, a)
+    first, rest = partial[:, :1], partial[:, 1:]
+    return torch.cat((rounding.add(first, whole.unsqueeze(1), output), rounding.rounded(rest, output)), 1)
+
+
+def shared_add(
+    routed: torch.Tensor,
+    shared: torch.Tensor | None,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+) -> torch.Tensor:
+    """routed + shared, both [B, T, H] or in partial sums as in `add`; shared is None where the combine has added it."""
+    if shared is None:
+        return rounding.rounded(routed, at["output"])
+    if at["scaling"] == "shared_fma" and routed.dim() == shared.dim():
+        scale = torch.tensor(p["scale"], dtype=rounding.wide(routed).dtype, device=routed.device)
+        return rounding.rounded(fma(routed, scale, shared), at["output"])
+    if at["scaling"] in SHARED_SCALINGS:
+        routed = rounding.wide(routed) * p["scale"]
+    return _added(routed, shared, at["output"])
 
 
 def swiglu(
     gate: torch.Tensor, up: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """silu(gate) * up of equal shapes."""
-    return experts.swiglu(gate, up, activation=at["activation"], output=at["output"])
+    pieces = cut(at)
+    held = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
+    own = [experts.swiglu(g, u, activation=at["activation"], output=at["output"]) for g, u in held]
+    return own[0] if pieces == 1 else torch.cat(own, dim=-1)
 
 
 def sigmoid_gate(
     gate: torch.Tensor, x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H]."""
+    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]."""
+    gate = gate if gate.dim() == x.dim() else gate.unsqueeze(1)
     step = gate.dtype if gate.dtype == at["activation"] else rounding.working(gate.dtype, at["activation"])
     share = rounding.rounded(torch.sigmoid(gate.to(step)), at["activation"])
     return rounding.product(share, x, at["output"])

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from moeparity.numerics import rounding
+from moeparity.numerics.gemm import gemm
+from moeparity.numerics.rounding import rounded, tf32
+from moeparity.ops.kernels import placement
+from moeparity.ops.kernels.placement import Gemm
+from moeparity.ops.linear import way
 
 
 def linear(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads]."""
-    out = rounding.linear(x, w["weight"], w.get("bias"), inputs=at["inputs"], output=at["output"])
+    """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads], or row-wise partial sums [B, ranks, T, N]."""
+    how = way(at, p) if "parallel" in at else "whole"
+    if how == "column" and p["heads"] is not None:
+        # Several ranks may hold the same head: what they compute is the same.
+        at = {**at, **{name: min(at[name], p["heads"]) for name in ("tensor", "blocks")}}
+    product = _product(at, "partial" if how == "row" else "output")
+    out = placement.linear(x, w["weight"], w.get("bias"), way=how, at=at, gemm=product)
     return out if p["heads"] is None else out.view(*out.shape[:-1], p["heads"], -1)
 
 
@@ -23,11 +33,40 @@ def gate(
 ) -> torch.Tensor:
     """x [B, T, K] -> router logits [B, T, E]; the GEMM sees [B * T, K]."""
     flat = x.reshape(-1, x.shape[-1])
-    return rounding.linear(flat, w["weight"], None, inputs=at["inputs"], output=at["output"]).view(*x.shape[:-1], -1)
+    return _product(at, "output")(flat, w["weight"], None).view(*x.shape[:-1], -1)
 
 
 def lm_head(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """x [B, T, H] -> logits [B, T, V]."""
-    return rounding.linear(x, w["weight"], None, inputs=at["inputs"], output=at["output"])
+    return placement.linear(x, w["weight"], None, way="column", at=at, gemm=_product(at, "output"))
+
+
+def _product(at: Mapping[str, Any], output: str) -> Gemm:
+    """The GEMM in the form and roundings of a node; `output` names the site of its result."""
+    return partial(gemm_of(at), inputs=at["inputs"], output=at[output])
+
+
+def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
+    """`numerics.gemm.gemm` in the form that a node asks for; its operands are rounded to TF32 where it asks for that.
+
+    The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. Where no form can be asked for, it
+    is torch's own kernel.
+    """
+    splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
+    form = {name: at[name] for name in ("order", "splits") if name in at} | splits
+
+    def product(
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        inputs: torch.dtype,
+        output: torch.dtype,
+    ) -> torch.Tensor:
+        if at.get("tf32") == "yes":
+            x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
+        return gemm(x, weight, bias, inputs=inputs, output=output, **form)
+
+    return product

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from moeparity.numerics.rounding import add, product, rounded, working
+from moeparity.numerics.fma import fma
+from moeparity.numerics.rounding import add, product, rounded, wide, working
 
 
 def rotary(
@@ -121,7 +122,7 @@ def rope(
     rotated = []
     for x in map(_by_head, (q, k)):
         turned = x[..., : cos.shape[-1]] if p["partial"] else x
-        out = rotate(turned, cos, sin, products=at["products"], output=at["output"])
+        out = rotate(turned, cos, sin, at)
         # Joined even where nothing is left over: the result is laid out head by head, which a GEMM may notice.
         rest = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] else []
         rotated.append(torch.cat((out, *rest), dim=-1) if rest else out)
@@ -133,20 +134,29 @@ def _by_head(x: torch.Tensor) -> torch.Tensor:
     return x.unsqueeze(1) if x.dim() == 3 else x.transpose(1, 2)
 
 
-def _rotate_halves(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, products: torch.dtype, output: torch.dtype
-) -> torch.Tensor:
+def _rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return add(product(x, cos, products), product(turned, sin, products), output)
+    return _turn(x, cos, turned, sin, at)
 
 
-def _rotate_pairs(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, products: torch.dtype, output: torch.dtype
-) -> torch.Tensor:
+def _rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     half = cos.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     even, odd = x[..., 0::2], x[..., 1::2]
-    first = add(product(even, cos, products), -product(odd, sin, products), output)
-    second = add(product(odd, cos, products), product(even, sin, products), output)
+    first, second = _turn(even, cos, -odd, sin, at), _turn(odd, cos, even, sin, at)
+    if at["layout"] == "pairs":
+        return torch.stack((first, second), dim=-1).flatten(-2)
     return torch.cat((first, second), dim=-1)
+
+
+def _turn(
+    x: torch.Tensor, cos: torch.Tensor, turned: torch.Tensor, sin: torch.Tensor, at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x * cos + turned * sin."""
+    contraction, products = at.get("contraction", "none"), at["products"]
+    if contraction == "none":
+        return add(product(x, cos, products), product(turned, sin, products), at["output"])
+    if contraction == "cos":
+        return rounded(fma(wide(x), wide(cos), product(turned, sin, products)), at["output"])
+    return rounded(fma(wide(turned), wide(sin), product(x, cos, products)), at["output"])

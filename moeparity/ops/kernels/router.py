@@ -8,38 +8,144 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics.rounding import rounded, wide, working
+from moeparity.numerics import orders
+from moeparity.numerics.rounding import add, rounded, wide, working
+from moeparity.numerics.summation import sum_axis
+from moeparity.ops.router import AFTER, START
+
+Weights = Mapping[str, torch.Tensor]
+Settings = Mapping[str, Any]
 
 
 def router(
-    logits: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+    logits: torch.Tensor,
+    replayed: torch.Tensor | None = None,
+    replayed_weights: torch.Tensor | None = None,
+    *,
+    w: Weights,
+    p: Settings,
+    at: Settings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """logits [B, T, E] -> ids int64 and weights, both [B, T, K]."""
+    """logits [B, T, E] -> ids int64 and weights, both [B, T, K].
+
+    The experts `replayed` [B, T, K] int64, in any order, are taken in place of its own choice, in the slots in which
+    it ranks them itself; with `replayed_weights` [B, T, K] each with the weight given there, in that dtype.
+    """
     flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
-    scores = F.softmax(flat, dim=-1) if p["score"] == "softmax" else flat.sigmoid()
-    scores = rounded(scores, at["scores"])
-    choice = scores if "bias" not in w else scores + w["bias"]
-    if p["groups"] > 1:
-        choice = _keep_best_groups(choice, p["groups"], p["top_groups"])
-    ids = _top_k(choice, p["top_k"], at)
-    weights = wide(scores.gather(1, ids))
-    if p["renormalize"]:
-        total = weights.sum(dim=-1, keepdim=True) + at["renormalize_eps"]
-        weights = weights * (1.0 / total) if at["renormalize"] == "reciprocal" else weights / total
-    weights = rounded(weights * p["scale"], at["weights"])
+    after = at.get("timing") == AFTER
+    scores = flat if after else _scores(flat, p, at)
+    ranked = flat if after or at.get("rank_on") == "logits" else _ranked(scores, w, at)
+    ids = _top_k(_best_groups_only(ranked, p, at) if p["groups"] > 1 else ranked, p["top_k"], at)
+    if replayed is not None:
+        ids = _own_order(ids, replayed.reshape(ids.shape), ranked, at)
+    if replayed is None or replayed_weights is None:
+        weights = _weights(scores.gather(1, ids), p, at)
+    else:
+        weights = _of_expert(ids, replayed.reshape(ids.shape), replayed_weights.reshape(ids.shape))
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
 
 
-def _keep_best_groups(choice: torch.Tensor, groups: int, top_groups: int) -> torch.Tensor:
-    """choice [N, E] with -inf outside the `top_groups` groups whose two best scores add up to most."""
-    by_group = choice.view(len(choice), groups, -1)
-    group_scores = by_group.topk(2, dim=-1)[0].sum(dim=-1)
-    kept = torch.topk(group_scores, k=top_groups, dim=-1, sorted=False)[1]
+def _weights(chosen: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """The routing weights of the chosen experts' scores [N, K], or of their logits where these are scored only now."""
+    after = at.get("timing") == AFTER
+    weights = wide(_scores(chosen, p, at) if after else chosen)
+    scale = p["scale"] if at.get("scaling", "weights") == "weights" else 1.0
+    return rounded(
+        _renormalised(weights, scale, at) if p["renormalize"] and not after else weights * scale, at["weights"]
+    )
+
+
+def _own_order(own: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
+    """The experts `replayed` as the router itself orders them, all [N, K]; `own` where it chooses the same ones."""
+    # Ascending, so that ties go by the expert's id here too. Groups the router would not keep are no matter any more.
+    ascending = replayed.sort(dim=-1).values
+    order = _top_k(ranked.gather(1, ascending), replayed.shape[-1], at)
+    same = (own.sort(dim=-1).values == ascending).all(dim=-1, keepdim=True)
+    # As it is, strides included, where nothing is forced upon it.
+    return own if bool(same.all()) else torch.where(same, own, ascending.gather(1, order))
+
+
+def _of_expert(ids: torch.Tensor, replayed: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The weights of `replayed` in the order of `ids`, the same experts in other slots, all [N, K]."""
+    slots = (ids.unsqueeze(-1) == replayed.unsqueeze(-2)).to(torch.int64).argmax(-1)
+    return weights.gather(-1, slots)
+
+
+def selection(logits: torch.Tensor, *, w: Weights, p: Settings, at: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `router` ranks the experts by: logits [B, T, E] -> [B, T, E] before and after groups are masked."""
+    flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
+    before = flat if ranks_logits(at) else _ranked(_scores(flat, p, at), w, at)
+    after = _best_groups_only(before, p, at) if p["groups"] > 1 else before
+    return before.view(logits.shape), after.view(logits.shape)
+
+
+def ranks_logits(at: Settings) -> bool:
+    """Whether experts are ranked by their logits, not by their scores."""
+    return at.get("timing") == AFTER or at.get("rank_on") == "logits"
+
+
+def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """Of logits [N, E or K] in the dtype they are scored in."""
+    return rounded(_softmax(logits, at) if p["score"] == "softmax" else _sigmoid(logits, at["sigmoid"]), at["scores"])
+
+
+def _softmax(logits: torch.Tensor, at: Settings) -> torch.Tensor:
+    if at["softmax"] == "native":
+        return F.softmax(logits, dim=-1)
+    powers = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    total = _sum(powers, at["denominator"])
+    return powers * (1.0 / total) if at["softmax"] == "reciprocal" else powers / total
+
+
+def _sigmoid(logits: torch.Tensor, form: str) -> torch.Tensor:
+    if form == "exp":
+        return 1.0 / (1.0 + (-logits).exp())
+    return 0.5 * (0.5 * logits).tanh() + 0.5 if form == "tanh" else logits.sigmoid()
+
+
+def _sum(x: torch.Tensor, order: str, start: float | None = None) -> torch.Tensor:
+    """The sum of each row of x [N, n], [N, 1]."""
+    if order == orders.NATIVE:
+        return x.sum(dim=-1, keepdim=True)
+    return sum_axis(x, orders.parse(order), -1, accumulate=x.dtype, start=start).unsqueeze(-1)
+
+
+def _ranked(scores: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
+    """What experts are ranked by, before groups are chosen, [N, E]."""
+    return add(scores, rounded(w["bias"], at["correction"]), at["choice"]) if "bias" in w else scores
+
+
+def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """choice [N, E] with the mask's value outside the best `top_groups` groups."""
+    by_group = choice.view(len(choice), p["groups"], -1)
+    best = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
+    group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
+    kept = torch.topk(group_scores, k=p["top_groups"], dim=-1, sorted=False)[1]
     mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, value=True)
-    return by_group.masked_fill(~mask.unsqueeze(-1), float("-inf")).flatten(1)
+    other = 0.0 if at["group_mask"] == "zero" else float("-inf")
+    return by_group.masked_fill(~mask.unsqueeze(-1), other).flatten(1)
 
 
-def _top_k(choice: torch.Tensor, k: int, at: Mapping[str, Any]) -> torch.Tensor:
+def _top_k(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:
+    if at["tie_break"] == "torch_topk":
+        return torch.topk(choice, k, dim=-1, sorted=at["slots"] == "sorted")[1]
     if at["tie_break"] == "lowest_index":
         return torch.sort(choice, dim=-1, descending=True, stable=True)[1][:, :k]
-    return torch.topk(choice, k, dim=-1, sorted=at["slots"] == "sorted")[1]
+    backwards = torch.sort(choice.flip(-1), dim=-1, descending=True, stable=True)[1][:, :k]
+    return choice.shape[-1] - 1 - backwards
+
+
+def _renormalised(weights: torch.Tensor, scale: float, at: Settings) -> torch.Tensor:
+    """weights [N, K] over their sum, and scaled."""
+    eps, order = at["renormalize_eps"], at["renormalize_order"]
+    total = _sum(weights, order, start=eps) if at["renormalize_eps_at"] == START else _sum(weights, order) + eps
+    total = rounded(total, at["total"])
+    # A sum in 16 bits is divided by in fp32, one in fp64 in fp64.
+    total = wide(total)
+    if at["renormalize"] in {"divide", "reciprocal"}:
+        quotient = weights / total if at["renormalize"] == "divide" else weights * (1.0 / total)
+        return wide(rounded(quotient, at.get("quotient", quotient.dtype))) * scale
+    if at["renormalize"] == "scale_first":
+        return weights * scale / total
+    # torch makes a number over a tensor a product with the reciprocal.
+    return weights * (torch.full_like(total, scale) / total)

@@ -8,11 +8,16 @@ from typing import Annotated
 
 import typer
 
+from moeparity.cli.certify import certify
 from moeparity.cli.check import check
+from moeparity.cli.engines import engines
+from moeparity.cli.flips import flips
 from moeparity.cli.init import init
+from moeparity.cli.probe import probe
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
 from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError, Where
 from moeparity.spec.names import By
@@ -50,6 +55,10 @@ def bisect(
         bool | None,
         typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
     ] = None,
+    replay: Annotated[
+        bool | None,
+        typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
+    ] = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -71,6 +80,7 @@ def bisect(
             swap=tuple(swap or ()),
             floor=floor,
             oracle=oracle,
+            replay=replay,
             allow_code=allow_code,
             memory_limit=memory_limit,
         )
@@ -150,22 +160,40 @@ def show(
 
 
 @app.command()
-def ops(name: Annotated[str | None, typer.Argument(help="One op, in full.")] = None) -> None:
+def ops(
+    name: Annotated[str | None, typer.Argument(help="One op, in full.")] = None,
+    fidelity: Annotated[
+        bool, typer.Option("--fidelity", help="Print instead how sure it is of each value that an engine computes so.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="With --fidelity: write it to this file as JSON.")] = None,
+) -> None:
     """Print the ops: their inputs, weights, parameters and attributes with allowed values."""
     from moeparity.cli.render import console, print_op, print_ops
     from moeparity.ops.registry import find
 
-    if name is None:
+    op = None if name is None else find(name)
+    if fidelity:
+        from moeparity.cli.fidelity import show_fidelity
+
+        show_fidelity(op, json, console())
+    elif json is not None:
+        raise MoeparityError("ops: --json writes what --fidelity finds. Give --fidelity too.")
+    elif op is None:
         print_ops(console())
     else:
-        print_op(find(name), console())
+        print_op(op, console())
 
 
+app.command()(engines)
 app.command()(check)
+app.command()(sweep)
+app.command()(flips)
 app.command()(init)
 app.command()(sample)
 app.command()(tokens)
 app.command()(schema)
+app.command()(probe)
+app.command()(certify)
 
 
 def main() -> None:

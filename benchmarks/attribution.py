@@ -1,0 +1,166 @@
+"""What an attribution costs: mixtures of both sides in one pass, over toggles and over layers.
+
+    python -m benchmarks.attribution [--threads 2] [--repeats 3]
+
+Every toggle thrown alone and left out alone, as the search asks for first, on the layers of one checkpoint family.
+Evaluations are set beside the counted ideal (every distinct piece of work once, counted from the bits that kernels
+read, by an observer of its own) and beside as many separate forwards; seconds beside one forward of the reference. All
+in this process on resident weights, in turn; the best of some repeats counts.
+
+Exits with 1 where a batch takes more than one pass over the weights, or more than 1.15 times the ideal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks import late, lockstep
+from moeparity.attribution.toggles import mixed
+from moeparity.engine.device import cpu_name
+from moeparity.engine.lockstep import Walker
+from moeparity.mixtures import Mixtures
+from moeparity.model import open_model
+from moeparity.plan import Options, Plan, prepare
+from moeparity.search.oracle import Coalition
+
+TOGGLES, LAYERS = (4, 8, 16), (2, 4, 8)
+SEQUENCES, TOKENS, VOCAB = 2, 32, 1024
+AGAINST_IDEAL = 1.15
+
+SITES = (
+    "attention.rope:products",
+    "moe.combine:accumulate",
+    "attention.attend:probabilities",
+    "moe.experts:activation",
+    "attention.attend:scores",
+    "moe.router:weights",
+    "attention.norm:normalized",
+    "moe.norm:normalized",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One batch of mixtures: its evaluations and seconds, the counted ideal, and one forward of the reference."""
+
+    mixtures: int
+    passes: int
+    evaluations: int
+    ideal: int
+    forward: int
+    seconds: float
+    forward_seconds: float
+
+
+def main() -> int:
+    """Measure every size, print a row each, judge."""
+    options = _options()
+    torch.set_num_threads(options.threads)
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
+    print(f"hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16")
+    print("toggles  layers  mixtures  evaluations  of separate  of ideal  in forwards  seconds in forwards")
+    fine = True
+    for layers, toggles in product(LAYERS, TOGGLES):
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(planned(Path(folder), layers, toggles), options.repeats)
+        of_ideal = found.evaluations / found.ideal
+        fine &= found.passes == 1 and of_ideal <= AGAINST_IDEAL
+        print(
+            f"{toggles:7}  {layers:6}  {found.mixtures:8}  {found.evaluations:11}  "
+            f"{found.evaluations / (found.forward * (1 + found.mixtures)):11.2f}  {of_ideal:8.3f}  "
+            f"{found.evaluations / found.forward:11.2f}  {found.seconds / found.forward_seconds:19.2f}"
+        )
+    return 0 if fine else 1
+
+
+def planned(folder: Path, layers: int, toggles: int) -> Plan:
+    """A checkpoint of so many layers, and a recipe whose sides differ in so many choices, spread over the layers."""
+    lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = layers, VOCAB, SEQUENCES, TOKENS
+    lockstep.write_checkpoint(folder)
+    save_file({"input_ids": lockstep.tokens()}, folder / "tokens.safetensors")
+    # Two dtypes at each site give as many toggles as two layers hold.
+    own = {
+        f"layers[{i * layers // toggles}].{SITES[i % len(SITES)]}": "fp32" if i < len(SITES) else "fp16"
+        for i in range(toggles)
+    }
+    side = {"profile": "hf-eager", "micro_batch": SEQUENCES}
+    recipe = {
+        "kind": "recipe",
+        "checkpoint": ".",
+        "tokens": {"file": "tokens.safetensors", "sampled_from": "candidate"},
+        "reference": side,
+        "candidate": {**side, "set": own},
+        "gate": {"metric": "k3", "below": 1e-4},
+    }
+    (folder / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")
+    options = Options(memory_limit=float("inf"))
+    plan = prepare(
+        folder / "recipe.yaml",
+        device="cpu",
+        options=options,
+        opener=lambda at, **_: open_model(at, device="cpu", residency="resident"),
+    )
+    assert len(plan.toggles) == toggles, [toggle.name for toggle in plan.toggles]
+    return plan
+
+
+def measure(plan: Plan, repeats: int) -> Measured:
+    """The best of some repeats of the batch and of one forward, after one round that fills caches."""
+    asked = list(asks(plan))
+    batches, forwards = [], []
+    for repeat in range(repeats + 1):
+        batch, forward = Mixtures(plan), Mixtures(plan)
+        forward([frozenset()])
+        batch(asked)
+        if repeat:
+            batches.append(batch)
+            forwards.append(forward)
+    best = min(batches, key=lambda oracle: oracle.seconds)
+    return Measured(
+        mixtures=len(asked),
+        passes=best.passes,
+        evaluations=best.counts.evaluations.total(),
+        ideal=len(late.distinct(plan.model, walkers(plan, asked))),
+        forward=len(plan.model.graph.nodes),
+        seconds=best.seconds,
+        forward_seconds=min(oracle.seconds for oracle in forwards),
+    )
+
+
+def asks(plan: Plan) -> Iterator[Coalition]:
+    """Every toggle alone, and all but each."""
+    names = frozenset(toggle.name for toggle in plan.toggles)
+    yield from (frozenset({name}) for name in sorted(names))
+    yield from (names - {name} for name in sorted(names))
+
+
+def walkers(plan: Plan, asked: list[Coalition]) -> list[Walker]:
+    """The reference and the mixtures, for the count of the ideal."""
+    sides = [plan.reference]
+    sides += [
+        mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in coalition], plan.candidate)
+        for coalition in asked
+    ]
+    return [Walker(name=str(i), plan=side.plan, micro_batch=side.micro_batch) for i, side in enumerate(sides)]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""`moeparity engines`: the engine profiles, one of them, the difference of two, what a launch configuration implies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.errors import MoeparityError
+
+
+def engines(
+    first: Annotated[str | None, typer.Argument(metavar="[A]", help="A profile: its name, or a path to one.")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help="Another: how they differ.")] = None,
+    graph: Annotated[str, typer.Option(help="The architecture on which they are compared.")] = "qwen3_moe",
+    tensor: Annotated[int, typer.Option(min=1, help="Compared over so many ranks, tensor parallel.")] = 1,
+    expert: Annotated[int, typer.Option(min=1, help="Compared over so many ranks, expert parallel.")] = 1,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A launch configuration of vLLM, SGLang, verl or NeMo-RL, or a file with their command line."
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write what is found to this file as JSON.")] = None,
+) -> None:
+    """List the engine profiles; print one; say how two differ, dearest first; or read a launch configuration.
+
+    No weights are needed and nothing is computed.
+    """
+    from moeparity.cli.render import console
+    from moeparity.engines import compare, described, profiles, statements
+    from moeparity.report.engines import to_json
+    from moeparity.report.engines_text import print_difference, print_profile, print_profiles
+    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.spec.schema import Placement
+
+    if config is not None and first is not None:
+        raise MoeparityError("engines: --config reads a launch configuration, A and B are profiles. Give one of both.")
+    if json is not None:
+        refuse_unwritable(json)
+    if config is not None:
+        from moeparity.launch import read
+        from moeparity.report.launch_text import print_launch
+
+        launch = read(config)
+        print_launch(launch, console())
+        written = launch.to_json()
+    elif second is not None and first is not None:
+        found = compare(first, second, graph, Placement(tensor=tensor, expert=expert))
+        print_difference(found, console())
+        written = to_json(found)
+    elif first is not None:
+        stated = statements(first)
+        print_profile(described(first), stated, console())
+        written = to_json(stated)
+    else:
+        listed = profiles()
+        print_profiles(listed, console())
+        written = to_json(listed)
+    if json is not None:
+        write_text(json, written)

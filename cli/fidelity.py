@@ -1,0 +1,83 @@
+"""Prints how sure it is that a value computes what an engine does: `moeparity ops --fidelity`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.cli.render import new_table
+from moeparity.fidelity import LEVELS, Finding, Line, findings, lines, to_json
+from moeparity.ops.declaration import Op
+from moeparity.report.files import refuse_unwritable, write_text
+
+MEANING = {
+    "verified": "equal bits in a test beside the kernel named, together with the other values in effect there",
+    "read": "not run; the source named says so",
+    "inferred": "no engine's source is named for it, or what is named only suggests it (from:)",
+    "opaque": "what the hardware does, or in which order rows arrive, is not known; what is run is a stand-in",
+}
+
+
+def show_fidelity(op: Op | None, json: Path | None, out: Console) -> None:
+    """Print one op's values or, in short, those of all ops; also write them to a file where one is given."""
+    if json is not None:
+        refuse_unwritable(json)
+    found = findings(None if op is None else [op])
+    if op is None:
+        print_overview(found, out)
+    elif not found:
+        out.print("no attributes: nothing about it can differ")
+    else:
+        print_findings(found, out)
+    if json is not None:
+        write_text(json, to_json(found))
+
+
+def print_overview(found: list[Finding], out: Console) -> None:
+    """Every attribute with its values by level."""
+    rows = new_table("op", "attribute", "level", "values")
+    for (op, attribute), of in groupby(found, key=lambda finding: (finding.op, finding.attribute)):
+        values: dict[str, list[str]] = {level: [] for level in LEVELS}
+        for finding in of:
+            values[finding.level].append(finding.value)
+        present = [level for level in LEVELS if values[level]]
+        for i, level in enumerate(present):
+            rows.add_row(*((op, attribute) if i == 0 else ("", "")), level, ", ".join(values[level]))
+    out.print(rows)
+    _print_meaning(out)
+    out.print("`moeparity ops NAME --fidelity` says of each value what it rests on; docs/fidelity.md of all.")
+
+
+def print_findings(found: list[Finding], out: Console) -> None:
+    """Each value with what it rests on; kernels that were run by number, named below."""
+    proofs = sorted({proof.says for finding in found for proof in finding.proofs})
+    number = {says: f"V{i}" for i, says in enumerate(proofs, 1)}
+    rows = new_table("attribute", "value", "level", "rests on")
+    for line in lines(found):
+        rows.add_row(line.attribute, ", ".join(line.values), line.level, _why(line, number))
+    out.print(rows)
+    _print_meaning(out)
+    for says, short in number.items():
+        out.print(f"{short}: {says}")
+
+
+def _why(line: Line, number: Mapping[str, str]) -> str:
+    """The kernels that were run, or the first source and how many more there are."""
+    if line.kernels:
+        return ", ".join(number[says] for says in line.kernels)
+    first, more = line.sources[:1], len(line.sources) - 1
+    said = "; ".join((*first, *[f"{more} more in docs/fidelity.md"] * (more > 0)))
+    return f"from: {said}" if said and line.level == "inferred" else said
+
+
+def _print_meaning(out: Console) -> None:
+    meaning = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for level, says in MEANING.items():
+        meaning.add_row(Text(level, style="bold"), says)
+    out.print()
+    out.print(meaning)

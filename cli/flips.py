@@ -1,0 +1,82 @@
+"""`moeparity flips`: where routes flip, from what, how near the cut, and at what cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moeparity.cli.sizes import MemoryLimit
+from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from moeparity.flips import Flipped
+
+_MARKS = {"ok": "ok", "fail": "FAIL", "inconclusive": "inconclusive"}
+
+
+def flips(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe; its two sides are run, and each difference alone and restored.")
+    ] = None,
+    log: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="A B",
+            help="Instead: two files of routes that engines recorded of the same tokens; no weights needed.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="With --log: experts per token, where a file has no shape (SGLang).")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the whole picture to this file as JSON.")] = None,
+    map_: Annotated[
+        Path | None,
+        typer.Option("--map", help="Write what became of each token in each layer to this safetensors file."),
+    ] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
+    memory_limit: MemoryLimit = None,
+    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+) -> None:
+    """Routing flips of a recipe's candidate, or between two engines' records: every definition, origin, margin, cost.
+
+    Exit code 0; 1 where the recipe bounds its flips (`expect: flips`) and a bound is not met.
+    """
+    if (recipe is None) == (log is None):
+        given = "neither" if recipe is None else "both"
+        raise MoeparityError(f"flips: {given} of a recipe and --log A B given. Give one of them.")
+    if top_k is not None and log is None:
+        raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
+    from moeparity.cli.progress import shown
+    from moeparity.cli.render import console
+    from moeparity.flips import flips as run
+    from moeparity.flips import logged_flips
+    from moeparity.report.files import refuse_unwritable, write_text
+
+    for path in (json, map_):
+        if path is not None:
+            refuse_unwritable(path)
+    if log is not None:
+        found = logged_flips(*log, top_k=top_k)
+    elif recipe is not None:
+        with shown() as progress:
+            found = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    _print(found, console())
+    if json is not None:
+        write_text(json, found.to_json())
+    if map_ is not None:
+        found.write_map(map_)
+    raise typer.Exit(found.exit_code)
+
+
+def _print(found: Flipped, out: Console) -> None:
+    from moeparity.report.flips_text import print_flips
+
+    sequences = f"{found.sequences} sequence{'s' * (found.sequences != 1)}"
+    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}")
+    print_flips(found.flips, out)
+    for finding in found.findings:
+        out.print(f"{_MARKS[finding.status]}  {finding.expectation}  {finding.found}")

@@ -1,0 +1,47 @@
+"""`moeparity sweep`: a recipe at several values of some of its fields, a row of a table each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.cli.sizes import MemoryLimit
+
+
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")],
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="What to replace in the candidate: profile, dtype, micro_batch, placement.tensor, .expert, .sequence, "
+            "or an address such as 'layers[*].moe.gate:output'; 'reference.' or 'both.' in front says whose. Several "
+            "give all combinations.",
+        ),
+    ],
+    json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
+    memory_limit: MemoryLimit = None,
+    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+) -> None:
+    """Run both sides of a recipe at each value: verdict, k3, KL, routing flips and first divergence, a row each.
+
+    Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
+    present of 2, 1, 3, 0.
+    """
+    from moeparity.cli.progress import shown
+    from moeparity.cli.render import console
+    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.report.sweep_text import print_sweep
+    from moeparity.sweeping import sweep as run
+
+    if json is not None:
+        refuse_unwritable(json)
+    with shown() as progress:
+        found = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    print_sweep(found, console())
+    if json is not None:
+        write_text(json, found.to_json())
+    raise typer.Exit(found.exit_code)

@@ -1,0 +1,65 @@
+"""Forced routes (routing replay): a walker whose routers hand on what those of another walker chose.
+
+What a replay takes over differs between engines: the ids alone, each side weighting them itself (verl's R2 and R3,
+slime, vLLM, SGLang); the routing weights too; and the order of the slots, in which a combine may add. A forced walker
+takes over one of these, and keeps its own numerics for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from moeparity.errors import SpecError
+from moeparity.graph.bind import BoundGraph
+
+Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
+Routes = Literal["natural", Replayed]
+NATURAL: Final = "natural"
+IDS: Final = "ids"
+WEIGHTS: Final = "ids+weights"
+ORDER: Final = "ids+weights+order"
+REPLAYED: tuple[Replayed, ...] = get_args(Replayed)
+"""From the least to the most that is taken over; `natural` routes take over nothing."""
+
+ROUTER = "router"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    """What a walker's routers take over, and the name of the walker they take it `of`.
+
+    ids: the set of experts of each token. The walker's own scores are gathered there and made into weights as its own
+        numerics say. The slots come in the order in which its own router ranks these experts; a token whose own set
+        is the forced one keeps its own slots, ties included.
+    ids+weights: and each expert's routing weight, in the dtype it has there.
+    ids+weights+order: and the slots: bit for bit the other walker's routes. The own logits are not read.
+
+    Where the two plans differ in a choice that later ops go along with (`router:scaling`), the weights taken over are
+    those that the other walker's router gives under the choice of this one, so that nothing is scaled twice.
+    """
+
+    of: str
+    what: Replayed
+
+
+def replayed_plan(own: BoundGraph, source: BoundGraph) -> BoundGraph:
+    """The plan whose routers' outputs a walker with the plan `own` takes over from one with the plan `source`.
+
+    Raises SpecError where a router's scores or routes are inside a user's function, or where `source` refuses a choice
+    of `own` that ops after the routers go along with.
+    """
+    for plan in (own, source):
+        hidden = plan.replaced()
+        for node in plan.graph.nodes:
+            if node.op.name == ROUTER and node.name in hidden:
+                region = hidden[node.name]
+                raise SpecError(
+                    f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
+                    "forced. Leave the router out of its `nodes`."
+                )
+    followed = {name for node in own.graph.nodes for name in node.op.told}
+    routers = [node for node in own.graph.nodes if node.op.name == ROUTER]
+    places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
+    differing = [place for place in places if own.settings[place].value != source.settings[place].value]
+    return source.with_settings(differing, own) if differing else source

@@ -1,0 +1,91 @@
+"""What an option of a launch configuration is: its spellings, its default, and what its values imply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implied:
+    """What a value means for one side: another base profile, an overlay, a placement, a dtype, or words only.
+
+    `says` is for people; a value of which no profile knows says so there.
+    """
+
+    says: str
+    profile: str | None = None
+    overlay: str | None = None
+    placement: Mapping[str, int | bool] = field(default_factory=dict)
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: `names` are its spellings with underscores, the engine's own first; dotted in nested files.
+
+    `default` is what it becomes where it is not set. `environment`: it is an environment variable. `role` is the side
+    it concerns: `server`, or `trainer` and `rollout`.
+    """
+
+    names: tuple[str, ...]
+    kind: Literal["count", "flag", "word", "mapping"]
+    default: Any
+    implies: Callable[[Any], Implied]
+    choices: tuple[str, ...] = ()
+    environment: bool = False
+    role: str = "server"
+
+    @property
+    def name(self) -> str:
+        """As the engine spells it."""
+        return self.names[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An engine that is launched: the profile each of its sides starts from, its options, and what is said of them.
+
+    `source` is where options and defaults were read.
+    """
+
+    name: str
+    engine: str
+    version: str
+    source: str
+    start: Mapping[str, str]
+    options: tuple[Option, ...]
+
+
+def words(known: Mapping[str, Implied], otherwise: str) -> Callable[[Any], Implied]:
+    """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
+    return lambda value: known.get(str(value), Implied(says=otherwise.format(value)))
+
+
+def flagged(on: Implied, off: Implied) -> Callable[[Any], Implied]:
+    """What a flag implies, set or not."""
+    return lambda value: on if value else off
+
+
+def dtype(value: Any) -> Implied:
+    """The dtype of a side; `auto` is the checkpoint's."""
+    known = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+    found = known.get(str(value))
+    return Implied(says="the checkpoint's dtype" if found is None else f"dtype {found}", dtype=found)
+
+
+def ranks(name: str) -> Callable[[Any], Implied]:
+    """A number of ranks as a placement."""
+
+    def implies(value: Any) -> Implied:
+        return Implied(says=f"placement {name} {value}" if value > 1 else "one rank", placement={name: value})
+
+    return implies
+
+
+def nothing(says: str) -> Callable[[Any], Implied]:
+    """A value that is told and changes no choice."""
+    return lambda _: Implied(says=says)

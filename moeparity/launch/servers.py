@@ -1,0 +1,258 @@
+"""vLLM and SGLang as they are launched: options read from vLLM 0.33.0 and sglang 0.5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeparity.launch.options import DTYPES, Implied, Option, Program, dtype, flagged, nothing, ranks, words
+
+_MOE = (
+    *("auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass", "flashinfer_trtllm"),
+    *("flashinfer_cutlass", "flashinfer_cutedsl", "marlin", "humming", "triton_unfused", "aiter", "hpc", "emulation"),
+)
+_ALL_TO_ALL = (
+    *("allgather_reducescatter", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency", "deepep_v2"),
+    *("mori_high_throughput", "mori_low_latency", "moonep", "nixl_ep", "flashinfer_all2allv", "passthrough"),
+    *("flashinfer_nvlink_two_sided", "flashinfer_nvlink_one_sided"),
+)
+_EAGER = Implied(says="kernels in C in place of Inductor's", overlay="vllm-eager")
+_COMPILED = Implied(says="compiled by Inductor")
+
+
+def vllm_tensor(value: Any) -> Implied:
+    """Tensor parallel in vLLM, where -O2 fuses the all-reduce with the norm."""
+    if value == 1:
+        return ranks("tensor")(value)
+    return Implied(
+        says=f"placement tensor {value}; vLLM then has all-reduce, add and norm in one kernel, for small messages",
+        overlay="vllm-allreduce-norm",
+        placement={"tensor": value},
+    )
+
+
+def _optimised(value: Any) -> Implied:
+    return _EAGER if str(value) == "0" else _COMPILED
+
+
+def overrides(value: Any) -> Implied:
+    """What vLLM's hf_overrides say of the head."""
+    head = value.get("head_dtype") if isinstance(value, Mapping) else None
+    if head in ("float32", "float"):
+        return Implied(says="logits in fp32", overlay="vllm-fp32-head")
+    return Implied(says="logits in the model's dtype; other overrides are not looked at")
+
+
+VLLM = Program(
+    name="vllm",
+    engine="vLLM",
+    version="0.33.0",
+    source="vllm/engine/arg_utils.py, vllm/config, vllm/envs.py",
+    start={"server": "vllm"},
+    options=(
+        Option(names=("tensor_parallel_size", "tp"), kind="count", default=1, implies=vllm_tensor),
+        Option(
+            names=("enable_expert_parallel", "ep"),
+            kind="flag",
+            default=False,
+            implies=flagged(
+                Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+                Implied(says="experts are cut like everything else"),
+            ),
+        ),
+        Option(names=("dtype",), kind="word", default="auto", choices=DTYPES, implies=dtype),
+        Option(names=("enforce_eager",), kind="flag", default=False, implies=flagged(_EAGER, _COMPILED)),
+        Option(
+            names=("optimization_level", "O"),
+            kind="word",
+            default="2",
+            choices=("0", "1", "2", "3"),
+            implies=_optimised,
+        ),
+        Option(
+            names=("moe_backend",),
+            kind="word",
+            default="auto",
+            choices=_MOE,
+            implies=words(
+                {
+                    "auto": Implied(says="Triton's experts on an H100, FlashInfer's first on a B200"),
+                    "triton": Implied(says="Triton's experts"),
+                    "flashinfer_cutlass": Implied(
+                        says="CUTLASS experts, whose finalize may be fused", overlay="vllm-flashinfer-cutlass"
+                    ),
+                },
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(
+            names=("all2all_backend",),
+            kind="word",
+            default="allgather_reducescatter",
+            choices=_ALL_TO_ALL,
+            implies=words(
+                {
+                    "allgather_reducescatter": Implied(
+                        says="with expert parallel: locally combined rows, reduce-scattered"
+                    ),
+                    "deepep_high_throughput": Implied(says="DeepEP's normal mode", overlay="deepep-normal"),
+                    "deepep_v2": Implied(says="DeepEP v2", overlay="deepep-elastic"),
+                    "deepep_low_latency": Implied(says="DeepEP's low-latency mode", overlay="deepep-low-latency"),
+                },
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(
+            names=("attention_backend",),
+            kind="word",
+            default="auto",
+            implies=words(
+                {
+                    "auto": Implied(says="FlashAttention 3 on an H100"),
+                    "FLASH_ATTN": Implied(says="FlashAttention"),
+                },
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(names=("hf_overrides",), kind="mapping", default={}, implies=overrides),
+        Option(
+            names=("disable_custom_all_reduce",),
+            kind="flag",
+            default=False,
+            implies=flagged(
+                Implied(says="NCCL in place of vLLM's own all-reduce: state all_reduce:collective"),
+                Implied(says="vLLM's own all-reduce where FlashInfer's does not apply"),
+            ),
+        ),
+        Option(
+            names=("logprobs_mode",),
+            kind="word",
+            default="raw_logprobs",
+            choices=("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"),
+            implies=nothing("which log-probabilities are reported; no choice of the forward pass"),
+        ),
+        Option(
+            names=("VLLM_BATCH_INVARIANT",),
+            kind="flag",
+            default=False,
+            environment=True,
+            implies=flagged(
+                Implied(says="batch-invariant", profile="vllm-batch-invariant"), Implied(says="not batch-invariant")
+            ),
+        ),
+        Option(
+            names=("VLLM_ALLREDUCE_USE_FLASHINFER",),
+            kind="flag",
+            default=True,
+            environment=True,
+            implies=flagged(
+                Implied(says="FlashInfer's all-reduce where it applies"),
+                Implied(says="set all_reduce:collective vllm.custom"),
+            ),
+        ),
+    ),
+)
+
+_DEEPEP = {
+    "auto": Implied(says="with DeepEP: low latency in decode, normal in prefill"),
+    "normal": Implied(says="with DeepEP: its normal mode"),
+    "low_latency": Implied(says="with DeepEP: its low-latency mode", overlay="deepep-low-latency"),
+}
+
+SGLANG = Program(
+    name="sglang",
+    engine="SGLang",
+    version="0.5.23",
+    source="sglang/srt/arg_groups",
+    start={"server": "sglang"},
+    options=(
+        Option(names=("tp_size", "tp", "tensor_parallel_size"), kind="count", default=1, implies=ranks("tensor")),
+        Option(names=("ep_size", "ep", "expert_parallel_size"), kind="count", default=1, implies=ranks("expert")),
+        Option(names=("dtype",), kind="word", default="auto", choices=DTYPES, implies=dtype),
+        Option(
+            names=("attention_backend",),
+            kind="word",
+            default="auto",
+            implies=words(
+                {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")},
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(
+            names=("moe_runner_backend",),
+            kind="word",
+            default="auto",
+            implies=words(
+                {"auto": Implied(says="Triton's experts on an H100"), "triton": Implied(says="Triton's experts")},
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(
+            names=("moe_a2a_backend",),
+            kind="word",
+            default="none",
+            implies=words(
+                {
+                    "none": Implied(says="no all-to-all"),
+                    "deepep": Implied(says="DeepEP, normal in prefill", overlay="deepep-normal"),
+                    "deepep_v2": Implied(says="DeepEP v2", overlay="deepep-elastic"),
+                },
+                "no shipped profile speaks of {}",
+            ),
+        ),
+        Option(
+            names=("deepep_mode",),
+            kind="word",
+            default="auto",
+            choices=tuple(_DEEPEP),
+            implies=words(_DEEPEP, "{}"),
+        ),
+        Option(
+            names=("enable_deterministic_inference",),
+            kind="flag",
+            default=False,
+            implies=flagged(
+                Implied(says="batch-invariant", profile="sglang-deterministic"), Implied(says="not batch-invariant")
+            ),
+        ),
+        Option(
+            names=("rl_on_policy_target",),
+            kind="word",
+            default="none",
+            implies=lambda value: (
+                Implied(says="off")
+                if str(value) in ("none", "None")
+                else Implied(says=f"as {value} trains; deterministic too", profile="sglang-rl-on-policy")
+            ),
+        ),
+        Option(
+            names=("enable_fp32_lm_head",),
+            kind="flag",
+            default=False,
+            implies=flagged(
+                Implied(says="logits in fp32", overlay="sglang-fp32-head"),
+                Implied(says="logits in the model's dtype"),
+            ),
+        ),
+        Option(
+            names=("flashinfer_allreduce_fusion_backend",),
+            kind="word",
+            default="none",
+            choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
+            implies=lambda value: (
+                Implied(says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm")
+                if value == "none"
+                else Implied(says="all-reduce, add and norm in one kernel", overlay="sglang-allreduce-norm")
+            ),
+        ),
+        Option(
+            names=("disable_custom_all_reduce",),
+            kind="flag",
+            default=False,
+            implies=flagged(
+                Implied(says="NCCL in place of SGLang's own all-reduce: state all_reduce:collective"),
+                Implied(says="SGLang's own all-reduce"),
+            ),
+        ),
+    ),
+)

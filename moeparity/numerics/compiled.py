@@ -1,0 +1,239 @@
+"""Functions of tensors compiled by torch's Inductor, where that keeps every bit and is quicker.
+
+A compiler may drop the rounding between two steps, contract a product into a sum, or take `x + 0` for `x`. So what it
+made is first held against the function it was made of, on data whose sums are nothing but rounding residue, and on
+signed zeros and infinities. Where bits differ, where nothing can be compiled (no C++ compiler), or where it is not
+quicker, the function itself runs from then on, and `families` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from moeparity.numerics.bits import same_bits
+
+Executor = Literal["auto", "eager", "compiled"]
+"""`auto`: compiled once a family has done so much that compiling pays, if it then is quicker; `compiled`: at once, and
+whether quicker or not, but never against the bits; `eager`: never."""
+
+Function = Callable[..., torch.Tensor]
+
+PER_STEP = 1 << 26
+"""Elements that a family adds up eagerly for each step of its graph before it is compiled: about as much time as
+compiling takes (0.1 s a step), so that no run takes more than twice what it could."""
+
+LARGEST = 128
+"""Steps of the largest graph that is compiled: time and memory of a compiler grow faster than the graph."""
+
+SUMS = 1024
+"""Sums that the self-test makes at least."""
+
+LEAST_FASTER = 1.1
+"""What is compiled but less quick than this is not worth it; below, timing says little."""
+
+_OPTIONS: dict[str, str | bool | int] = {
+    "emulate_precision_casts": True,  # without it the rounding between two 16-bit steps is left out
+    "cpp.enable_floating_point_contract_flag": "off",
+    "cpp.enable_unsafe_math_opt_flag": False,
+    "compile_threads": 1,  # no pool of processes that outlives the sum
+}
+
+
+@dataclass(slots=True)
+class Family:
+    """Sums of one order, shape and dtypes, which share a compiled function.
+
+    `seen`: elements so far; `function`: what was compiled; `why_eager`: why that will not be used, None while open;
+    `faster`: how many times as quick as eagerly it was on the self-test's data.
+    """
+
+    name: str
+    steps: int
+    seen: int = 0
+    function: Function | None = None
+    why_eager: str | None = None
+    faster: float | None = None
+
+    def __str__(self) -> str:
+        if self.why_eager is not None:
+            return f"{self.name}: eager, {self.why_eager}"
+        times = "" if self.faster is None else f", {self.faster:.1f} times as quick as eager"
+        return f"{self.name}: {'eager so far' if self.function is None else 'compiled'}{times}"
+
+
+_FAMILIES: dict[Hashable, Family] = {}
+
+
+def families() -> tuple[Family, ...]:
+    """All families so far that were to be compiled sooner or later."""
+    return tuple(_FAMILIES.values())
+
+
+def forget() -> None:
+    """Start over, with nothing compiled."""
+    _FAMILIES.clear()
+
+
+def evaluate(
+    function: Function,
+    inputs: Sequence[torch.Tensor],
+    *,
+    what: tuple[Hashable, ...],
+    steps: int,
+    axis: int | None,
+    executor: Executor,
+) -> torch.Tensor:
+    """`function(*inputs)`, bit for bit, compiled or not.
+
+    `what` with the inputs' shapes, strides and dtypes must say which function it is; it starts with the order and the
+    dtype to round to. `axis` is the one it adds over; None: it adds its inputs. Inputs of no dimension are constants. A
+    result with a NaN is made eagerly: which NaN it is depends on the order of the operands of an addition, which
+    compilers change.
+    """
+    if executor == "eager" or not all(map(_taken, inputs)):
+        return function(*inputs)
+    layout = tuple((x.shape, x.stride(), x.dtype) for x in inputs)
+    key = (what, layout, axis, torch.get_num_threads())
+    family = _FAMILIES.get(key)
+    if family is None:
+        family = _FAMILIES[key] = Family(_shown(what, inputs), steps)
+    family.seen += sum(x.numel() for x in inputs)
+    due = executor == "compiled" or family.seen >= PER_STEP * steps
+    if due and family.function is None and family.why_eager is None:
+        _settle(family, function, inputs, axis)
+    if family.function is None or (executor == "auto" and family.why_eager is not None) or not due:
+        return function(*inputs)
+    result = family.function(*inputs)
+    # A NaN makes the sum one, and a sum takes a fifth of the time of a look at each element.
+    return function(*inputs) if result.sum().isnan() else result
+
+
+def _taken(x: torch.Tensor) -> bool:
+    """On CPU, without gradients, no element in several places."""
+    alone = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.device.type == "cpu" and not x.requires_grad and alone and x.numel() > 0
+
+
+def _shown(what: tuple[Hashable, ...], inputs: Sequence[torch.Tensor]) -> str:
+    large = [x for x in inputs if x.ndim]
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in (large[0].dtype, what[1])]
+    return f"{what[0]} over {len(large)} x {dtypes[0]} {list(large[0].shape)}, each add rounded to {dtypes[1]}"
+
+
+def _settle(family: Family, function: Function, inputs: Sequence[torch.Tensor], axis: int | None) -> None:
+    """Compile, compare, time: `family` knows afterwards what it is."""
+    if family.steps > LARGEST:
+        family.why_eager = f"{family.steps} steps, more than {LARGEST}"
+        return
+    try:
+        compiled = compiled_by_inductor(function, inputs)
+        for probe in probes(inputs, axis):
+            if not _agree(function(*probe), compiled(*probe)):
+                family.why_eager = "other bits when compiled"
+                return
+    except Exception as error:  # noqa: BLE001 - a compiler fails in ways of its own, and none of them is the user's
+        family.why_eager = f"it cannot be compiled here: {type(error).__name__}"
+        return
+    family.function = compiled
+    family.faster = _faster(function, compiled, next(probes(inputs, axis)))
+    if family.faster < LEAST_FASTER:
+        family.why_eager = f"{family.faster:.1f} times as quick when compiled"
+
+
+def compiled_by_inductor(function: Function, inputs: Sequence[torch.Tensor]) -> Function:
+    """`function` traced on `inputs` and compiled for their shapes; any exception where that cannot be done."""
+    # Imported late: it takes seconds, and most runs never need it.
+    from torch import _inductor as inductor
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with warnings.catch_warnings(), _quiet(), torch.inference_mode(mode=False), torch.no_grad():
+        warnings.simplefilter("ignore")
+        plain: list[torch.Tensor | int | torch.SymInt | None] = [x.clone() if x.is_inference() else x for x in inputs]
+        graph = make_fx(function)(*plain)
+        made = inductor.compile(graph, plain, options=_OPTIONS)
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        result = made(*given)
+        return result if isinstance(result, torch.Tensor) else result[0]
+
+    run(*inputs)
+    return run
+
+
+class _quiet:  # noqa: N801 - used as a function
+    """Inductor's own log of a failed compilation stays unwritten: the family says it."""
+
+    def __enter__(self) -> None:
+        self.logger = logging.getLogger("torch._inductor")
+        self.level = self.logger.level
+        self.logger.setLevel(logging.CRITICAL)
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.setLevel(self.level)
+
+
+def probes(inputs: Sequence[torch.Tensor], axis: int | None) -> Iterator[list[torch.Tensor]]:
+    """Data like `inputs` on which a wrong step shows: sums that cancel, -0 only, and both with infinities in between.
+
+    What is added up are pairs r, -r of widely spread exponents in random order, so that the sum is rounding residue and
+    shows its order even where it is rounded to 16 bits. Second factors are the same for both of a pair. Where there are
+    few sums there are more draws, since many a wrong order is right for most of them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    like = [x for x in inputs if x.ndim]
+    shape, at = (torch.Size((len(like), *like[0].shape)), 0) if axis is None else (like[0].shape, axis)
+
+    def filled(values: torch.Tensor, times: torch.Tensor) -> list[torch.Tensor]:
+        found = iter(values.unbind() if axis is None else (values, times))
+        return [x if not x.ndim else torch.empty_like(x).copy_(next(found)) for x in inputs]
+
+    for _ in range(max(1, min(64, SUMS * shape[at] // shape.numel()))):
+        pairs, twice = _pairs(shape, at, like[0].dtype, generator)
+        yield filled(pairs, twice)
+        chance = torch.rand(shape, generator=generator)
+        infinite = torch.where(chance < 0.5 / shape[at], torch.inf, pairs)
+        yield filled(torch.where(chance > 0.8, -0.0, infinite), twice)
+    yield filled(torch.full(shape, -0.0), torch.ones(shape))
+
+
+def _pairs(
+    shape: torch.Size, axis: int, dtype: torch.dtype, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers that cancel along `axis`, a single one being 0, and factors for them."""
+    half = list(shape)
+    half[axis] //= 2
+    low, high = (-14, 5) if dtype == torch.float16 else (-24, 24)
+
+    def drawn() -> torch.Tensor:
+        exponents = torch.randint(low, high + 1, half, generator=generator)
+        return torch.ldexp(torch.rand(half, generator=generator) - 0.5, exponents).to(dtype)
+
+    r, t = drawn(), drawn()
+    single = torch.zeros_like(r.narrow(axis, 0, 1)) if shape[axis] > 1 else torch.zeros(shape)
+    rest = [single] if shape[axis] % 2 else []
+    places = torch.rand(shape, generator=generator).argsort(axis)
+    return torch.cat([r, -r, *rest], axis).gather(axis, places), torch.cat([t, t, *rest], axis).gather(axis, places)
+
+
+def _agree(wanted: torch.Tensor, found: torch.Tensor) -> bool:
+    """The same bits, but any NaN for a NaN."""
+    same_places = torch.equal(wanted.isnan(), found.isnan())
+    return same_places and same_bits(*(torch.where(x.isnan(), 0.0, x).to(x.dtype) for x in (wanted, found)))
+
+
+def _faster(function: Function, compiled: Function, inputs: Sequence[torch.Tensor]) -> float:
+    """How many times as quick the second is: the best of seven calls each, taken in turn."""
+    best = [float("inf"), float("inf")]
+    for _ in range(7):
+        for i, each in enumerate((function, compiled)):
+            start = time.perf_counter()
+            each(*inputs)
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best[0] / best[1]

@@ -1,0 +1,100 @@
+"""GEMMs by form: torch's own kernel, split-K over it, or every output element as a sum in a stated order.
+
+Shapes: M rows (all axes of x but the last), N columns, K inputs of which each output element adds up the products.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.numerics.gemm_forms import refusal, spans
+from moeparity.numerics.orders import NATIVE, parse, tree
+from moeparity.numerics.rounding import add, linear, rounded, working
+from moeparity.numerics.schedule import of_order
+from moeparity.numerics.summation import sum_axis, sum_tree
+
+AT_ONCE = 1 << 18
+"""About so many values go through one step of a sum together, so that they stay in the caches."""
+LEAST, WIDEST = 1 << 8, 1 << 11
+"""At least so many output elements even so, and at most so many neighbours, whose inputs are copied side by side."""
+
+
+def gemm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    inputs: torch.dtype,
+    output: torch.dtype,
+    order: str = NATIVE,
+    splits: int = 1,
+    partials: torch.dtype = torch.float32,
+    splits_order: str = "sequential",
+) -> torch.Tensor:
+    """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
+
+    x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
+    in the kernel. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding
+    to `output`.
+
+    `order`: an order of the algebra over the K products of each output element. The accumulator is fp32 (fp64 where
+    `inputs` or `output` is fp64) and every step elementwise: no bit depends on M, on N or on the other rows. A product
+    is rounded to the accumulator's dtype (fp16 ones are exact there, bf16 ones short of underflow and overflow), unless
+    the order contracts it with `fma`. The accumulator starts as its first product; one that is zeroed first, as on
+    tensor cores, is `sequential(zero)`.
+
+    `splits` above 1 is split-K: `gemm_forms.spans` of K, each a GEMM on operands copied to memory of their own, by
+    torch's kernel or in `order`, its result rounded to `partials` as to `output` above. The parts are then added in
+    `splits_order`, every addition rounded to `partials`, the accumulator's dtype. So cuBLASLt reduces split-K in the
+    compute or the output type (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, here it is
+    torch's.
+
+    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one.
+    """
+    refused = refusal(weight.shape[-1], order, splits, splits_order)
+    if refused is not None:
+        raise ValueError(": ".join(refused))
+    if order == NATIVE and splits == 1:
+        return linear(x, weight, bias, inputs=inputs, output=output)
+    if splits == 1:
+        accumulate = working(inputs, output)
+        total = _in_order(rounded(x, inputs), rounded(weight, inputs), order, accumulate)
+    else:
+        accumulate, cuts = partials, spans(weight.shape[-1], splits)
+
+        def part(i: int) -> torch.Tensor:
+            return gemm(_own(x, cuts[i]), _own(weight, cuts[i]), None, inputs=inputs, output=partials, order=order)
+
+        total = sum_tree(part, tree(parse(splits_order), splits), accumulate=accumulate)
+    if bias is not None:
+        total = add(total, rounded(bias, accumulate), accumulate)
+    return rounded(total, output)
+
+
+def _own(x: torch.Tensor, cut: slice) -> torch.Tensor:
+    """A part of the last axis, always copied: a view's strides and alignment are its place in x, and change bits."""
+    return x[..., cut].clone(memory_format=torch.contiguous_format)
+
+
+def _in_order(x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: torch.dtype) -> torch.Tensor:
+    """x [..., K], weight [N, K] -> [..., N] in the dtype that `order` ends in; never all [M, N, K] products at once."""
+    K, parsed = x.shape[-1], parse(order)
+    plan = of_order(parsed, K, start=False)
+    rows = x.reshape(-1, K)
+    dtype = accumulate if plan.dtype is None else torch_dtype(plan.dtype)
+    out = torch.empty(len(rows), len(weight), dtype=dtype, device=x.device)
+    # A product is the same either way round, and long rows of results are quicker.
+    few, many, result = (rows, weight, out) if len(rows) <= len(weight) else (weight, rows, out.t())
+    values = max((len(step.operands) * step.width for step in plan.steps), default=1)
+    size = max(LEAST, AT_ONCE // values)
+    for wide in _runs(len(many), min(size, WIDEST)):
+        b = many[wide].t().contiguous().to(accumulate).unsqueeze(1)
+        for short in _runs(len(few), max(1, size // b.shape[-1])):
+            a = few[short].t().contiguous().to(accumulate).unsqueeze(-1).expand(-1, -1, b.shape[-1])
+            result[short, wide] = sum_axis(a, parsed, 0, accumulate=accumulate, times=b)
+    return out.view(*x.shape[:-1], len(weight))
+
+
+def _runs(length: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, length, size)]

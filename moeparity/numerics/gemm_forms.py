@@ -1,0 +1,60 @@
+"""How a GEMM's inner axis is cut and added up, and which ways cannot be: known without torch."""
+
+from __future__ import annotations
+
+from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
+
+
+def spans(k: int, splits: int) -> list[slice]:
+    """The consecutive parts that split-K cuts `k` inputs into, as `torch.chunk` does.
+
+    All have ceil(k / splits) inputs, the last what is left; where that uses up the inputs early there are fewer parts
+    than `splits`.
+    """
+    size = -(-k // splits)
+    return [slice(start, min(start + size, k)) for start in range(0, k, size)]
+
+
+def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, str] | None:
+    """The attribute of `numerics.gemm.gemm` that `k` inputs cannot be added up with, and why; None where they can be.
+
+    `splits_order` is not looked at where there is one split: nothing is added there.
+    """
+    if order == NATIVE and splits == 1:
+        return None
+    refused = _refused_splits(k, splits)
+    if refused is not None:
+        return "splits", refused
+    sizes = sorted({span.stop - span.start for span in spans(k, splits)})
+    given = f"{'a split' if splits > 1 else 'each output'} has {' or '.join(map(str, sizes))}"
+    refused = None if order == NATIVE else _refused_order(order, "products", sizes, given)
+    if refused is not None:
+        return "order", refused
+    if splits == 1:
+        return None
+    refused = _refused_order(splits_order, "splits", [splits], f"there are {splits}")
+    if refused is None and parse(splits_order).fma:
+        refused = f"{splits_order}: fma contracts products, and splits are sums already. Write it without fma."
+    return None if refused is None else ("splits_order", refused)
+
+
+def _refused_splits(k: int, splits: int) -> str | None:
+    if not 1 <= splits <= k:
+        return f"{k} inputs cannot be cut into {splits} splits; expected 1 to {k}."
+    found = len(spans(k, splits))
+    if found == splits:
+        return None
+    return (
+        f"{k} inputs in splits of {-(-k // splits)} are {found} splits, not {splits}. Set {found}, or a number that "
+        f"divides {k}."
+    )
+
+
+def _refused_order(text: str, leaves: str, sizes: list[int], given: str) -> str | None:
+    try:
+        order: Order = parse(text)
+    except OrderError as error:
+        return str(error)
+    if order.leaves is None or [order.leaves] == sizes:
+        return None
+    return f"{order} adds up {order.leaves} {leaves}, and {given}."

@@ -1,0 +1,74 @@
+"""What each kind of step of a sum computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from moeparity.numerics.fma import exact_sum
+from moeparity.numerics.rounding import add, rounded, working
+
+Value = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+"""A register: values, or totals and what compensation has kept."""
+
+
+def as_tensor(value: Value) -> torch.Tensor:
+    """A register that holds nothing but values."""
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _add(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return add(as_tensor(total), rest[0], dtype)
+
+
+def _fused(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    total = as_tensor(total)
+    return rounded(exact_sum([total.to(working(total.dtype, dtype)), *rest]), dtype)
+
+
+def _kahan(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
+    """Kahan 1965: what an addition lost is taken off the next value."""
+    held, lost = _compensated(total, dtype)
+    value = add(rest[0], -lost, dtype)
+    grown = add(held, value, dtype)
+    return grown, add(add(grown, -held, dtype), -value, dtype)
+
+
+def _neumaier(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
+    """Neumaier 1974: what the additions lost, of whichever was smaller, is added up beside and added at the end."""
+    held, lost = _compensated(total, dtype)
+    grown = add(held, rest[0], dtype)
+    if_held_is_larger = add(add(held, -grown, dtype), rest[0], dtype)
+    otherwise = add(add(rest[0], -grown, dtype), held, dtype)
+    return grown, add(lost, torch.where(held.abs() >= rest[0].abs(), if_held_is_larger, otherwise), dtype)
+
+
+def _compensated(total: Value, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return total if isinstance(total, tuple) else (total, torch.zeros((), dtype=dtype))
+
+
+def _kahan_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return _compensated(total, dtype)[0]
+
+
+def _neumaier_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return add(*_compensated(total, dtype), dtype)
+
+
+def _round(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return rounded(as_tensor(total), dtype)
+
+
+STEPS: dict[str, Callable[[Value, Sequence[torch.Tensor], torch.dtype], Value]] = {
+    "add": _add,
+    "fused": _fused,
+    "kahan": _kahan,
+    "neumaier": _neumaier,
+    "kahan_total": _kahan_total,
+    "neumaier_total": _neumaier_total,
+    "round": _round,
+}
+"""By kind of step: from the first operand, the others and the dtype to round to, the next register. `fma` is made by
+the executor, which knows the factors."""

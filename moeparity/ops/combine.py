@@ -1,0 +1,151 @@
+"""The combine: a token's rows added up, with or without the shared expert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
+from moeparity.ops import experts
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Told, Value, site
+from moeparity.ops.placement import PARTIAL
+
+ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
+"""How the shared expert's output comes to the routed sum."""
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Experts that do not divide by the ranks, or lie on ranks in two ways; a sum that nobody makes."""
+    ranks, held = int(values["expert"]), shapes["experts"][0]
+    if ranks > 1 and shapes["partials of rows"][0] > 1:
+        return "expert", "each expert is cut over ranks already (tensor). Cut experts in one way."
+    if held % ranks:
+        return "expert", f"{held} experts do not divide by {ranks} ranks."
+    return _refuses_shared(shapes, values) or _refuses_order(shapes, values)
+
+
+def _refuses_shared(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    shared, scaling = values.get("shared", ADD), values["scaling"]
+    if shared == ADD:
+        return None
+    if shapes["partials"][0] > 1:
+        return "shared", "every rank would add the shared expert to its partial sum. Set add."
+    if shared in {FIRST, LAST} and scaling != "weights":
+        return "shared", f"the scale is applied later (router:scaling is {scaling}), to both. Set slot, or add."
+    if scaling in {"shared_add", "shared_fma"}:
+        return "shared", f"router:scaling is {scaling}, and nothing is added there. Set add, or another scaling."
+    if shared == FIRST and values["order"] == NATIVE:
+        return "shared", "torch's own sum starts from nothing. Set an order."
+    return None
+
+
+def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A tree for another number of rows; an fma, which is one for two fp32 operations, with a 16-bit site between."""
+    if values["order"] == NATIVE:
+        return None
+    order, rows = parse(str(values["order"])), shapes["top_k"][0] + (values.get("shared") == SLOT)
+    if order.leaves not in {None, rows}:
+        return "order", f"{order} adds up {order.leaves} rows, and each token has {rows}."
+    if order.fma and values["score_site"] != experts.COMBINE:
+        return (
+            "order",
+            f"fma contracts products, and rows have met their weights (score_site {values['score_site']}).",
+        )
+    narrow = [site for site in ("weighted", "accumulate") if values[site] not in {"fp32", "fp64"}] if order.fma else []
+    if narrow:
+        return "order", f"fma contracts two fp32 operations, and {narrow[0]} is {values[narrow[0]]}. Set it to fp32."
+    return None
+
+
+def _by_rank(values: Mapping[str, Value]) -> int:
+    return int(values.get("expert", 1))
+
+
+def _combined(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    """One partial sum for each rank: in the order of slots there are no more than slots."""
+    return max(inputs[0], min(pieces, params["top_k"]) if values["partials"] == "first_slot" else pieces)
+
+
+COMBINE = Op(
+    name="combine",
+    says="Weighted sum of a token's rows: rows [B, T, K, H], ids and weights [B, T, K], shared [B, T, H] -> [B, T, H].",
+    inputs=("rows", "ids", "weights", "shared"),
+    optional=("shared",),
+    parameters=(
+        Parameter(name="experts", type=int, says="how many routed experts there are"),
+        Parameter(name="top_k", type=int, says="how many of them a token chooses"),
+        Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
+    ),
+    attributes=(
+        site(
+            "weighted",
+            "row * routing weight is rounded to this dtype before it is added",
+            when={"score_site": (experts.COMBINE,)},
+        ),
+        site("accumulate", "every addition is rounded to this dtype"),
+        Attribute(
+            name="leaves",
+            kind="order",
+            default="slot",
+            values=("slot", "expert"),
+            says="leaf i of the sum is the row of slot i, or the row of the token's i-th smallest expert id",
+        ),
+        Attribute(
+            name="order",
+            kind="order",
+            default="native",
+            values=(NATIVE, *EXPLICIT),
+            order=True,
+            says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
+            "sequential where `accumulate` is another dtype, since torch has no such sum. Any other order can be "
+            "written out in levels: `rotate(1, 1)`, `blocks(4) | sequential`, `tree((0+2)+(1+3))`; with `fma` the "
+            "product goes into the addition unrounded, and `weighted` must be fp32",
+        ),
+        Attribute(
+            name="shared",
+            kind="form",
+            default=ADD,
+            values=(ADD, FIRST, LAST, SLOT),
+            input="shared",
+            says="the shared expert's output is added to the routed sum once that is rounded; goes into the same "
+            "accumulator, before the rows or after them (TensorRT-LLM); or is a row of its own behind all others, with "
+            "weight 1, or 1 / scale where the sum is scaled later (SGLang's and vLLM's fused shared experts)",
+        ),
+        site("output", "the sum is rounded to this dtype", needs="no partials"),
+        Attribute(
+            name="expert",
+            kind="placement",
+            default=1,
+            least=1,
+            says="over how many ranks the experts lie (expert parallel), in runs of equal length: each rank combines "
+            "the rows of its own, and an all-reduce adds up what they hand on",
+        ),
+        Attribute(
+            name="partials",
+            kind="order",
+            default="rank",
+            values=("rank", "first_slot"),
+            needs="pieces",
+            says="partial sum i is that of rank i, or, as in DeepEP's elastic kernels, that of the i-th rank met when "
+            "the token's slots are gone through in turn",
+        ),
+        replace(PARTIAL, says="the sum of one rank's rows is rounded to this dtype before the ranks are added up"),
+    ),
+    told={
+        "score_site": Told(port="rows", default=experts.COMBINE),
+        "scaling": Told(port="weights", default="weights"),
+    },
+    reads={
+        "ids": ({"leaves": ("expert",)}, {"expert": (ABOVE_1,)}),
+        "weights": ({"score_site": (experts.COMBINE,)},),
+        "shared": ({"shared": (FIRST, LAST, SLOT)},),
+    },
+    refuses=_refuses,
+    pieces=_by_rank,
+    partials=_combined,
+    takes_partials=("rows",),
+    kernel="combine:combine",
+    source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum); "
+    "docs/combine.md lists the engines' variants",
+)

@@ -1,0 +1,86 @@
+"""exp, exp2 and log whose bits depend on no library, Sleef's expf, and a softmax written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from moeparity.numerics.fma import fma
+from moeparity.numerics.orders import NATIVE, parse
+from moeparity.numerics.rounding import working
+from moeparity.numerics.summation import sum_axis
+
+# Of sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
+_INVERSE_LN2 = 1.442695040888963407
+_LN2 = (0.693145751953125, 1.428606765330187045e-06)
+_POLYNOMIAL = (
+    0.000198527617612853646278381,
+    0.00139304355252534151077271,
+    0.00833336077630519866943359,
+    0.0416664853692054748535156,
+    0.166666671633720397949219,
+    0.5,
+)
+_UNDERFLOW = -104.0
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """exp in x's dtype, fp32 or fp64. In fp32 it is rounded correctly, short of one fp64 result in about 2^28."""
+    return _by_fp64(torch.exp, x)
+
+
+def exp2(x: torch.Tensor) -> torch.Tensor:
+    """2 to the x, as `exp`."""
+    return _by_fp64(torch.exp2, x)
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    """The natural logarithm, as `exp`."""
+    return _by_fp64(torch.log, x)
+
+
+def _by_fp64(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return function(x.double()).to(x.dtype)
+
+
+def sleef_exp(x: torch.Tensor) -> torch.Tensor:
+    """Sleef's expf_u10 of fp32 x <= 104, as built with FMA: what ATen's softmax on CPU takes for exp.
+
+    Imitates Sleef 3.6, xexpf (the one vectorised for AVX2 and AVX-512); run against torch 2.13.0 on AVX2.
+    """
+    high, low = (torch.tensor(-part, dtype=torch.float32, device=x.device) for part in _LN2)
+    first, *rest = (torch.tensor(c, dtype=torch.float32, device=x.device) for c in _POLYNOMIAL)
+    turns = (x * _INVERSE_LN2).round()
+    reduced = fma(turns, low, fma(turns, high, x))
+    total = first
+    for coefficient in rest:
+        total = fma(total, reduced, coefficient)
+    total = 1 + fma(reduced * reduced, total, reduced)
+    # In fp64 the power of two is exact, and what is subnormal is rounded once.
+    scaled = (total.double() * torch.exp2(turns.double())).float()
+    return torch.where(x < _UNDERFLOW, 0.0, scaled)
+
+
+def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax over the last axis in `step`, fp32 or fp64, in the form a node's `softmax` names.
+
+    Imitates, where written out: `divide`, ATen's SoftMax.cu (read; exp's own bits aside); `reciprocal` with `sleef`,
+    ATen's kernel on CPU (run, torch 2.13.0 with AVX2; the same with AVX-512 is read).
+    """
+    if at["softmax"] == NATIVE:
+        return F.softmax(scores, dim=-1, dtype=step)
+    x = scores.to(step)
+    x = x - x.amax(-1, keepdim=True)
+    e = sleef_exp(x) if at["exp"] == "sleef" and step == torch.float32 else exp(x)
+    total = row_sum(e, at["denominator"])
+    return e / total if at["softmax"] == "divide" else e * (1 / total)
+
+
+def row_sum(x: torch.Tensor, order: str) -> torch.Tensor:
+    """The sum over the last axis, which stays with one element; every addition in x's dtype, fp32 or fp64."""
+    if order == NATIVE:
+        return x.sum(-1, keepdim=True)
+    return sum_axis(x, parse(order), -1, accumulate=working(x.dtype)).unsqueeze(-1)

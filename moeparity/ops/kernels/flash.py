@@ -1,0 +1,192 @@
+"""Attention by online softmax over tiles of keys, and the merge of several runs of tiles.
+
+Shapes: q [B, H, T, D], k [B, H, T, D], v [B, H, T, V], visible [B or 1, 1, T, T] bool; a row statistic is [B, H, T, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from moeparity.numerics.fma import fma
+from moeparity.numerics.orders import parse
+from moeparity.numerics.rounding import rounded, tf32, working
+from moeparity.numerics.summation import sum_axis
+from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
+from moeparity.ops.kernels.key_tiles import cuts
+
+LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Queries and as many heads of keys and values for them, or fewer that several queries share.
+
+    q [B, H, T, D], k [B, G, T, D], v [B, G, T, V], mask [B, T] bool; `window`: the tokens a query sees, itself included
+    (None: all before it); `scale`: of q @ k.T.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor
+    window: int | None
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What some tiles come to: the normalised output, and the natural logarithm of the sum of exponentials."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
+def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """Scores, sums and output in fp32, fp64 where an operand or a site is; -> [B, H, T, V] in `output`.
+
+    A query that sees no key gets zeros. Tiles that a query does not see at all change nothing, so that none is skipped.
+    Not modelled: the tensor cores' order inside a tile, and that they add a tile onto the rescaled output inside the
+    GEMM; the rescaling that FlashAttention 4 leaves out while the maximum grows little. Imitates FlashAttention 0251105
+    (read; softmax.h: max -inf taken as 0, the sum over exponentials that are not yet rounded).
+    """
+    step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
+    q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))
+    made = []
+    for cut in cuts(k.shape[2], heads.window, at):
+        some, seen = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
+        runs = [_attend(some, seen, run, at) for run in cut.runs]
+        if at["splits"] == 1:
+            made.append(rounded(runs[0].out, at["output"]))
+        else:
+            runs = [_Run(rounded(run.out, at["split"]), run.lse) for run in runs]
+            made.append(rounded(_merged(runs, at), at["output"]))
+    return made[0] if len(made) == 1 else torch.cat(made, dim=2)
+
+
+def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    return tf32(x) if at["tf32"] == "yes" else x
+
+
+def _attend(heads: Heads, visible: torch.Tensor, tiles: Sequence[slice], at: Mapping[str, Any]) -> _Run:
+    """The attention to the keys of some tiles, in the dtype of the operands."""
+    q, k, v = heads.q, heads.k, heads.v
+    formula = _FORMULAS[at["exponential"]](heads.scale, q.dtype, q.device)
+    highest = torch.full((*q.shape[:3], 1), -math.inf, dtype=q.dtype, device=q.device)
+    total = torch.zeros_like(highest)
+    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype, device=q.device)
+    for tile in tiles if at["kv_order"] == "ascending" else reversed(tiles):
+        scores = torch.matmul(q, k[:, :, tile].transpose(2, 3)).masked_fill(~visible[..., tile], -math.inf)
+        scores = formula.scaled(scores)
+        before, highest = highest, torch.maximum(highest, scores.amax(-1, keepdim=True))
+        p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
+        total = total * shrunk + row_sum(p, at["row_sum"])
+        weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
+        out = out * shrunk + torch.matmul(weights, v[:, :, tile])
+    lse = formula.in_nats(_finite(highest)) + log(total)
+    total = torch.where(total == 0, 1.0, total)
+    return _Run(out * (1 / total) if at["normalize"] == "reciprocal" else out / total, lse)
+
+
+def _finite(highest: torch.Tensor) -> torch.Tensor:
+    """-inf, where no key was seen yet, taken as 0: -inf - -inf would be NaN."""
+    return torch.where(highest == -math.inf, 0.0, highest)
+
+
+class _Exp2:
+    """exp2 of scores as they are, with softmax scale and log2(e) folded into one factor."""
+
+    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, contracted: bool) -> None:
+        self.scale, self.factor = (torch.tensor(x, dtype=dtype, device=device) for x in (scale, scale * LOG2E))
+        self.contracted = contracted
+
+    def scaled(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+    def p(self, scores: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        most = highest * self.factor
+        if self.contracted:
+            return exp2(fma(scores, self.factor, -most))
+        return exp2(scores * self.factor - most)
+
+    def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        return exp2((before - highest) * self.factor)
+
+    def in_nats(self, highest: torch.Tensor) -> torch.Tensor:
+        return highest * self.scale
+
+
+class _Exp:
+    """exp of scores times the softmax scale."""
+
+    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device) -> None:
+        self.scale = torch.tensor(scale, dtype=dtype, device=device)
+
+    def scaled(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores * self.scale
+
+    def p(self, scores: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        return exp(scores - highest)
+
+    def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        return exp(before - highest)
+
+    def in_nats(self, highest: torch.Tensor) -> torch.Tensor:
+        return highest
+
+
+_FORMULAS: dict[str, Callable[[float, torch.dtype, torch.device], _Exp2 | _Exp]] = {
+    "exp2_fma": partial(_Exp2, contracted=True),
+    "exp2": partial(_Exp2, contracted=False),
+    "exp": _Exp,
+}
+
+
+def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
+    if at["merge"] == "at_once":
+        return _at_once(runs, at["splits_order"])
+    if at["merge"] == "online":
+        return _online(runs)
+    first, *rest = runs
+    for run in rest:
+        first = _pair(first, run, at["split"])
+    return first.out
+
+
+def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
+    """Outputs weighted by exp(lse - lse of all); FlashAttention 0251105, combine_attn_seqk_parallel (read)."""
+    lse = torch.stack([run.lse for run in runs])
+    highest = _finite(lse.amax(0))
+    summed = sum_axis(exp(lse - highest), parse("sequential"), 0, accumulate=lse.dtype)
+    everything = torch.where(summed == 0, math.inf, log(summed) + highest)
+    outs = torch.stack([run.out for run in runs]).to(lse.dtype)
+    return sum_axis(outs, parse(order), 0, accumulate=lse.dtype, times=exp(lse - everything))
+
+
+def _online(runs: Sequence[_Run]) -> torch.Tensor:
+    """Outputs added up as they come; vLLM 0155494, triton_decode_attention.py, stage 2 (read; contraction inferred)."""
+    highest = torch.full_like(runs[0].lse, -math.inf)
+    total, out = torch.zeros_like(highest), torch.zeros_like(runs[0].out, dtype=highest.dtype)
+    for run in runs:
+        before, highest = highest, torch.maximum(highest, run.lse)
+        shrunk, weight = exp(before - _finite(highest)), exp(run.lse - _finite(highest))
+        out = fma(run.out.to(out.dtype), weight, out * shrunk)
+        total = fma(total, shrunk, weight)
+    return out / torch.where(total == 0, 1.0, total)
+
+
+def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
+    """Two outputs weighted by quotients, stored; vLLM 0.33.0, merge_attn_states.cu (read; its contraction inferred)."""
+    highest = _finite(torch.maximum(a.lse, b.lse))
+    x, y = exp(a.lse - highest), exp(b.lse - highest)
+    total = x + y
+    whole = torch.where(total == 0, 1.0, total)
+    left, right = x / whole, y / whole
+    first, second = a.out.to(total.dtype), b.out.to(total.dtype)
+    out = fma(first, left, second * right)
+    return _Run(rounded(out, stored), log(total) + highest)

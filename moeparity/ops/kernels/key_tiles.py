@@ -1,0 +1,54 @@
+"""How split-KV cuts the keys of a sequence into runs of tiles, and for which queries: known without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moeparity.numerics.gemm_forms import spans
+from moeparity.ops.attention import FIXED, SEEN, TILES
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some queries, and the runs of key tiles that they attend to; what they do not see of these is masked."""
+
+    queries: slice
+    runs: list[list[slice]]
+
+
+def cuts(length: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
+    """Of a sequence of `length` tokens, under the attributes of `attention`; together all queries, in turn.
+
+    Imitates, all read: FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h, n_blocks_per_split (`tiles`);
+    0f25c7b hopper/block.h, get_n_block_min_max (`seen`); vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py
+    and SGLang 03cd2ec decode_attention.py, kv_len_per_split (`keys`); FlashInfer fb28d72 attention/prefill.cuh,
+    chunk_start (`fixed`). How many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
+    """
+    splits, block, every = at["splits"], at["kv_block"], slice(0, length)
+    if splits == FIXED:
+        return [Cut(every, [_cut(run.start, run.stop, block) for run in _cut(0, length, at["split_keys"])])]
+    by = at["split_by"] if splits > 1 else TILES
+    if by == TILES:
+        return [Cut(every, _shared(_cut(0, length, block), splits))]
+    found = []
+    for queries in _cut(0, length, at["q_block"]):
+        first = 0 if window is None else max(0, queries.start - window + 1)
+        if by == SEEN:
+            tiles = _cut(0, length, block)[first // block : -(-queries.stop // block)]
+            found.append(Cut(queries, _shared(tiles, splits)))
+        else:
+            unit = at["split_unit"]
+            size = -(-(queries.stop - first) // splits)
+            runs = _cut(first, queries.stop, -(-size // unit) * unit)
+            found.append(Cut(queries, [_cut(run.start, run.stop, block) for run in runs]))
+    return found
+
+
+def _cut(first: int, end: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, end)) for start in range(first, end, size)]
+
+
+def _shared(tiles: list[slice], splits: int) -> list[list[slice]]:
+    return [tiles[run] for run in spans(len(tiles), min(splits, len(tiles)))]

@@ -1,0 +1,122 @@
+"""Kernel of `all_reduce`, and how the other kernels cut what they are given into the ranks' parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from moeparity.collectives.declaration import Collective
+from moeparity.collectives.execute import all_reduce as over_ranks
+from moeparity.collectives.execute import reduce_scatter
+from moeparity.collectives.registry import find, scattering
+from moeparity.numerics import orders
+from moeparity.numerics.order_map import Message
+from moeparity.numerics.rounding import add, rounded
+from moeparity.numerics.summation import sum_tree
+from moeparity.ops.declaration import RefusedError
+from moeparity.ops.placement import AFTER, NONE, cut
+
+RANKS = 1
+"""The axis of ranks of a value in partial sums, behind that of the batch."""
+
+Gemm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+def parts(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
+    """What each rank holds of x, cut along an axis as torch.chunk cuts; freshly allocated, axes in memory as in x."""
+    if pieces == 1:
+        return [x]
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda a: -strides[a])
+    back = [order.index(a) for a in range(x.dim())]
+    own = (part.permute(order).clone(memory_format=torch.contiguous_format) for part in x.chunk(pieces, dim=axis))
+    return [part.permute(back) for part in own]
+
+
+def shared(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
+    """As `parts`, of heads that may be fewer than the ranks: then several ranks hold the same head."""
+    held = parts(x, min(pieces, x.shape[axis]), axis)
+    return [part for part in held for _ in range(pieces // len(held))]
+
+
+def gathered(held: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What the ranks computed, side by side along the last axis: the value itself of one rank."""
+    return held[0] if len(held) == 1 else torch.cat(tuple(held), dim=-1)
+
+
+def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
+    """x [..., K], weight [N, K] -> [..., N]: each rank computes its outputs, which are gathered."""
+    biases = [None] * pieces if bias is None else parts(bias, pieces, 0)
+    rows = parts(weight, pieces, 0)
+    return torch.cat([gemm(x, w, b) for w, b in zip(rows, biases, strict=False)], dim=-1)
+
+
+def rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
+    """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank takes its share of K, and adds `bias`."""
+    both = zip(parts(x, pieces, -1), parts(weight, pieces, 1), strict=True)
+    return torch.stack([gemm(a, w, bias) for a, w in both], dim=RANKS)
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, way: str, at: Mapping[str, Any], gemm: Gemm
+) -> torch.Tensor:
+    """A GEMM as it is cut: whole, column-wise, or row-wise (the bias is then the all-reduce's, unless it is shared)."""
+    pieces = cut(at)
+    if pieces == 1:
+        return gemm(x, weight, bias)
+    if way == "column":
+        return columns(x, weight, bias, pieces, gemm)
+    share = None if bias is None or at["bias"] == AFTER else bias / pieces
+    return rows(x, weight, share, pieces, gemm)
+
+
+def all_reduce(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x [B, T, H], or in partial sums [B, ranks, T, H] -> [B, T, H]. Raises RefusedError for what a library refuses."""
+    if at.get("reduce", "later") == "later":
+        return x
+    partials = [part.contiguous() for part in x.unbind(RANKS)]
+    if at["collective"] == NONE:
+        tree = orders.tree(orders.parse(at["order"]), len(partials), rooted=False)
+        total = sum_tree(partials.__getitem__, tree, accumulate=at["accumulate"])
+    else:
+        try:
+            total = _collected(partials, at)
+        except ValueError as error:
+            raise RefusedError("collective", f"{error}. Set another `collective`.") from None
+    total = rounded(total, at["output"])
+    return add(total, w["bias"], at["output"]) if "bias" in w and at["bias"] == AFTER else total
+
+
+def _collected(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
+    first = partials[0]
+    elements, width = first.numel(), first.shape[-1]
+    collective = find(at["collective"], Message(elements, first.element_size(), len(partials), width, _arch(first)))
+    if at["sequence"] == "whole":
+        return over_ranks(collective, partials)[0]
+    return _scattered(scattering(collective), partials)
+
+
+def _scattered(collective: Collective | None, partials: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Every rank's share of the tokens [B, T / ranks, H], put together again; the last shares are filled up with zeros.
+
+    The message lies by destination, as torch's functional reduce_scatter_tensor along the tokens lays it.
+    """
+    if collective is None:
+        raise ValueError("no reduce-scatter is known for this message")
+    ranks, (_, tokens, _) = len(partials), partials[0].shape
+    share = -(-tokens // ranks)
+    filled = [torch.nn.functional.pad(x, (0, 0, 0, share * ranks - tokens)) for x in partials]
+    shares = reduce_scatter(collective, [torch.cat(x.chunk(ranks, dim=1)) for x in filled])
+    return torch.cat(shares, dim=1)[:, :tokens].contiguous()
+
+
+def _arch(x: torch.Tensor) -> str | None:
+    """`sm90`, as selection tables name the GPU; None on a CPU."""
+    if x.device.type != "cuda":
+        return None
+    major, minor = torch.cuda.get_device_capability(x.device)
+    return f"sm{major}{minor}"

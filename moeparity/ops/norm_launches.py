@@ -1,0 +1,229 @@
+"""How kernels that add up the squares of an RMSNorm are launched, and the order of additions that follows; no torch.
+
+Each function gives the order as text, or raises OrderError for a launch its kernel refuses, or one that is not known.
+Kernels that are fused with an all-reduce stand in `norm_fused_launches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from moeparity.numerics.orders import OrderError
+
+WARP = 32
+SM_COUNT = 132
+"""Streaming multiprocessors of an H100 or H200 (SXM)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a launch depends on: `rows` rows of `hidden` elements, stored in `dtype`, on a GPU of `sm_count` SMs.
+
+    `ranks`: over which an all-reduce goes that the kernel is fused with.
+    """
+
+    hidden: int
+    rows: int = 1
+    dtype: str = "bf16"
+    sm_count: int = SM_COUNT
+    ranks: int = 1
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return {"fp64": 8, "fp32": 4}.get(self.dtype, 2)
+
+    @property
+    def vector(self) -> int:
+        """Elements of the widest load, 16 bytes, that divides the row."""
+        return gcd(16 // self.itemsize, self.hidden)
+
+
+def refuse(name: str, needs: str, launch: Launch) -> OrderError:
+    """The error of a kernel that does not take such rows."""
+    return OrderError(f"{name} needs {needs}, not {launch.hidden} elements in {launch.dtype}.")
+
+
+def warps_of(threads: int) -> int:
+    """Warps that hold so many threads."""
+    return -(-threads // WARP)
+
+
+def _few_or_many(rows: int) -> int:
+    return 1024 if rows < 256 else 256
+
+
+def vllm(launch: Launch) -> str:
+    """1024 threads at most, 256 from 256 rows on."""
+    threads = min(launch.hidden // launch.vector, _few_or_many(launch.rows))
+    return f"threads({threads}, vector={launch.vector}, fma) | fold_lo(32) | sequential"
+
+
+def vllm_fused_add(launch: Launch) -> str:
+    """The same threads, each adding pairs of squares, then the pairs of 8 elements."""
+    threads = min(launch.hidden, _few_or_many(launch.rows))
+    if launch.itemsize != 2 or launch.hidden % 8:
+        return f"threads({threads}, fma) | fold_lo(32) | sequential"
+    return f"blocks(2) | blocks(4) | threads({threads}) | fold_lo(32) | sequential"
+
+
+def flashinfer(launch: Launch) -> str:
+    """A thread for each 16 bytes, 1024 at most; the CUDA kernels, with residual add or without."""
+    threads = WARP * warps_of(min(1024, launch.hidden // launch.vector))
+    return f"threads({threads}, vector={launch.vector}, fma) | fold_hi(32) | fold_hi"
+
+
+def _ladder(hidden: int) -> int:
+    """Threads that share a row, in FlashInfer's CuTe-DSL kernels and in quack, which they follow."""
+    steps = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
+    return next((threads for widest, threads in steps if hidden <= widest), 256)
+
+
+def cutedsl(launch: Launch) -> str:
+    """8 to 256 threads a row; the CuTe-DSL kernels, the default where nvidia-cutlass-dsl is installed."""
+    # With a residual two rows are kept in half of an H100's shared memory.
+    if launch.hidden * launch.itemsize > 56 << 10:
+        raise refuse("flashinfer.cutedsl_rms_norm", "rows of at most 56 KiB (longer ones may be split)", launch)
+    return f"threads({_ladder(launch.hidden)}, vector={launch.vector}) | fold_lo(32) | fold_lo"
+
+
+def cutedsl_qk(launch: Launch) -> str:
+    """The CuTe-DSL kernel for the heads of q and k on SM100, SM103 and SM107: 32 elements a thread, 4 at least."""
+    if launch.hidden * launch.itemsize > 56 << 10:
+        raise refuse("flashinfer.cutedsl_qk_rms_norm_sm100", "heads of at most 56 KiB", launch)
+    shared = 1 << max(launch.hidden // 32, 1).bit_length() - 1
+    threads = min(_ladder(launch.hidden), max(4, shared))
+    return f"threads({threads}, vector={launch.vector}) | fold_lo(32) | fold_lo"
+
+
+def quack(launch: Launch) -> str:
+    """8 to 256 threads a row, as FlashInfer's CuTe-DSL kernels, folded the other way."""
+    if launch.hidden > (1 << 14 if launch.itemsize == 2 else 1 << 15):
+        raise refuse("quack.rms_norm", "at most 16384 elements, 32768 in fp32 (longer rows are split)", launch)
+    return f"threads({_ladder(launch.hidden)}, vector={launch.vector}) | fold_hi(32) | fold_hi"
+
+
+def sglang(launch: Launch) -> str:
+    """A thread for each 16 bytes; one warp to 256 elements."""
+    fits = launch.hidden % 256 == 0 and launch.hidden <= 8192
+    if launch.itemsize != 2 or not (fits or launch.hidden in {64, 128}):
+        raise refuse("sglang.rms_norm", "64, 128 or a multiple of 256 to 8192 16-bit elements", launch)
+    return f"blocks({min(8, launch.hidden // WARP)}, fma) | fold_hi(32) | fold_hi"
+
+
+def trtllm(launch: Launch) -> str:
+    """1024 threads at most, each adding pairs of squares."""
+    threads = WARP * warps_of(min(launch.hidden, 1024))
+    if launch.itemsize != 2:
+        return f"threads({threads}, fma) | fold_hi(32) | fold_hi"
+    if launch.hidden % 2:
+        raise refuse("trtllm.rms_norm", "an even hidden size", launch)
+    return f"blocks(2) | threads({threads}) | fold_hi(32) | fold_hi"
+
+
+def accesses(name: str, launch: Launch) -> int:
+    """16-byte loads of a row, of which each thread of kernel `name` makes one. Raises OrderError for other rows."""
+    if launch.hidden * launch.itemsize % 16:
+        raise refuse(name, "a multiple of 16 bytes", launch)
+    return launch.hidden // launch.vector
+
+
+def _cuda(launch: Launch) -> tuple[str, int]:
+    """The levels within the threads, and how many threads share a row, of torch's reduction of contiguous fp32 rows."""
+    hidden, vector = launch.hidden, 4 if launch.hidden >= 128 else 1
+    if hidden % vector or hidden >= 1 << 17:
+        raise refuse("torch.cuda_mean", "below 131072 elements, a multiple of 4 from 128 on", launch)
+    width, height = (min(512, 1 << (n.bit_length() - 1)) for n in (hidden // vector, launch.rows))
+    height = min(height, 512 // min(width, WARP))
+    width = min(width, 512 // height)
+    # Long rows are also split over the warps.
+    threads = width * height if -(-hidden // width) >= min(16 * height, 256) else width
+    return f"lanes({4 * threads}) | {'blocks(4)' if vector == 4 else f'lanes({threads})'}", threads
+
+
+def cuda_mean(launch: Launch) -> str:
+    """Torch's mean of fp32 rows on a GPU, as transformers calls it; below 16 rows more threads share one."""
+    return f"{_cuda(launch)[0]} | fold_hi"
+
+
+def cuda_mean_2_9(launch: Launch) -> str:
+    """The same before torch 2.10, and with ROCm since: neighbours first within a warp."""
+    own, threads = _cuda(launch)
+    if threads <= WARP:
+        return f"{own} | fold_lo"
+    values = [str(thread) for thread in range(threads)]
+    while len(values) > 1:
+        half = len(values) // 2
+        low, high = (values[:half], values[half:]) if half >= WARP else (values[::2], values[1::2])
+        values = [f"({a}+{b})" for a, b in zip(low, high, strict=True)]
+    return f"{own} | tree({values[0]})"
+
+
+def cuda_rms_norm(launch: Launch) -> str:
+    """The fused kernel of F.rms_norm on a GPU, of aligned rows."""
+    if launch.hidden % 4:
+        raise refuse("torch.cuda_rms_norm", "a multiple of 4", launch)
+    return "threads(128, vector=4, fma) | fold_hi(32) | fold_hi"
+
+
+def apex(launch: Launch) -> str:
+    """128 threads a row."""
+    return f"threads(128, vector={8 if launch.dtype == 'fp16' else 4}, fma) | fold_lo(32) | fold_hi"
+
+
+def liger(launch: Launch) -> str:
+    """One Triton program a row; many short rows share one."""
+    tile = 1 << (launch.hidden - 1).bit_length()
+    if tile <= 256 and launch.rows >= 1 << 15:
+        raise refuse("liger.rms_norm", f"fewer than 32768 rows to 256 wide, of which there are {launch.rows}", launch)
+    threads = WARP * next(n for least, n in ((32768, 32), (8192, 16), (2048, 8), (0, 4)) if tile >= least)
+    vector = max(1, min(16 // launch.itemsize, tile // threads))
+    return f"threads({threads}, vector={vector}) | fold_hi(32) | fold_hi"
+
+
+def vllm_tiles(launch: Launch) -> str:
+    """Tiles of 1024 elements over 4 warps, then the tiles."""
+    if launch.itemsize != 2:
+        raise refuse("vllm.batch_invariant", "16-bit elements", launch)
+    return "blocks(8) | fold_hi(32) | fold_hi(4) | sequential"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """TransformerEngine's tuned kernel: mean and M2 of each of `warps` parts of a row in `order`, which are merged.
+
+    `vector` elements of a part lie side by side for each of its 32 threads.
+    """
+
+    order: str
+    vector: int
+    warps: int
+
+
+TUNED = (512, 768, 1024, 2048, 4096, 8192)
+"""Hidden sizes of TransformerEngine's tuned kernels, which take whole groups of 4 rows."""
+
+
+def te_moments(launch: Launch) -> Moments | None:
+    """The tuned kernel of a launch; None where the general one is taken, which adds up squares (`te_order`)."""
+    if launch.rows % 4 or launch.hidden not in TUNED:
+        return None
+    vector = 16 // launch.itemsize
+    return Moments(
+        order=f"threads(32, vector={vector}, fma) | fold_lo", vector=vector, warps=4 if launch.hidden >= 4096 else 1
+    )
+
+
+def te_order(launch: Launch) -> str:
+    """Squares in TransformerEngine's general kernel: one warp to 2048 elements, else four for each 8192."""
+    vector = 4 if launch.hidden <= 128 else 16 // launch.itemsize
+    if launch.hidden <= 2048:
+        return f"threads(32, vector={vector}, fma) | fold_lo"
+    blocks = -(-launch.hidden // 8192)
+    last = "sequential" if blocks == 1 else f"lanes({blocks}) | fold_lo"
+    return f"threads({128 * blocks}, vector={vector}, fma) | fold_hi(32) | {last}"
+
+
+WELFORD_THREADS = 512
+"""Threads that share a row in torch's kernel for rows that are no multiple of 4 or not aligned (`welford`)."""

@@ -1,0 +1,174 @@
+"""How an op is cut over ranks, and the all-reduce that puts partial sums together.
+
+Values in a graph are whole, as if gathered; a rank's own part exists inside a kernel only. The exception is a value in
+partial sums, one for each rank, which waits for its all-reduce: it has an axis of ranks behind that of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moeparity.collectives.registry import COLLECTIVES, SELECTIONS, scattering
+from moeparity.numerics.order_map import Selection
+from moeparity.numerics.orders import EXPLICIT, parse
+from moeparity.ops.declaration import Attribute, Op, Shapes, Told, Value, WeightPort, site
+
+NONE = "none"
+
+TENSOR = Attribute(
+    name="tensor",
+    kind="placement",
+    default=1,
+    least=1,
+    says="over how many ranks it is cut (tensor parallel); each rank runs its own part with that part's shapes",
+)
+BLOCKS = Attribute(
+    name="blocks",
+    kind="form",
+    default=0,
+    least=0,
+    says="cut into this many fixed blocks whatever the number of ranks, each block computed on its own, so that the "
+    "bits do not depend on the degree (tensor-parallel invariant); 0: one block for each rank",
+)
+AFTER, SHARED = "after", "shared"
+BIAS = Attribute(
+    name="bias",
+    kind="form",
+    default=AFTER,
+    values=(AFTER, SHARED),
+    needs="partials",
+    weight="bias",
+    says="a row-wise bias is added to the reduced sum (Megatron-LM), or every rank's GEMM adds its share, the bias "
+    "divided by the number of ranks and rounded to its own dtype (torch's DTensor)",
+)
+PARTIAL = site("partial", "a rank's partial sum is rounded to this dtype before it is reduced", needs="partials")
+
+
+def cut(values: Mapping[str, Value]) -> int:
+    """Pieces of an op with `tensor` and `blocks`; 1 where it has neither."""
+    return int(values.get("blocks", 0) or values.get("tensor", 1))
+
+
+def refuse_pieces(values: Mapping[str, Value], sizes: Mapping[str, int]) -> tuple[str, str] | None:
+    """An attribute that cannot be as it is, and why: blocks that ranks cannot share, a size that does not divide."""
+    tensor, blocks, pieces = int(values["tensor"]), int(values["blocks"]), cut(values)
+    if blocks % tensor:
+        return "blocks", f"{blocks} blocks cannot be shared by {tensor} ranks. Set a multiple of {tensor}."
+    for what, size in sizes.items():
+        if size % pieces:
+            name = "blocks" if blocks else "tensor"
+            unit = "blocks" if blocks else "ranks"
+            return name, f"{size} {what} do not divide by {pieces} {unit}."
+    return None
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A collective that does not run on so many ranks, or leaves the sum elsewhere; an order for another number."""
+    ranks = shapes["partials of x"][0]
+    name = values.get("collective", NONE)
+    if ranks == 1:
+        return None
+    if values["reduce"] == "later":
+        left = "bias" in shapes and values["bias"] == AFTER
+        return ("reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` there.") if left else None
+    if name == NONE:
+        order = parse(str(values["order"]))
+        if order.leaves not in {None, ranks}:
+            return "order", f"{order} adds up {order.leaves} values, and there are {ranks} ranks."
+        if order.fma:
+            return "order", "fma contracts products, and partial sums are none."
+        return None
+    if name not in COLLECTIVES:
+        return _refuse_table(SELECTIONS[str(name)], ranks, str(values["message"]))
+    collective = COLLECTIVES[str(name)]
+    if values["sequence"] == "scattered":
+        if scattering(collective) is None:
+            has = [c.name for c in COLLECTIVES.values() if c.scatters]
+            return "collective", f"{name} has no reduce-scatter here; sequence parallel knows {', '.join(has)}."
+    elif collective.scatters:
+        return "collective", f"{name} scatters its sum, which `sequence: scattered` (sequence parallel) asks for."
+    if values["message"] not in collective.dtypes:
+        known = ", ".join(collective.dtypes)
+        return "collective", f"{name} is known for {known}, and the partial sums are {values['message']}."
+    if collective.worlds and ranks not in collective.worlds:
+        return "collective", f"{name} runs on {', '.join(map(str, collective.worlds))} ranks, not on {ranks}."
+    return None
+
+
+def _refuse_table(table: Selection, ranks: int, dtype: str) -> tuple[str, str] | None:
+    """A table that chooses nothing for so many ranks, whatever the message's size, which is known in a run only."""
+    chosen = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
+    if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in chosen):
+        return None
+    return "collective", f"{table.name} chooses nothing for {ranks} ranks and partial sums in {dtype}."
+
+
+def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+    return inputs[0] if values["reduce"] == "later" else 1
+
+
+ALL_REDUCE = Op(
+    name="all_reduce",
+    says="Sum of the ranks' partial sums [B, ranks, T, H] -> [B, T, H]; a value that is whole, [B, T, H], passes by.",
+    inputs=("x",),
+    weights=(WeightPort(name="bias", says="[H], added to the sum; a whole x has it already", required=False),),
+    attributes=(
+        Attribute(
+            name="reduce",
+            kind="form",
+            default="now",
+            values=("now", "later"),
+            needs="partials",
+            says="here, or after the partial sums were added to others: one all-reduce for routed and shared experts",
+        ),
+        Attribute(
+            name="collective",
+            kind="order",
+            default=NONE,
+            values=(NONE, *SELECTIONS, *COLLECTIVES),
+            needs="partials",
+            redrawn=False,
+            when={"reduce": ("now",)},
+            says="the library's algorithm, or the table it chooses by; `none`: `order` and `accumulate` say all",
+        ),
+        Attribute(
+            name="order",
+            kind="order",
+            default="sequential",
+            values=EXPLICIT,
+            order=True,
+            needs="partials",
+            when={"reduce": ("now",), "collective": (NONE,)},
+            says="in which order the ranks are added, the same for every element",
+        ),
+        site(
+            "accumulate",
+            "every addition is rounded to this dtype",
+            needs="partials",
+            when={"reduce": ("now",), "collective": (NONE,)},
+        ),
+        Attribute(
+            name="sequence",
+            kind="placement",
+            default="whole",
+            values=("whole", "scattered"),
+            needs="partials",
+            when={"reduce": ("now",)},
+            says="every rank gets the whole sum, or a share of its tokens (sequence parallel): the library's "
+            "reduce-scatter of the message laid out by destination, which the next GEMM gathers",
+        ),
+        site(
+            "output",
+            "the sum, and its sum with the bias, are rounded to this dtype",
+            needs="partials",
+            when={"reduce": ("now",)},
+        ),
+    ),
+    refuses=_refuses,
+    partials=_partials,
+    takes_partials=("x",),
+    told={"bias": Told(port="x", default=AFTER)},
+    kernel="placement:all_reduce",
+    source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.collectives",
+)

@@ -1,0 +1,103 @@
+"""What an addition of a known tree rounds to, which products are contracted, and what becomes of -0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from moeparity.probe.express import Seen
+from moeparity.probe.masks import Masks
+from moeparity.probe.shape import Shape, members, parents
+
+WIDEST = 60
+_TIE = 2.0**-12
+CANDIDATES = (8, 9, 11, 12, 24, 25, 53, 54)
+"""Bits of the dtypes, and one more each, as a compensated sum shows."""
+
+
+def arithmetic(masks: Masks, shape: Shape) -> Seen:
+    """The arithmetic of the sums behind `masks`, whose tree is `shape`."""
+    return Seen(bits=_bits(masks, shape), contracted=_contracted(masks, shape), positive=_positive(masks))
+
+
+def _positive(masks: Masks) -> bool:
+    out = masks.sums(torch.full((1, masks.n), -0.0, dtype=masks.dtype))
+    return not bool(out.signbit().any())
+
+
+def _bits(masks: Masks, shape: Shape) -> tuple[int | None, ...]:
+    """2^e and 1 on two children of a merge, -2^e on a leaf outside: 1 is left where the merge keeps e + 1 bits."""
+    _, lowest = members(shape)
+    taken_by = parents(shape)
+    triples: dict[int, tuple[int, int, int]] = {}
+    for k, merge in enumerate(shape.merges):
+        above = taken_by[shape.leaves + k]
+        if above >= 0:
+            outside = next(value for value in shape.merges[above] if value != shape.leaves + k)
+            triples[k] = (lowest[merge[0]], lowest[merge[1]], lowest[outside])
+    if not triples:
+        return (None,) * len(shape.merges)
+    some = list(triples)[:: max(1, len(triples) // 3)][:3]
+    usual = max(_kept(masks, [triples[k] for k in some], range(1, 1 + _range(masks))))
+    found = dict.fromkeys(triples, usual)
+    kept = _visible(masks, [(*triple, e) for triple in triples.values() for e in (usual - 1, usual)])
+    pairs = zip(triples, kept[::2], kept[1::2], strict=True)
+    others = [k for k, below, at in pairs if not (below and not at)]
+    bits = _kept(masks, [triples[k] for k in others], CANDIDATES)
+    found |= dict(zip(others, bits, strict=True))
+    return tuple(found.get(k) for k in range(len(shape.merges)))
+
+
+def _range(masks: Masks) -> int:
+    return min(WIDEST, masks.high - masks.low - 1)
+
+
+def _kept(masks: Masks, triples: Sequence[tuple[int, int, int]], exponents: Sequence[int]) -> list[int]:
+    """The first of `exponents` at which the 1 is lost, for each triple; beyond them all, the one after."""
+    allowed = [e for e in exponents if e <= _range(masks)]
+    visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in allowed]))
+    bits = []
+    for _ in triples:
+        seen = [next(visible) for _ in allowed]
+        bits.append(next((e for e, one in zip(allowed, seen, strict=True) if not one), allowed[-1] + 1))
+    return bits
+
+
+def _visible(masks: Masks, probes: Sequence[tuple[int, int, int, int]]) -> list[bool]:
+    found: list[bool] = []
+    for first in range(0, len(probes), size := max(len(masks.at), (1 << 21) // masks.n)):
+        some = probes[first : first + size]
+        rows = torch.zeros(len(some), masks.n, dtype=masks.dtype)
+        large, one, outside, exponent = (torch.tensor(column) for column in zip(*some, strict=True))
+        every = torch.arange(len(some))
+        powers = torch.ldexp(torch.full((len(some),), masks.unit, dtype=torch.float64), exponent).to(masks.dtype)
+        rows[every, large] = powers
+        rows[every, one] = masks.unit
+        rows[every, outside] = -powers
+        found += (masks.sums(rows) != 0).tolist()
+    return found
+
+
+def _contracted(masks: Masks, shape: Shape) -> frozenset[int] | None:
+    """Leaves whose products (1 + 2^-12)^2 keep all their 25 bits when -(1 + 2^-12) is added to them.
+
+    Only where an fp32 product is rounded to fp32 can this be seen.
+    """
+    if not masks.of.products or masks.dtype != torch.float32 or masks.output != torch.float32:
+        return None
+    lowest = members(shape)[1]
+    pairs = []
+    for merge in shape.merges:
+        for value in merge:
+            if value < shape.leaves:
+                other = next(one for one in merge if one != value)
+                pairs.append((value, lowest[other]))
+    rows = torch.zeros(len(pairs), masks.n, dtype=masks.dtype)
+    own, other = torch.tensor(pairs).t()
+    every = torch.arange(len(pairs))
+    rows[every, own] = 1 + _TIE
+    rows[every, other] = -1.0
+    out = masks.sums(rows, torch.full((masks.n,), 1 + _TIE, dtype=masks.dtype))
+    exact = out.double() / masks.scale == _TIE + _TIE * _TIE
+    return frozenset(leaf for (leaf, _), one in zip(pairs, exact.tolist(), strict=True) if one)

@@ -1,0 +1,167 @@
+"""Whether a callable adds in a stated order: bits of sums that cancel to rounding residue, and the tree itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from moeparity.errors import MoeparityError
+from moeparity.numerics.dtypes import name_of
+from moeparity.numerics.orders import Order, OrderError, tree
+from moeparity.probe.calls import Setup
+from moeparity.probe.classes import PASSES, Differing, classes
+from moeparity.probe.compact import compact
+from moeparity.probe.data import zero_sum
+from moeparity.probe.find import outputs_of
+from moeparity.probe.masks import Masks
+from moeparity.probe.nonnegative import Exponentials, Squares
+from moeparity.probe.ranks import Ranks, simulated_equals
+from moeparity.probe.replay import AFTER, Way, equal
+from moeparity.probe.reveal import NoTree, reveal
+from moeparity.probe.rows import rows_at
+from moeparity.probe.shape import same, shape_of
+from moeparity.probe.target import Function
+
+SUMS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """What a callable is held to: an order and what its additions round to, or a collective by name.
+
+    `text` is how a user named it.
+    """
+
+    text: str
+    order: Order | None = None
+    accumulate: str = "fp32"
+    collective: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One class of outputs of one setup: bits equal of all, whether the tree is the stated one, and what was found.
+
+    equal of replayed: None of 0 where no sum comes out as it is (softmax). `found`: the order that the probes show.
+    """
+
+    setup: Setup
+    label: str
+    equal: int = 0
+    replayed: int = 0
+    same_tree: bool | None = None
+    found: str = ""
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all that was looked at agrees, and something was."""
+        return not self.reason and self.same_tree is not False and self.equal == self.replayed
+
+
+def certify(function: Function, setups: Sequence[Setup], against: Against) -> list[Verdict]:
+    """Hold every class of outputs in every setup to `against`.
+
+    Raises MoeparityError where the order is not one over n leaves, or the library would not take the message.
+    """
+    verdicts: list[Verdict] = []
+    for setup in setups:
+        _refuse(function, setup, against)
+        outputs = outputs_of(function, setup)
+        try:
+            if isinstance(outputs, (Squares, Exponentials)):
+                outputs.start(range(setup.m))
+            alike = classes(outputs)
+        except (Differing, NoTree) as reason:
+            verdicts.append(Verdict(setup=setup, label="all", reason=str(reason)))
+            continue
+        if isinstance(outputs, Ranks) and against.collective is not None:
+            verdicts.append(_collective(outputs, setup, against.collective))
+            continue
+        for one in alike:
+            label = "all" if len(one.positions) == outputs.positions else outputs.label(one.positions)
+            try:
+                if isinstance(outputs, (Squares, Exponentials)):
+                    verdicts.append(_rows(outputs, one.positions, label, against))
+                else:
+                    verdicts.append(_sums(Masks(outputs, one.positions), setup, label, against))
+            except NoTree as reason:
+                verdicts.append(Verdict(setup=setup, label=label, reason=str(reason)))
+    return verdicts
+
+
+def _refuse(function: Function, setup: Setup, against: Against) -> None:
+    kind = function.kind
+    if against.order is None:
+        if kind.name != "all_reduce":
+            raise MoeparityError(
+                f"--against {against.text}: a collective, and {function.name} is called as {kind.name}."
+            )
+        return
+    try:
+        tree(against.order, setup.n)
+    except OrderError as error:
+        raise MoeparityError(f"--against {against.text}: {error}, with --n {setup.n}.") from None
+    if against.order.fma and not kind.products:
+        raise MoeparityError(f"--against {against.text}: fma contracts products, and {kind.name} adds {kind.adds}.")
+
+
+def _sums(masks: Masks, setup: Setup, label: str, against: Against) -> Verdict:
+    assert against.order is not None
+    rows, factors = zero_sum(masks.n, SUMS, masks.dtype, seed=1 << 21)
+    used = factors if masks.of.products else None
+    out = masks.sums(rows, used)
+    if any(equal(masks.sums(rows, used), out) < SUMS for _ in range(PASSES)):
+        raise NoTree(f"{SUMS} sums made again gave other bits")
+    ways = [Way(against.order, against.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
+    matched = max(equal(way.sums(rows, used, masks.output), out) for way in ways)
+    shape = reveal(masks.ask, masks.n, masks.capacity)
+    return Verdict(
+        setup=setup,
+        label=label,
+        equal=matched,
+        replayed=SUMS,
+        same_tree=same(shape, shape_of(tree(against.order, masks.n), masks.n)),
+        found=str(compact(shape)[0]),
+    )
+
+
+def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, against: Against) -> Verdict:
+    assert against.order is not None
+    seen = rows_at(rows, at, against.order)
+    found, n = seen.order, rows.setup.n
+    right = (
+        same(shape_of(tree(found, n), n), shape_of(tree(against.order, n), n)) and seen.accumulate == against.accumulate
+    )
+    return Verdict(
+        setup=rows.setup,
+        label=label,
+        equal=seen.equal,
+        replayed=seen.replayed,
+        same_tree=right,
+        found=f"{found}, additions rounded to {seen.accumulate}",
+    )
+
+
+def _collective(ranks: Ranks, setup: Setup, name: str) -> Verdict:
+    try:
+        matched, total = simulated_equals(ranks, name)
+    except ValueError as error:
+        raise MoeparityError(f"--against {name}: {error}.") from None
+    return Verdict(setup=setup, label="all", equal=matched, replayed=total)
+
+
+def covers(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
+    """What a verdict speaks of, and what it does not."""
+    first = setups[0]
+    replayed = sum(verdict.replayed for verdict in verdicts)
+    parts = [f"{function.kind.name} over {first.n} values of {name_of(first.dtype)}"]
+    parts += [f"{replayed} outputs on zero-sum data with exponents from -14 to 14 (fp16: -5 to 5)"] if replayed else []
+    parts += ["the tree, by probes at every leaf"] if any(one.same_tree is not None for one in verdicts) else []
+    threads = torch.get_num_threads()
+    return (
+        f"covers {'; '.join(parts)}. Not other shapes, dtypes, alignments, threads ({threads} here unless given), "
+        "machines or torch builds; not NaN, infinities or overflow."
+    )

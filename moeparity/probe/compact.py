@@ -1,0 +1,217 @@
+"""From a shape to the shortest order of the algebra that has it. No torch here.
+
+A level that leaves several values is recognised by its first accumulator; what it leaves is a smaller shape, for which
+the rest of the order is sought in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from moeparity.numerics.orders import AnyTree, Level, Order, OrderError, Sum, parse, tree
+from moeparity.probe.shape import Clusters, Shape, clusters, numbers, parents, shape_of, tree_of
+
+Levels = tuple[Level, ...]
+
+_DEEPEST = 4
+_DIVISORS = 64
+_WIDTHS = 64
+
+
+def compact(shape: Shape, *, every: bool = False) -> list[Order]:
+    """Orders over `shape.leaves` leaves with this shape: fewest levels first, then fewest characters.
+
+    The last one is the tree written out, which always is; over one leaf `sequential`. Where one level is enough, orders
+    of several are sought with `every` only: dtypes of their own may ask for them. Several orders may share a shape
+    where all values are added at once: there the order within is not seen.
+    """
+    if shape.leaves == 1:
+        return [parse("sequential")]
+    return [*sorted(dict.fromkeys(_orders(shape, _DEEPEST, every=every)), key=_length), explicit(shape)]
+
+
+def _length(order: Order) -> tuple[bool, int, int]:
+    """Torch's cascade is a whole sum of 8 lanes: behind another level, or with few others, it may be a coincidence."""
+    last = order.levels[-1]
+    odd = last.name == "cascade" and (len(order.levels) > 1 or last.numbers != parse("cascade").levels[0].numbers)
+    return odd, len(order.levels), len(str(order))
+
+
+def explicit(shape: Shape, contracted: Sequence[int] = ()) -> Order:
+    """The shape as a tree written out."""
+    words = ("fma",) if contracted else ()
+    return Order((Level(name="tree", explicit=tree_of(shape, frozenset(contracted)), words=words),))
+
+
+def _orders(shape: Shape, deepest: int, *, every: bool) -> list[Order]:
+    seen = clusters(shape)
+    found = []
+    for text in _single(shape):
+        if _is(shape, text, seen):
+            found.append(parse(text))
+            if text == "cascade" and deepest == _DEEPEST and not every:
+                return found
+            if not (text.startswith("cascade") or every or _at_once(shape)):
+                return found
+    for text in dict.fromkeys(_first_levels(shape, seen) if deepest > 1 else ()):
+        rest = _left_by(shape, text, seen)
+        if rest is not None:
+            (level, _) = parse(f"{text} | sequential").levels
+            found += [Order((level, *order.levels)) for order in _orders(rest, deepest - 1, every=every)]
+    return found
+
+
+def _is(shape: Shape, text: str, seen: Clusters) -> bool:
+    try:
+        given = shape_of(tree(parse(text), shape.leaves), shape.leaves, shape.absent)
+    except OrderError:
+        return False
+    return len(given.merges) == len(shape.merges) and clusters(given).keys() == seen.keys()
+
+
+def _single(shape: Shape) -> Iterator[str]:
+    """Orders of one level, the shortest texts first."""
+    yield from ("sequential", "reverse", "fold_hi", "fold_lo", "cascade")
+    deepest = [value for value in shape.merges[0] if value < shape.leaves] if shape.merges else []
+    if len(shape.merges) == shape.present - 1 and all(min(merge) < shape.leaves for merge in shape.merges):
+        yield from (f"rotate({start}, {step})" for start in deepest for step in (1, -1))
+    if _at_once(shape):
+        widest = max(map(len, shape.merges))
+        yield from ("sequential(neumaier)", "reverse(neumaier)")
+        yield from (f"fused({width})" for width in (widest - 1, widest))
+    yield from _cascades(shape)
+
+
+def _at_once(shape: Shape) -> bool:
+    return any(len(merge) > 2 for merge in shape.merges)
+
+
+def _cascades(shape: Shape) -> Iterator[str]:
+    chain = _chain(shape)
+    if len(chain) < 2:
+        return
+    step = chain[1]
+    lanes = [lane for lane in range(1, min(step, 1 << 12) + 1) if step % lane == 0][:_DIVISORS]
+    yield from (f"cascade({_pair(lane, step // lane)})".replace("()", "") for lane in lanes)
+    yield from (f"cascade({_pair(lane, count)})".replace("()", "") for lane in {1, step} for count in (1, 2, 4, 8))
+    for count in (4, 1, 2, 3, 5, 6, 7, 8):
+        yield f"cascade({_pair(step, count)}, halves)".replace("(, ", "(")
+
+
+def _pair(lanes: int, accumulators: int) -> str:
+    return ", ".join([f"lanes={lanes}"] * (lanes != 8) + [f"accumulators={accumulators}"] * (accumulators != 4))
+
+
+def _first_levels(shape: Shape, seen: Clusters) -> Iterator[str]:
+    """First levels whose first accumulator is the chain that leaf 0 starts."""
+    chain = _chain(shape)
+    if len(chain) > 1:
+        run = next((i for i, leaf in enumerate(chain) if leaf != i), len(chain))
+        more = ", neumaier" if _at_once(shape) else ""
+        yield f"lanes({chain[1]}{more})"
+        if run > 1:
+            yield f"blocks({run}{more})"
+        if run < len(chain) and chain[run] % run == 0:
+            threads = chain[run] // run
+            yield f"threads({threads}, vector={run}{more})" if run > 1 else f"threads({threads}{more})"
+    own = numbers(shape.leaves)
+    for width in _prefixes(shape, seen):
+        # What their first additions would be; a fold of up to three neighbours is a block.
+        if width > 3 and all((own[i] + own[i + 1]) % (1 << 128) in seen for i in (0, 2)):
+            yield f"fold_lo({width})"
+        if width > 2 and len(chain) > 1 and chain[1] == 1 << ((width - 1).bit_length() - 1):
+            yield f"fold_hi({width})"
+
+
+def _chain(shape: Shape) -> list[int]:
+    """Leaf 0 and the leaves that are added to its accumulator one by one."""
+    taken_by = parents(shape)
+    chain, value = [0], 0
+    while taken_by[value] >= 0:
+        merge = shape.merges[taken_by[value]]
+        if value == 0 and len(merge) > 2 and max(merge) < shape.leaves:
+            return sorted(merge)
+        other = [leaf for leaf in merge if leaf != value]
+        if len(other) != 1 or other[0] >= shape.leaves:
+            break
+        chain.append(other[0])
+        value = shape.leaves + taken_by[value]
+    return chain
+
+
+def _prefixes(shape: Shape, seen: Clusters) -> list[int]:
+    """Widths of runs from leaf 0 that are added up before anything else meets them, and those of a chain's start."""
+    total, widths = 0, []
+    for leaf, number in enumerate(numbers(shape.leaves)[:-1]):
+        total = (total + number * (leaf not in shape.absent)) % (1 << 128)
+        if total in seen:
+            widths.append(leaf + 1)
+    return widths[:_WIDTHS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    tops: dict[int, int]
+    absent: frozenset[int]
+
+
+def _left_by(shape: Shape, text: str, seen: Clusters) -> Shape | None:
+    """The shape over the values that a first level leaves; None where the level does not fit."""
+    whole = tree(parse(f"{text} | sequential"), shape.leaves)
+    values: tuple[AnyTree, ...] = whole if isinstance(whole, tuple) else ()
+    if isinstance(whole, Sum) or len(values) < 2 or len(values) >= shape.leaves:
+        return None
+    left = _placed(shape, values, seen)
+    if left is None:
+        return None
+    inside = _inside(shape, left.tops)
+    places, merges = {**left.tops}, []
+    for k, merge in enumerate(shape.merges):
+        if shape.leaves + k in inside:
+            continue
+        merges.append(tuple(places[value] for value in merge))
+        places[shape.leaves + k] = len(values) + len(merges) - 1
+    return Shape(len(values), tuple(merges), left.absent)
+
+
+def _placed(shape: Shape, values: Sequence[AnyTree], seen: Clusters) -> _Left | None:
+    """Where in `shape` each value of a level is made; None where one is not made there, or otherwise."""
+    tops: dict[int, int] = {}
+    absent = set()
+    for i, value in enumerate(values):
+        part = shape_of((value,), shape.leaves, shape.absent)
+        made = clusters(part) if part.merges else {}
+        if not made.keys() <= seen.keys():
+            return None
+        if made:
+            tops[shape.leaves + seen[list(made)[-1]]] = i
+        elif isinstance(value, int) and value not in shape.absent:
+            tops[value] = i
+        else:
+            absent.add(i)
+    return _Left(tops, frozenset(absent))
+
+
+def _inside(shape: Shape, tops: dict[int, int]) -> set[int]:
+    """The values made on the way to `tops`, themselves included."""
+    inside = set(tops)
+    for k in reversed(range(len(shape.merges))):
+        if shape.leaves + k in inside:
+            inside |= set(shape.merges[k])
+    return inside
+
+
+def adds_zeros(order: Order, leaves: int) -> bool:
+    """Whether a sum of -0 only comes to +0: a padded zero, or an accumulator that starts from +0, takes part."""
+
+    def of(node: AnyTree) -> bool:
+        if node is None:
+            return True
+        if isinstance(node, int):
+            return False
+        if isinstance(node, Sum):
+            return node.zero or any(map(of, node.children))
+        return any(map(of, node))
+
+    return of(tree(order, leaves))

@@ -1,0 +1,118 @@
+"""Probes that cancel, as rows of leaves: +M, -M and units, and what is read from the sums."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from moeparity.probe.calls import Sums
+from moeparity.probe.reveal import Block, NoTree
+
+RANGE = {torch.float16: (15, -24), torch.bfloat16: (120, 0), torch.float32: (120, 0), torch.float64: (900, 0)}
+"""Exponents of M and of a unit: as far apart as the dtype allows, so that M swamps units in any accumulator."""
+
+_COUNTS = {torch.float64: 1 << 40, torch.float32: 1 << 22, torch.float16: 1 << 8, torch.bfloat16: 1 << 6}
+"""Up to so many units are counted without error, a mean's scaling included, where an output has this dtype."""
+
+_AT_ONCE = 1 << 21
+"""About so many leaves are filled in at a time, in memory that is used again."""
+
+
+class Masks:
+    """The probes of the sums at some positions of a callable, which all have one tree.
+
+    scale: what one unit alone comes to, in units: 1 for a sum, about 1/n for a mean.
+    """
+
+    def __init__(self, sums: Sums, at: Sequence[int]) -> None:
+        self.of, self.at = sums, sums.apart(at)
+        self.n, self.dtype = sums.setup.n, sums.setup.dtype
+        self.high, self.low = RANGE[self.dtype]
+        self.probes = 0
+        if not bool(self._cancelled().isfinite().all()):
+            self.high, self.low = RANGE[torch.float16]
+        one = torch.zeros(1, self.n, dtype=self.dtype)
+        one[0, self.n // 2] = self.unit
+        out = self.sums(one)
+        self.output = out.dtype
+        self.scale = float(out) / self.unit
+        if not self.scale:
+            raise NoTree("one value alone, the others 0, comes to 0")
+        self.capacity = self._capacity()
+
+    def _cancelled(self) -> torch.Tensor:
+        """+M and -M on the first leaf and each of some others: not finite where an addition is in fp16."""
+        others = torch.arange(1, self.n)[:: max(1, self.n // 16)]
+        rows = torch.zeros(len(others), self.n, dtype=self.dtype)
+        rows[:, 0] = 2.0**self.high
+        rows[torch.arange(len(others)), others] = -(2.0**self.high)
+        return self.sums(rows)
+
+    @property
+    def unit(self) -> float:
+        """What is counted."""
+        return 2.0**self.low
+
+    def sums(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
+        """What the callable makes of rows [P, n]: [P]."""
+        self.probes += len(rows)
+        return self.of.sums(rows, self.at, factors)
+
+    def ask(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """Units left by each probe of each block. Raises NoTree where a sum is no number of units."""
+        sizes = [len(block.minus) for block in blocks]
+        total = sum(sizes)
+        chunk = max(len(self.at), _AT_ONCE // self.n // len(self.at) * len(self.at))
+        held = torch.empty(min(chunk, total), self.n, dtype=self.dtype)
+        left: list[int] = []
+        todo = [(block, 0) for block in blocks]
+        while todo:
+            rows = held[: total - len(left)].zero_()
+            todo = self._filled(rows, todo)
+            left += self._counted(self.sums(rows))
+        counts = iter(left)
+        return [[next(counts) for _ in range(size)] for size in sizes]
+
+    def _filled(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
+        """Fill `rows` with the next probes; what is left to do of the blocks, each with the probes it has behind it."""
+        row = number = 0
+        large = 2.0**self.high
+        while row < len(rows):
+            block, first = todo[number]
+            minus = block.minus[first : first + len(rows) - row]
+            span = slice(row, row + len(minus))
+            if len(block.units) == self.n:
+                rows[span] = self.unit
+            else:
+                rows[span, torch.tensor(block.units)] = self.unit
+            rows[span, block.plus] = large
+            rows[torch.arange(row, span.stop), torch.tensor(minus)] = -large
+            row = span.stop
+            if first + len(minus) < len(block.minus):
+                return [(block, first + len(minus)), *todo[number + 1 :]]
+            number += 1
+        return todo[number:]
+
+    def _counted(self, out: torch.Tensor) -> list[int]:
+        counts = out.double() / (self.scale * self.unit)
+        whole = counts.round()
+        if not bool((counts.isfinite() & ((counts - whole).abs() < 0.25) & (whole >= 0)).all()):
+            raise NoTree("a sum of units is no number of units: values are lost or added twice")
+        found: list[int] = whole.long().tolist()
+        return found
+
+    def _capacity(self) -> int:
+        """How many units are counted without error: as many as the output holds, or fewer, as the accumulator does."""
+        most = _COUNTS[self.output] if self.output in _COUNTS else _COUNTS[torch.bfloat16]
+        few = _COUNTS[torch.bfloat16]
+        if min(most, self.n) <= few:
+            return few
+        draw = random.Random(0)  # noqa: S311
+        sizes = [min(most, self.n) - 1 - i for i in range(16)]
+        rows = torch.zeros(len(sizes), self.n, dtype=self.dtype)
+        for row, size in zip(rows, sizes, strict=True):
+            row[draw.sample(range(self.n), size)] = self.unit
+        exact = (self.sums(rows).double() / (self.scale * self.unit)).round().tolist() == sizes
+        return most if exact else few

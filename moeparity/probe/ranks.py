@@ -1,0 +1,138 @@
+"""An all-reduce in live processes as sums over ranks: every rank runs this, and all see what rank 0 sees.
+
+n: processes, the leaves of each sum. E: elements of the message, each the position of a sum.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from moeparity.collectives.execute import all_reduce
+from moeparity.collectives.registry import COLLECTIVES
+from moeparity.errors import MoeparityError
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import name_of
+from moeparity.numerics.order_map import Message
+from moeparity.numerics.orders import Order, tree
+from moeparity.probe.calls import Calls, Setup, parts, runs
+from moeparity.probe.data import zero_sum
+from moeparity.probe.reveal import NoTree
+from moeparity.probe.shape import clusters, shape_of
+from moeparity.probe.target import Function
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join(n: int | None) -> int:
+    """Join the processes that torchrun started, by gloo where the function's module has not; their number.
+
+    Raises MoeparityError where torchrun did not start this one, or where there are not `n`.
+    """
+    if not dist.is_initialized():
+        missing = [name for name in VARIABLES if name not in os.environ]
+        if missing:
+            raise MoeparityError(
+                f"an all-reduce needs its processes, and {missing[0]} is not set: start them with `torchrun "
+                "--nproc-per-node 4 -m moeparity.cli probe ...`."
+            )
+        dist.init_process_group("gloo")
+    world = dist.get_world_size()
+    if n is not None and n != world:
+        raise MoeparityError(f"--n {n}: there are {world} processes, and each adds one value. Leave --n out.")
+    return world
+
+
+class Ranks(Calls):
+    """f(x [E]) -> [E], or in place, in each of n processes."""
+
+    def __init__(self, function: Function, setup: Setup) -> None:
+        super().__init__(function, setup)
+        self.rank = dist.get_rank()
+        self.group = dist.new_group(backend="gloo")
+
+    @property
+    def positions(self) -> int:
+        """One an element."""
+        return self.setup.width
+
+    def _reduced(self, x: torch.Tensor) -> torch.Tensor:
+        """What all ranks hold after the call. Raises NoTree where they do not hold the same."""
+        out = self._call(x, shape=(self.setup.width,)).contiguous()
+        raw = out.view(torch.uint8)
+        held = [torch.empty_like(raw) for _ in range(self.setup.n)]
+        dist.all_gather(held, raw, group=self.group)
+        others = [rank for rank, one in enumerate(held) if not torch.equal(one, held[0])]
+        if others:
+            raise NoTree(f"rank {others[0]} holds another sum than rank 0")
+        return out
+
+    def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
+        """As `Sums.sums`: each rank takes its column of `rows`."""
+        found = []
+        for some in parts(rows, len(at)):
+            held = torch.tensor(at[: len(some)])
+            x = torch.zeros(self.setup.width, dtype=self.setup.dtype)
+            x[held] = some[:, self.rank]
+            found.append(self._reduced(x)[held])
+        return torch.cat(found)
+
+    def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """As `Sums.everywhere`."""
+        return self._reduced(row[self.rank].expand(self.setup.width))
+
+    def label(self, positions: Sequence[int]) -> str:
+        """Elements."""
+        return f"elements {runs(positions)}"
+
+
+def simulated_equals(ranks: Ranks, name: str) -> tuple[int, int]:
+    """How many elements of zero-sum messages are those of the collective `name`, run over simulated ranks; of all.
+
+    Raises ValueError where the library would not take the message.
+    """
+    equal = total = 0
+    for seed in range(3):
+        rows, _ = zero_sum(ranks.setup.n, ranks.setup.width, ranks.setup.dtype, seed=seed)
+        own = ranks.sums(rows, range(ranks.setup.width))
+        expected = all_reduce(COLLECTIVES[name], [row.contiguous() for row in rows.t()], executor="eager")[0]
+        total += len(own)
+        if same_bits(own, expected):
+            equal += len(own)
+        elif own.dtype == expected.dtype:
+            equal += sum(same_bits(a, b) for a, b in zip(parts(own, 1), parts(expected, 1), strict=True))
+    return equal, total
+
+
+def collectives_like(orders: dict[int, frozenset[int]], accumulate: str, setup: Setup) -> list[str]:
+    """Shipped collectives that add every element's ranks in the order found.
+
+    `orders`: for each element the sets of ranks that are added up before others (`shape.clusters`). Two ranks have one
+    order: all that take the message are alike there.
+    """
+    found = []
+    for name, collective in COLLECTIVES.items():
+        order_map = collective.order_map
+        dtype = name_of(setup.dtype) or ""
+        if collective.scatters or order_map.output != "io":
+            continue
+        if setup.n > 2 and accumulate != (dtype if order_map.accumulate == "io" else "fp32"):
+            continue
+        try:
+            message = Message(setup.width, setup.dtype.itemsize, setup.n)
+            collective.check(message, dtype)
+            trees = order_map.trees(message)
+        except ValueError:
+            continue
+        expected = [(part, frozenset(clusters(shape_of(ranks, setup.n)))) for part, ranks in trees]
+        if all(orders[place] == sets for part, sets in expected for place in range(part.start, part.stop)):
+            found.append(name)
+    return found
+
+
+def sets_of(order: Order, n: int) -> frozenset[int]:
+    """The sets of ranks that an order over n ranks adds up before others."""
+    return frozenset(clusters(shape_of(tree(order, n), n)))

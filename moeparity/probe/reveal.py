@@ -1,0 +1,234 @@
+"""A tree from probes that cancel: +M at one leaf, -M at another, units at others. No torch here.
+
+Units below the place where +M and -M meet are lost, so that the sum counts the units outside. One pivot is held against
+all other leaves of a group; leaves that lose the same units are the siblings on its way up, and each of these is a
+group of its own. After Xie, Gao, Wang and Xue, Revealing Floating-Point Accumulation Orders in Software/Hardware
+Implementations (FPRev, USENIX ATC 2025); random pivots, all groups of a depth in one batch, subsets of units where
+counts would round, and fused adders are this project's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+from moeparity.probe.shape import Shape
+
+
+class NoTree(Exception):  # noqa: N818  a finding, told to the user as one
+    """What the probes see is not what any one tree gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Probes with one pivot: +M at `plus`, -M at one of `minus` each, units at `units` that are neither."""
+
+    plus: int
+    minus: Sequence[int]
+    units: Sequence[int]
+
+
+Ask = Callable[[Sequence[Block]], list[list[int]]]
+"""For each block, how many units each of its probes leaves."""
+
+Steps = Generator[list[Block], list[list[int]], "list[_Join]"]
+
+
+@dataclass(slots=True)
+class _Join:
+    """What one merge on the way from the pivot upwards brings: the leaves of its other children."""
+
+    children: list[list[int]]
+    groups: list[_Group] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Leaves known to be added up before anything else meets them."""
+
+    leaves: list[int]
+    pivot: int = 0
+    joins: list[_Join] = field(default_factory=list)
+
+
+def reveal(ask: Ask, leaves: int, capacity: int, seed: int = 0) -> Shape:
+    """The shape of a sum over `leaves` leaves of which `ask` counts what is left; counts up to `capacity` are exact.
+
+    Raises NoTree where the counts contradict each other. Beyond `capacity` leaves fused adders are not told apart.
+    """
+    draw = random.Random(seed)  # noqa: S311
+    root = _Group(list(range(leaves)))
+    groups, level = [root], [root]
+    while level:
+        running = [(group, _siblings(group, capacity, draw)) for group in level]
+        _together(running, ask)
+        level = []
+        for group, _ in running:
+            for join in group.joins:
+                join.groups = [_Group(child) for child in join.children]
+                level += [child for child in join.groups if len(child.leaves) > 1]
+        groups += level
+    return _assembled(root, groups, ask)
+
+
+def _together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
+    """Run the steps of all groups, asking for what they want in one batch each time."""
+    waiting: list[tuple[_Group, Steps, list[Block]]] = []
+    for group, steps in running:
+        waiting += _advanced(group, steps, None)
+    while waiting:
+        answers = iter(ask([block for _, _, blocks in waiting for block in blocks]))
+        waiting = [
+            more
+            for group, steps, blocks in waiting
+            for more in _advanced(group, steps, [next(answers) for _ in blocks])
+        ]
+
+
+def _advanced(group: _Group, steps: Steps, answer: list[list[int]] | None) -> list[tuple[_Group, Steps, list[Block]]]:
+    try:
+        return [(group, steps, next(steps) if answer is None else steps.send(answer))]
+    except StopIteration as stop:
+        group.joins = stop.value
+        return []
+
+
+def _siblings(group: _Group, capacity: int, draw: random.Random) -> Steps:
+    """What meets the pivot, from the lowest merge upwards."""
+    leaves = group.leaves
+    group.pivot = draw.choice(leaves)
+    others = [leaf for leaf in leaves if leaf != group.pivot]
+    if len(others) < 2:
+        return [_Join([others])] if others else []
+    if len(leaves) > capacity:
+        return (yield from _by_subsets(group.pivot, others, capacity, draw))
+    (visible,) = yield [Block(group.pivot, others, leaves)]
+    return (yield from _by_counts(group.pivot, others, [len(leaves) - seen for seen in visible]))
+
+
+def _by_counts(pivot: int, others: Sequence[int], hidden: Sequence[int]) -> Steps:
+    """Joins from exact counts: leaf j of `others` and the pivot hide `hidden` leaves, themselves included.
+
+    In an addition all that meets the pivot lower down is hidden as well. A fused adder that adds exactly hides only
+    the two children which hold +M and -M, so that its other children are seen.
+    """
+    buckets: dict[int, list[int]] = {}
+    for leaf, lost in zip(others, hidden, strict=True):
+        buckets.setdefault(lost, []).append(leaf)
+    joins: list[_Join] = []
+    before = below = 1
+    for lost, found in sorted(buckets.items()):
+        addition = lost == below + len(found)
+        if not addition and joins:
+            ((seen,),) = yield [Block(pivot, found[:1], joins[-1].children[0][:1])]
+        if addition or not joins or not seen:
+            joins.append(_Join([]))
+            before = below
+        if lost <= before or len(found) % (lost - before):
+            raise NoTree(f"{len(found)} of the values hide {lost} others each, where at least {below} were expected")
+        joins[-1].children += yield from _parted(found, lost - before)
+        below += len(found)
+    return joins
+
+
+def _parted(found: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
+    """Leaves of several children of one fused adder, `size` leaves each, child by child."""
+    children = []
+    while len(found) > size > 1:
+        first, *rest = found
+        (visible,) = yield [Block(first, rest, found)]
+        child = [first, *(leaf for leaf, seen in zip(rest, visible, strict=True) if len(found) - seen <= size)]
+        if len(child) != size:
+            raise NoTree(f"a fused adder's child of {size} leaves shows {len(child)}")
+        children.append(child)
+        found = [leaf for leaf in found if leaf not in set(child)]
+    return [*children, *([leaf] for leaf in found)] if size == 1 else [*children, found]
+
+
+def _by_subsets(pivot: int, others: list[int], capacity: int, draw: random.Random) -> Steps:
+    """Joins where counts would round: units on few leaves at a time, whose counts sort the others into runs."""
+    runs: list[tuple[list[int], bool]] = [(others, False)]
+    while not all(done for _, done in runs):
+        few = {i: draw.sample(run, min(len(run), capacity)) for i, (run, done) in enumerate(runs) if not done}
+        counted = yield [Block(pivot, runs[i][0], units) for i, units in few.items()]
+        parts = {i: _by_visible(runs[i][0], visible) for i, visible in zip(few, counted, strict=True)}
+        # All that hide the units of a run lie in its lowest sibling, or the run is one sibling.
+        unsure = {i: units[0] for i, units in few.items() if len(parts[i]) == 1 < len(units) < len(runs[i][0])}
+        peeled = (yield from _peeled(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
+        sorted_out: list[tuple[list[int], bool]] = []
+        for i, (run, done) in enumerate(runs):
+            if done or i in peeled:
+                sorted_out += [(run, True)] if done else peeled[i]
+            else:
+                sorted_out += [(part, len(part) == 1 or len(parts[i]) == 1) for part in parts[i]]
+        runs = sorted_out
+    return [_Join([run]) for run, _ in runs]
+
+
+def _by_visible(run: Sequence[int], visible: Sequence[int]) -> list[list[int]]:
+    """Leaves by how many units they leave: those that leave most lie lowest."""
+    parts: dict[int, list[int]] = {}
+    for leaf, seen in zip(run, visible, strict=True):
+        parts.setdefault(seen, []).append(leaf)
+    return [part for _, part in sorted(parts.items(), reverse=True)]
+
+
+def _peeled(
+    pivot: int, runs: dict[int, list[int]], of: dict[int, int]
+) -> Generator[list[Block], list[list[int]], dict[int, list[tuple[list[int], bool]]]]:
+    """Each run as its lowest sibling, in which leaf `of` lies, and the rest, if there is one, still to be sorted."""
+    seen = yield [Block(pivot, [of[i]], run) for i, run in runs.items()]
+    found = {i: [(run, True)] for i, run in runs.items()}
+    for (i, run), (left,) in zip(runs.items(), seen, strict=True):
+        if left:
+            others = [leaf for leaf in run if leaf != of[i]]
+            visible = yield [Block(pivot, [of[i]], [leaf]) for leaf in others]
+            rest = [leaf for leaf, (one,) in zip(others, visible, strict=True) if one]
+            upper = set(rest)
+            found[i] = [([leaf for leaf in run if leaf not in upper], True), (rest, False)]
+    return found
+
+
+def _assembled(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
+    """The groups' merges in one shape; children of one adder that swamps what it adds are put together."""
+    fused = _swamped(groups, ask)
+    merges: list[tuple[int, ...]] = []
+    leaves = len(root.leaves)
+
+    def children(group: _Group) -> list[int]:
+        """What the last merge of a group takes."""
+        held = [group.pivot]
+        for number, join in enumerate(group.joins):
+            if number:
+                merges.append(tuple(held))
+                held = [leaves + len(merges) - 1]
+            for child in join.groups:
+                held += children(child) if (id(group), number) in fused else [made(child)]
+        return held
+
+    def made(group: _Group) -> int:
+        if len(group.leaves) == 1:
+            return group.leaves[0]
+        merges.append(tuple(children(group)))
+        return leaves + len(merges) - 1
+
+    if leaves > 1:
+        made(root)
+    return Shape(leaves, tuple(merges))
+
+
+def _swamped(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
+    """Joins, as (group, number), whose other child is no value of its own but more terms of the same fused adder.
+
+    +M and -M on two children of that child, one unit on the pivot: a value of its own would be 0 before the unit.
+    """
+    joins = [
+        (group, number, join.groups[0])
+        for group in groups
+        for number, join in enumerate(group.joins)
+        if len(join.groups) == 1 and len(join.groups[0].leaves) > 1
+    ]
+    blocks = [Block(child.pivot, child.joins[-1].children[0][:1], [group.pivot]) for group, _, child in joins]
+    left = ask(blocks) if blocks else []
+    return {(id(group), number) for (group, number, _), (seen,) in zip(joins, left, strict=True) if not seen}

@@ -1,0 +1,165 @@
+"""What an order probe can see of a summation tree: which values meet where. No torch here.
+
+Addition is commutative, so that the children of a merge have no order; padded zeros leave no trace in a merge. Two
+orders with one shape give the same bits wherever their arithmetic (dtypes, contraction, zeros) agrees.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from moeparity.numerics.orders import AnyTree, Sum
+
+_BITS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Merges of `leaves` values, the earliest first: merge k joins the values listed and makes value `leaves` + k.
+
+    A merge of two is an addition; one of more adds all of them at once (a fused adder). Values that are not there
+    (`absent`: padded lanes of a level) take part in no merge.
+    """
+
+    leaves: int
+    merges: tuple[tuple[int, ...], ...]
+    absent: frozenset[int] = frozenset()
+
+    @property
+    def present(self) -> int:
+        """How many values are added up."""
+        return self.leaves - len(self.absent)
+
+
+def shape_of(tree: AnyTree, leaves: int, absent: Collection[int] = ()) -> Shape:
+    """The shape of a tree over `leaves` leaves, of which those in `absent` count as padded zeros."""
+    merges: list[tuple[int, ...]] = []
+
+    def merged(values: list[int]) -> int:
+        if len(values) == 1:
+            return values[0]
+        merges.append(tuple(values))
+        return leaves + len(merges) - 1
+
+    def of(node: AnyTree) -> int | None:
+        if node is None or isinstance(node, int):
+            return None if node in absent else node
+        children = node.children if isinstance(node, Sum) else node
+        how = node.how if isinstance(node, Sum) else "plain"
+        # Neumaier's sum loses nothing on the way, as if it added all at once.
+        width = len(children) if how == "neumaier" else 1
+        if isinstance(node, Sum) and how == "fused":
+            width = node.width
+        total: int | None = None
+        for i in range(0, len(children), width):
+            found = [value for value in map(of, children[i : i + width]) if value is not None]
+            held = [] if total is None else [total]
+            total = merged([*held, *found]) if held or found else None
+        return total
+
+    of(tree)
+    return Shape(leaves, tuple(merges), frozenset(absent))
+
+
+Clusters = dict[int, int]
+
+
+def clusters(shape: Shape) -> Clusters:
+    """Each set of leaves that is added up before it meets another -> the merge that completes it.
+
+    A set is known by the sum of its leaves' random 128-bit numbers. The sets alone determine the shape.
+    """
+    own, leaves = numbers(shape.leaves), shape.leaves
+    sums: list[int] = []
+    for merge in shape.merges:
+        total = sum(own[value] if value < leaves else sums[value - leaves] for value in merge)
+        sums.append(total % (1 << _BITS))
+    return {total: k for k, total in enumerate(sums)}
+
+
+@lru_cache(maxsize=16)
+def numbers(leaves: int) -> tuple[int, ...]:
+    """The random number of each leaf; of a shorter sum's leaves the same."""
+    draw = random.Random(1)  # noqa: S311
+    return tuple(draw.getrandbits(_BITS) for _ in range(leaves))
+
+
+def same(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are one."""
+    return (a.leaves, len(a.merges), a.absent) == (b.leaves, len(b.merges), b.absent) and (
+        clusters(a).keys() == clusters(b).keys()
+    )
+
+
+def parents(shape: Shape) -> list[int]:
+    """For each value, the merge that takes it; -1 for the whole sum."""
+    found = [-1] * (shape.leaves + len(shape.merges))
+    for k, merge in enumerate(shape.merges):
+        for value in merge:
+            found[value] = k
+    return found
+
+
+def members(shape: Shape) -> tuple[list[int], list[int]]:
+    """For each value, how many leaves it holds and the lowest of them."""
+    sizes = [1] * shape.leaves
+    lowest = list(range(shape.leaves))
+    for merge in shape.merges:
+        sizes.append(sum(sizes[value] for value in merge))
+        lowest.append(min(lowest[value] for value in merge))
+    return sizes, lowest
+
+
+def tree_of(shape: Shape, contracted: Collection[int] = ()) -> AnyTree:
+    """The shape as a tree: the larger child of an addition first, so that brackets stay few; else the lower leaf.
+
+    Of two leaves, one that is `contracted` (its product enters with one rounding) comes second.
+    """
+    sizes, lowest = members(shape)
+    made: list[AnyTree] = list(range(shape.leaves))
+    chains: dict[int, list[AnyTree]] = {}
+
+    def finished(value: int) -> AnyTree:
+        return tuple(chains.pop(value)) if value in chains else made[value]
+
+    for k, merge in enumerate(shape.merges):
+        order = sorted(merge, key=lambda value: (-sizes[value], value in contracted, lowest[value]))
+        if len(merge) > 2:
+            made.append(Sum(children=tuple(map(finished, order)), how="fused", width=len(merge)))
+            continue
+        first, second = order
+        rest = finished(second)
+        made.append(None)
+        chain = chains.pop(first) if first in chains else [made[first]]
+        chain.append(rest)
+        chains[shape.leaves + k] = chain
+    return finished(shape.leaves + len(shape.merges) - 1)
+
+
+def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]) -> list[tuple[int, int]]:
+    """How many of `units` are left where +M and -M lie on a pair of leaves, for each pair.
+
+    The two numbers differ where the pair meets in a fused adder: one that adds exactly, one that swamps all its terms.
+    """
+    taken_by = parents(shape)
+    chosen = frozenset(units)
+    held = [int(leaf in chosen) for leaf in range(shape.leaves)]
+    for merge in shape.merges:
+        held.append(sum(held[value] for value in merge))
+    counts: list[tuple[int, int]] = []
+    for a, b in pairs:
+        above: dict[int, int] = {}
+        value = a
+        while taken_by[value] >= 0:
+            above[taken_by[value]] = value
+            value = shape.leaves + taken_by[value]
+        value = b
+        while taken_by[value] not in above:
+            value = shape.leaves + taken_by[value]
+        meeting = taken_by[value]
+        exact = len(chosen) - held[above[meeting]] - held[value]
+        counts.append((exact, len(chosen) - held[shape.leaves + meeting]))
+    return counts

@@ -1,0 +1,96 @@
+"""The user's function: finding it, and calling it with its mistakes told as such."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity import user_code
+from moeparity.errors import MoeparityError, did_you_mean, listed
+from moeparity.numerics.dtypes import name_of
+from moeparity.probe.kinds import KINDS, Kind, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A user's function under the name it was asked for, with the kind it is called as."""
+
+    name: str
+    call: Callable[..., Any]
+    kind: Kind
+
+    def __call__(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
+        """What it returns for `arguments`, a float tensor of `shape`; what it gave in place where it returns nothing.
+
+        Raises MoeparityError for whatever it raises or returns amiss.
+        """
+        try:
+            with torch.no_grad():
+                out = self.call(*arguments)
+        except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
+            raise MoeparityError(f"{self.what(arguments)} raised {user_code.raised(error, __file__)}.") from None
+        if out is None and self.kind.name == "all_reduce":
+            out = arguments[0]
+        if not isinstance(out, torch.Tensor):
+            raise MoeparityError(
+                f"{self.what(arguments)} returned {type(out).__name__}; expected a tensor {list(shape)}."
+            )
+        if tuple(out.shape) != shape or name_of(out.dtype) is None:
+            raise MoeparityError(
+                f"{self.what(arguments)} returned {out.dtype} {list(out.shape)}; expected floats {list(shape)}, as "
+                f"{self.kind.name} is {self.kind.call}. Is it of another kind? Give --kind."
+            )
+        return out.detach().cpu()
+
+    def what(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
+        """The call, as a message names it."""
+        given = (
+            f"{name_of(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value:.3g}"
+            for value in arguments
+        )
+        return f"{self.name} called as {self.kind.name} with {', '.join(given)}"
+
+
+def load(text: str, folder: Path, kind: str | None) -> Function:
+    """The function `text`, as MODULE:FUNCTION, names; modules in `folder` are found as well.
+
+    `kind` None: told from the names of its parameters. Raises MoeparityError where there is no such module or function,
+    where importing it fails, or where the kind cannot be told.
+    """
+    if not all(text.partition(":")[::2]):
+        raise MoeparityError(f"{text}: expected MODULE:FUNCTION, as in `kernels:my_sum` for my_sum in ./kernels.py.")
+    if kind is not None and kind not in KINDS:
+        raise MoeparityError(f"--kind {kind}: expected one of {listed(KINDS)}.{did_you_mean(kind, KINDS)}")
+    found = user_code.load(text, folder, text)
+    return Function(text, found, KINDS[kind or _kind(text, found)])
+
+
+def _kind(text: str, function: Callable[..., Any]) -> str:
+    try:
+        parameters = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = ()
+    kind = kind_of(parameters)
+    if parameters == ("x",):
+        return _of_one(function)
+    if kind is None:
+        given = f"its parameters are ({', '.join(parameters)})" if parameters else "its parameters have no names"
+        raise MoeparityError(f"{text}: what it adds up cannot be told: {given}. Give --kind: one of {listed(KINDS)}.")
+    return kind
+
+
+def _of_one(function: Callable[..., Any]) -> str:
+    """The kind of f(x): an all-reduce where torchrun has started this process, else by what comes of a call."""
+    if "LOCAL_RANK" in os.environ:
+        return "all_reduce"
+    try:
+        shape = tuple(function(torch.zeros(3, 8)).shape)
+    except Exception:  # noqa: BLE001  it is called, and told of, again
+        return "sum"
+    return "softmax" if shape == (3, 8) else "sum"

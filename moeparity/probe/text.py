@@ -1,0 +1,159 @@
+"""What a probe found, as text for a terminal."""
+
+from __future__ import annotations
+
+import platform
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import torch
+
+from moeparity.numerics.dtypes import name_of
+from moeparity.probe.calls import Setup, runs
+from moeparity.probe.certify import Against, Verdict
+from moeparity.probe.find import Found, Place, Tree
+from moeparity.probe.target import Function
+
+SHOWN = 300
+"""Characters of an order that a terminal is given."""
+
+COLUMNS = 100
+"""Width of running text."""
+_WIDTH = {"linear": "N", "combine": "H", "all_reduce": "E"}
+
+
+def machine() -> str:
+    """Machine, torch and date, as a figure needs them."""
+    cpu = next((line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), "")
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today}, {cpu or platform.machine()}, torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            return file.read(4096).splitlines()
+    except OSError:
+        return []
+
+
+def printed(found: Found) -> str:
+    """The trees, and where each is."""
+    setup, kind = found.places[0][0], found.function.kind
+    lines = [
+        f"{found.function.name} as {kind.name}, {kind.call}",
+        f"adds {kind.adds}",
+        f"n = {setup.n}, {name_of(setup.dtype)}; {found.probes} probes, {found.seconds:.1f} s",
+        machine(),
+        "",
+    ]
+    for name, tree in found.trees.items():
+        lines += [f"{name:3} {line}" if i == 0 else f"    {line}" for i, line in enumerate(_tree(tree))]
+    lines += ["", "where"]
+    lines += [f"    {words}" for words in _everywhere(found)]
+    if found.function.kind.name == "all_reduce":
+        lines += ["", f"shipped order maps that are this one: {', '.join(found.collectives) or 'none'}"]
+    return "\n".join(lines)
+
+
+def _tree(tree: Tree) -> list[str]:
+    if tree.order is None:
+        return [f"no fixed tree: {tree.reason}"]
+    order = str(tree.order)
+    lines = [order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters; --out writes all)"]
+    rounds = f"{_dtypes(tree)}; the sum{' ' * bool(tree.after)}{tree.after} is rounded to {tree.output}"
+    lines.append(rounds if tree.accumulate else f"the sum is rounded to {tree.output or 'its output'}")
+    if tree.products:
+        lines.append(
+            {
+                "contracted": "products enter their additions unrounded (fma)",
+                "rounded": "products are rounded before they are added (no fma)",
+                "exact": "products are exact in the accumulator: fma or not makes no difference",
+            }[tree.products]
+        )
+    return [*lines, _certainty(tree)]
+
+
+def _dtypes(tree: Tree) -> str:
+    bits = f", others to {', '.join(map(str, tree.bits))} bits" if tree.bits else ""
+    own = {level.accumulate for level in tree.order.levels if level.accumulate} if tree.order else set()
+    where = " where the level says nothing else" if own else ""
+    return f"additions round to {tree.accumulate}{where}{bits}"
+
+
+def _certainty(tree: Tree) -> str:
+    if not tree.replayed:
+        return "the tree only: what else is done to the sum was not replayed"
+    share = f"{tree.equal} of {tree.replayed}"
+    if tree.equal == tree.replayed:
+        return f"replayed bit for bit: {share} zero-sum sums"
+    return (
+        f"replayed {share} zero-sum sums only: the tree is right where probes saw it, its arithmetic is not all known"
+    )
+
+
+def _everywhere(found: Found) -> list[str]:
+    """A line for all setups with the same classes at the same places that differ in M only, or in alignment only."""
+    kind, setups = found.function.kind.name, [setup for setup, _, _ in found.places]
+    by_alignment = len({setup.m for setup in setups}) == 1 < len({setup.offset for setup in setups})
+    rows: dict[tuple[Setup, str], list[int]] = {}
+    for setup, places, why in found.places:
+        one, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
+        rows.setdefault((one, _places(places, why)), []).append(number)
+    lines = []
+    for (setup, where), numbers in rows.items():
+        if by_alignment:
+            words = f"{setup_text(kind, setup)}, {_alignment(numbers)}"
+        else:
+            words = setup_text(kind, replace(setup, m=numbers[0])).replace(f"M = {numbers[0]}", f"M = {runs(numbers)}")
+        lines.append(f"{words}: {where}")
+    return lines
+
+
+def setup_text(kind: str, setup: Setup) -> str:
+    """A setup in words, with the letters of the kind's call."""
+    words = [] if kind in {"dot", "all_reduce"} else [f"M = {setup.m}"]
+    words += [f"{_WIDTH[kind]} = {setup.width}"] if kind in _WIDTH else []
+    words += [f"{setup.threads} thread{'s' * (setup.threads != 1)}"] if setup.threads is not None else []
+    words += [_alignment([setup.offset])] if setup.offset else []
+    return ", ".join(words) or "as called"
+
+
+def _alignment(offsets: Sequence[int]) -> str:
+    """Where arguments start."""
+    if list(offsets) == [0]:
+        return "arguments at multiples of 64 bytes"
+    return f"arguments {runs(offsets)} element{'s' * (list(offsets) != [1])} past multiples of 64 bytes"
+
+
+def _places(places: Sequence[Place], why: str) -> str:
+    if why:
+        return f"no fixed tree: {why}"
+    return "; ".join(f"{place.label}: {place.name}" for place in places)
+
+
+def verdict_text(function: Function, against: Against, verdicts: Sequence[Verdict], covers: str) -> str:
+    """The verdict of `certify`, a line for each class of outputs."""
+    rounds = f", additions rounded to {against.accumulate}" if against.order is not None else ""
+    holds = all(verdict.holds for verdict in verdicts)
+    lines = [
+        f"{'certified' if holds else 'NOT certified'}: {function.name} against {against.text}{rounds}",
+        machine(),
+        "",
+    ]
+    kind = function.kind.name
+    for verdict in verdicts:
+        words = []
+        if verdict.replayed:
+            words.append(f"{verdict.equal} of {verdict.replayed} outputs have the same bits")
+        if verdict.same_tree is not None:
+            words.append("the tree is this one" if verdict.same_tree else f"the tree is another: {_cut(verdict.found)}")
+        place = setup_text(kind, verdict.setup) + (f", {verdict.label}" if verdict.label != "all" else "")
+        lines.append(f"{place}: {f'no fixed tree: {verdict.reason}' if verdict.reason else '; '.join(words)}")
+    return "\n".join([*lines, "", *textwrap.wrap(covers, COLUMNS, break_long_words=False)])
+
+
+def _cut(order: str) -> str:
+    return order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters)"

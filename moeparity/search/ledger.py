@@ -1,0 +1,123 @@
+"""Marginal costs of toggles and groups along orders: what shares are made of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from moeparity.search.contrast import Contrast, usable
+from moeparity.search.oracle import Coalition, Oracle, Players
+from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
+
+EXACT = 64
+"""All orders are taken where together they pass through no more mixtures than this: those of six ungrouped players."""
+
+
+class Ledger:
+    """Orders in which toggles go from the reference's to the candidate's value, and what each cell adds along them.
+
+    An order keeps every group of `tree` together, so a group's cost along it takes two mixtures, whatever is inside;
+    what is inside takes further mixtures only once the group is opened. Costs along one order add up to the whole
+    divergence without a residual, since every mixture is left at the value it was reached with. Orders are all there
+    are, or `pairs` drawn ones, each with its reverse (antithetic).
+    """
+
+    def __init__(self, oracle: Oracle, tree: Cell, pairs: int, seed: int) -> None:
+        if frozenset(leaves(tree)) != oracle.everything:
+            raise ValueError(f"the tree holds {sorted(leaves(tree))}; all players expected: {sorted(oracle.players)}")
+        if pairs < 1:
+            raise ValueError(f"pairs is {pairs}; at least 1 expected")
+        self.oracle = oracle
+        self.tree = tree
+        self.exact = prefixes(tree) <= EXACT
+        self.opened: set[Cell] = set()
+        self._draws = list(_draws(tree, None if self.exact else pairs, seed))
+        self.left_out = 0
+
+    @property
+    def orders(self) -> int:
+        """How many orders are in use."""
+        return sum(len(draw) for draw in self._draws)
+
+    def needs(self, group: Group) -> list[Coalition]:
+        """The mixtures between a group's members, along all orders in use."""
+        return [step for order in self._orders() for step in _steps(order, group)]
+
+    def open(self, group: Group) -> bool:
+        """Looks into a group, and says whether that is possible.
+
+        Orders with a mixture that an op refuses, or whose KL is not finite, are left out from here on: the shares are
+        means over the others. Where none would be left, the group stays whole.
+        """
+        self.oracle.ask(self.needs(group))
+        runs = [tuple(order for order in draw if self._runs(_steps(order, group))) for draw in self._draws]
+        kept = [draw for draw in runs if draw]
+        if not kept:
+            return False
+        before = self.orders
+        self._draws = kept
+        self.left_out += before - self.orders
+        self.opened.add(group)
+        return True
+
+    def share(self, cell: Cell) -> Contrast:
+        """What a cell adds, as a mean over the orders."""
+        weights: Counter[Coalition] = Counter()
+        for order in self._orders():
+            before, after = _ends(order, cell)
+            weights[after] += 1
+            weights[before] -= 1
+        return Contrast(dict(weights), self.orders)
+
+    def standard_error(self, cell: Cell) -> float:
+        """The standard error of a share from drawing orders; 0 where all were taken, infinite for fewer than two pairs.
+
+        Pairs are the units: the linearised ratio estimator over those that are left (Cochran, Sampling Techniques,
+        6.4), which for whole pairs is the standard error of the mean over pairs.
+        """
+        if self.exact:
+            return 0.0
+        if len(self._draws) < 2:
+            return math.inf
+        costs = [[self._cost(order, cell) for order in draw] for draw in self._draws]
+        mean = math.fsum(itertools.chain(*costs)) / self.orders
+        residuals = [math.fsum(cost - mean for cost in draw) for draw in costs]
+        count = len(residuals)
+        return math.sqrt(math.fsum(r * r for r in residuals) * count / (count - 1)) / self.orders
+
+    def _cost(self, order: Players, cell: Cell) -> float:
+        before, after = self.oracle.ask(_ends(order, cell))
+        assert before is not None and after is not None  # noqa: PT018
+        return after.value - before.value
+
+    def _runs(self, steps: Iterable[Coalition]) -> bool:
+        return all(usable(outcome) for outcome in self.oracle.ask(steps))
+
+    def _orders(self) -> Iterator[Players]:
+        return itertools.chain.from_iterable(self._draws)
+
+
+def _draws(tree: Cell, pairs: int | None, seed: int) -> Iterator[tuple[Players, ...]]:
+    """Orders in units of the draw: all of them one by one for `pairs` None, else pairs of an order and its reverse."""
+    if pairs is None:
+        yield from ((order,) for order in every_order(tree))
+        return
+    draw = random.Random(seed)  # noqa: S311
+    for _ in range(pairs):
+        order = drawn_order(tree, draw)
+        yield (order, order[::-1])
+
+
+def _ends(order: Players, cell: Cell) -> tuple[Coalition, Coalition]:
+    """The mixtures before and after a cell, whose players are neighbours in the order."""
+    players = leaves(cell)
+    start = min(order.index(player) for player in players)
+    return frozenset(order[:start]), frozenset(order[: start + len(players)])
+
+
+def _steps(order: Players, group: Group) -> list[Coalition]:
+    """The mixtures after each of a group's members but the last."""
+    return sorted((_ends(order, member)[1] for member in group.members), key=len)[:-1]

@@ -1,0 +1,90 @@
+"""What a toggle, or a group of them, does in a divergence: one word with an exact meaning."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fractions import Fraction
+
+from moeparity.search.contrast import usable
+from moeparity.search.oracle import Coalition, Oracle, Outcome
+
+SATURATION = 0.5
+"""From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
+
+SHARE = 0.1
+"""From this share of the whole divergence on, what is surely there is a culprit."""
+
+
+class Role(StrEnum):
+    """What a cell does; the first that applies. A cell is a toggle, or a group whose toggles are moved together.
+
+    Alone: the reference with this cell of the candidate. Restored: the candidate with this cell of the reference.
+    Whole: the candidate. Surely: the 95 % interval over sequences says so, for this cell on its own. Where orders were
+    drawn, the interval is that for the orders drawn, and the share's standard error is beside it.
+    """
+
+    REFUSED = "refused"
+    """An op refuses it alone or restored, or the KL of one of these is not finite."""
+    NO_EFFECT = "had no effect"
+    """No two evaluated mixtures that differ by it alone differ: each sequence's sum, and being exact, are equal."""
+    MASKED = "masked"
+    """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
+    HELPS = "helps"
+    """Its share is surely below 0: with it the candidate is nearer to the reference, as a mean over orders."""
+    OFFSETS = "offsets"
+    """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
+    SATURATED = "saturated"
+    """Alone it makes `SATURATION` of the whole or more, restored as much is left: it and the rest can stand in for
+    each other. The whole is above 0."""
+    CULPRIT = "culprit"
+    """Its share is surely above 0 and `SHARE` of the whole or more, and restoring it surely lowers the divergence."""
+    CONTRIBUTES = "contributes"
+    """Its share is surely above 0, but it is no culprit: the share is small, or restoring it is not surely enough to
+    lower the divergence."""
+    UNDECIDED = "undecided"
+    """The interval of its share holds 0: more sequences would tell."""
+
+
+def role(
+    oracle: Oracle,
+    cell: Coalition,
+    share: Fraction,
+    interval: tuple[float, float],
+    change: tuple[float, float],
+) -> Role:
+    """The role of a cell whose mixtures alone and restored are known.
+
+    `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
+    """
+    whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
+    if whole is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
+        return Role.REFUSED
+    if _idle(oracle, cell):
+        return Role.NO_EFFECT
+    if not alone.exact and _same(restored, whole):
+        return Role.MASKED
+    if interval[1] < 0:
+        return Role.HELPS
+    if change[0] > 0:
+        return Role.OFFSETS
+    large = SATURATION * whole.value
+    if whole.value > 0 and alone.value >= large and restored.value >= large:
+        return Role.SATURATED
+    if not interval[0] > 0:
+        return Role.UNDECIDED
+    surely = share >= SHARE * Fraction(whole.value) and change[1] < 0
+    return Role.CULPRIT if surely else Role.CONTRIBUTES
+
+
+def _idle(oracle: Oracle, cell: Coalition) -> bool:
+    """Whether moving the cell changes nothing in any pair of mixtures that is known."""
+    pairs = (
+        (outcome, oracle.known[coalition | cell])
+        for coalition, outcome in oracle.known.items()
+        if not coalition & cell and coalition | cell in oracle.known
+    )
+    return all(_same(less, more) for less, more in pairs if less is not None and more is not None)
+
+
+def _same(one: Outcome, other: Outcome) -> bool:
+    return one.sums == other.sums and one.exact == other.exact

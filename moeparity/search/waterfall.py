@@ -1,0 +1,161 @@
+"""The KL waterfall: the whole divergence shared out among toggles and groups of them, without a residual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from moeparity.search.contrast import Bounds, difference
+from moeparity.search.ledger import Ledger
+from moeparity.search.oracle import Coalition, Oracle, Outcome, Players, Spent
+from moeparity.search.roles import Role, role
+from moeparity.search.tree import Cell, Group, leaves, name, walk
+
+PAIRS = 8
+"""Pairs of orders drawn where not all are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one toggle, or one group, adds to the divergence.
+
+    depth: 0 for a member of the whole tree, 1 for a member of that, and so on.
+    divided: its members follow with shares of their own, which add up to this one.
+    share: nats per token, an exact number; `float(share)` rounds it once.
+    standard_error: of the share, from drawing orders; 0 where all were taken, infinite where fewer than two pairs are
+        left.
+    interval: 95 % interval of the share over sequences, for the orders taken.
+    alone: the reference with this cell of the candidate (one-in).
+    restored: the candidate with this cell of the reference (leave-one-out).
+    change: 95 % interval of the paired difference restored - candidate.
+    """
+
+    name: str
+    players: Players
+    depth: int
+    divided: bool
+    share: Fraction
+    standard_error: float
+    interval: tuple[float, float]
+    alone: Outcome | None
+    restored: Outcome | None
+    change: tuple[float, float]
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """The candidate's divergence, shared out.
+
+    total: the candidate's KL minus that of the reference against itself (which is 0), nats per token; None where an op
+        refuses one of them or it is not finite. The shares of depth 0 add up to it exactly, as do those of a divided
+        cell to its own.
+    shares: in the order of the tree, each cell before its members; empty where `total` is None, or where every order
+        is stopped by a mixture that an op refuses.
+    exact: all orders that keep groups together were taken, less those left out.
+    orders, left_out: how many were taken; how many were not, since an op refuses a mixture on their way, or its KL is
+        not finite.
+    """
+
+    total: Fraction | None
+    shares: tuple[Share, ...]
+    exact: bool
+    orders: int
+    left_out: int
+    spent: Spent
+
+
+def waterfall(oracle: Oracle, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, seed: int = 0) -> Waterfall:
+    """Shares of all toggles: Owen values over nested groups (Owen 1977; Winter 1989 for several levels).
+
+    A share is the mean of what a cell adds when toggles go from the reference's to the candidate's value one by one,
+    over the orders in which each group's toggles are neighbours; without groups it is the Shapley value. All orders
+    are taken where they pass through at most `ledger.EXACT` mixtures (six ungrouped toggles, more in groups), else
+    `pairs` orders drawn from `seed`, each with its reverse (antithetic). Asks one batch: at most 2 * pairs * (n - 1)
+    mixtures for n toggles, and each cell alone and restored.
+    Along each order the costs telescope from the reference to the candidate, and means are taken in rational numbers:
+    the sum of the shares is the whole, with no rounding and no residual, also where orders are drawn or left out.
+    Raises ValueError for a tree that does not hold each player once, and for pairs < 1.
+    """
+    before = oracle.spent
+    ledger = Ledger(oracle, tree, pairs, seed)
+    groups = [cell for cell, _ in walk(tree, 0) if isinstance(cell, Group)]
+    cells = [cell for cell, _ in walk(tree, 0) if cell is not tree]
+    oracle.ask([*ends(oracle), *(need for group in groups for need in ledger.needs(group)), *beside(oracle, cells)])
+    total = whole(oracle)
+    if total is not None:
+        for group in groups:
+            # Inside a group that stays whole nothing is shared out.
+            if group is tree or _parent(tree, group) in ledger.opened:
+                ledger.open(group)
+    return told(ledger, total, bounds, before)
+
+
+def ends(oracle: Oracle) -> list[Coalition]:
+    """The reference and the candidate."""
+    return [frozenset(), oracle.everything]
+
+
+def beside(oracle: Oracle, cells: Iterable[Cell]) -> list[Coalition]:
+    """The mixtures shown beside shares: each cell alone, and restored."""
+    moved = [frozenset(leaves(cell)) for cell in cells]
+    return [mixture for cell in moved for mixture in (cell, oracle.everything - cell)]
+
+
+def whole(oracle: Oracle) -> Fraction | None:
+    """What is shared out, nats per token; None where it is not known or not finite."""
+    return difference(oracle.everything, frozenset()).value(oracle)
+
+
+def told(ledger: Ledger, total: Fraction | None, bounds: Bounds, before: Spent) -> Waterfall:
+    """The rows of all cells that lie in opened groups."""
+    shares: Sequence[Share] = () if total is None else list(_rows(ledger, bounds))
+    return Waterfall(
+        total=total,
+        shares=tuple(shares),
+        exact=ledger.exact,
+        orders=ledger.orders,
+        left_out=ledger.left_out,
+        spent=ledger.oracle.since(before),
+    )
+
+
+def _rows(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
+    ledger.oracle.ask(beside(ledger.oracle, (cell for cell, _ in _shown(ledger))))
+    for cell, depth in _shown(ledger):
+        yield _share(ledger, cell, depth, bounds)
+
+
+def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
+    """The cells with a share, in the order of the tree; a tree of one player is its own cell."""
+    if isinstance(ledger.tree, str):
+        return [(ledger.tree, 0)]
+    return [row for row in walk(ledger.tree, -1, ledger.opened) if row[0] is not ledger.tree]
+
+
+def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds) -> Share:
+    oracle = ledger.oracle
+    moved = frozenset(leaves(cell))
+    contrast = ledger.share(cell)
+    share = contrast.value(oracle)
+    assert share is not None, "orders in use have finite mixtures only"
+    interval = contrast.interval(oracle, bounds)
+    change = difference(oracle.everything - moved, oracle.everything).interval(oracle, bounds)
+    return Share(
+        name=name(cell),
+        players=leaves(cell),
+        depth=depth,
+        divided=cell in ledger.opened,
+        share=share,
+        standard_error=ledger.standard_error(cell),
+        interval=interval,
+        alone=oracle[moved],
+        restored=oracle[oracle.everything - moved],
+        change=change,
+        role=role(oracle, moved, share, interval, change),
+    )
+
+
+def _parent(tree: Cell, wanted: Group) -> Cell:
+    return next(c for c, _ in walk(tree, 0) if isinstance(c, Group) and any(m is wanted for m in c.members))

@@ -1,0 +1,147 @@
+"""What a test has seen to be equal bit for bit to a kernel that runs: written down for `scripts/fidelity.py`.
+
+A test calls `record` or `record_plan` after its assertions against the live kernel have passed. Without the folder in
+the environment variable `MOEPARITY_EVIDENCE` both do nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity.errors import Where
+from moeparity.graph.bind import bind, edges_of
+from moeparity.graph.graph import UNSET
+from moeparity.graph.profile import load_profile, overrides, placement_rules
+from moeparity.model import Model
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.declaration import EDGE, Op, Value, holds
+from moeparity.ops.registry import OPS
+from moeparity.spec.files import read_placement
+
+FOLDER = "MOEPARITY_EVIDENCE"
+HERE = Where(Path("evidence"))
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
+NARROW = {"bf16", "fp16"}
+
+_written: set[str] = set()
+"""Lines of this process: most cases of a test see what others have seen."""
+
+
+def record(
+    op: str,
+    at: Mapping[str, Any],
+    against: str,
+    *,
+    operands: torch.dtype | None = None,
+    p: Mapping[str, Any] | None = None,
+    blind: Iterable[str] = (),
+    device: torch.device | None = None,
+) -> None:
+    """The values of `at`, as handed to the kernel of `op`, are verified together against `against` (with its version).
+
+    `at` may also hold what the op is told. `blind` are attributes that the data tells nothing of: sums exact in any
+    order, a form that no value takes. `operands` is the dtype of the case: a site in the same 16-bit dtype is also one
+    in `model`; with fp32 operands sites in fp32 are left out, since nothing is rounded there. `p` are the node's
+    parameters, where attributes depend on them.
+    """
+    if FOLDER not in os.environ:
+        return
+    declared = OPS[op]
+    values: dict[str, Value] = {n: DTYPES[v] if isinstance(v, torch.dtype) else v for n, v in at.items()}
+    unknown = values.keys() - {a.name for a in declared.attributes} - declared.told.keys()
+    assert not unknown, f"{op} has no {sorted(unknown)}"
+    found = {}
+    for name in _active(declared, values, p) - set(blind):
+        given = values[name]
+        if declared.attribute(name).kind == "rounding" and operands is not None:
+            own = DTYPES[operands]
+            if given != own:
+                found[name] = {str(given)}
+            elif own in NARROW:
+                found[name] = {own, MODEL}
+        else:
+            found[name] = {str(given)}
+    _write(op, found, against, device)
+
+
+def _active(op: Op, values: Mapping[str, Value], p: Mapping[str, Any] | None) -> set[str]:
+    """Those of the values that take effect; without pieces, none of what asks for them."""
+    whole = op.pieces(values) == 1 and not values.keys().isdisjoint({"tensor", "expert"})
+    given = [a for a in op.attributes if a.name in values and holds(a.when, values)]
+    if p is not None:
+        given = [a for a in given if (a.parameter is None or p.get(a.parameter) not in UNSET) and holds(a.given, p)]
+    return {a.name for a in given if not (whole and a.needs in {"pieces", "partials"})}
+
+
+def record_plan(
+    model: Model,
+    against: str,
+    *,
+    profile: str,
+    dtype: str,
+    settings: Mapping[str, Value] | None = None,
+    placement: Mapping[str, int | bool] | None = None,
+) -> None:
+    """Every attribute in effect on any node of the plan that `forward` ran with these arguments, and edges set there.
+
+    Values are as the plan states them; `model` is also what it stands for, where that is a 16-bit dtype.
+    """
+    if FOLDER not in os.environ:
+        return
+    own = overrides(dict(settings or {}), HERE)
+    placed = placement_rules(read_placement(placement or {}, HERE), HERE)
+    plan = bind(model.graph, load_profile(profile, HERE), dtype, own, placement=placed)
+    found: dict[str, dict[str, set[str]]] = {}
+    for node in model.graph.nodes:
+        of = found.setdefault(node.op.name, {})
+        for name, value in plan.active(node).items():
+            stated = plan.settings[node.name, name].value
+            of.setdefault(name, set()).add(str(stated))
+            if stated == MODEL and value in NARROW:
+                of[name].add(str(value))
+        for site, consumer in edges_of(model.graph, node):
+            setting = plan.settings[node.name, f"{site}{EDGE}{consumer}"]
+            if setting.rule is not None:
+                of.setdefault(f"{site}{EDGE}{_op_of(model, consumer)}", set()).add(str(setting.value))
+    for op, values in found.items():
+        _write(op, values, against, model.device)
+
+
+def _op_of(model: Model, node: str) -> str:
+    return next(n.op.name for n in model.graph.nodes if n.name == node)
+
+
+def _write(op: str, values: Mapping[str, Iterable[str]], against: str, device: torch.device | None) -> None:
+    test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].partition("[")[0]
+    fields = {
+        "op": op,
+        "values": {name: sorted(values[name]) for name in sorted(values)},
+        "against": against,
+        "device": _device(None if device is None else device.type),
+        "torch": torch.__version__,
+        "test": test,
+    }
+    line = json.dumps(fields)
+    if line not in _written:
+        _written.add(line)
+        with (Path(os.environ[FOLDER]) / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+@cache
+def _device(kind: str | None) -> str:
+    """The GPU's name, or the CPU's and the instruction set that ATen chose for it."""
+    if kind == "cuda":
+        return str(torch.cuda.get_device_name())
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"

@@ -1,0 +1,83 @@
+"""Models in fp32 under torch.autocast on CPU: `hf-autocast-bf16` gives the same logits and routes, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.model import forward
+from moeparity.numerics.bits import same_bits
+from tests.evidence import record_plan
+from tests.hf.compare import LIVE, assert_is, opened, tokens
+from tests.hf.reference import reference
+
+PROFILE = "hf-autocast-bf16"
+MODELS = (
+    "qwen3_moe",
+    "qwen3_moe_mha",
+    "qwen3",
+    "llama",
+    "qwen2",
+    "mixtral",
+    "qwen2_moe",
+    "olmoe",
+    "olmoe_clip",
+    "glm4_moe_plain",
+    "glm4_moe",
+    "deepseek_v3",
+    "deepseek_v3_yarn",
+)
+SCALED = ("deepseek_v3", "glm4_moe")
+"""Whose routing weights are quotients, rounded to bf16 before routed_scaling_factor multiplies them."""
+SHAPES = [(1, 1), (3, 7), (2, 65)]
+
+
+def assert_equal(folder: Path, shape: tuple[int, int]) -> None:
+    model = opened(folder)
+    ids = tokens(model.vocab_size, shape)
+    with torch.autocast("cpu", torch.bfloat16):
+        truth = reference(folder, "hf-eager", torch.float32, ids)
+    assert truth[0].dtype == torch.bfloat16
+    assert_is(model, forward(model, ids, profile=PROFILE, dtype="fp32"), truth)
+    record_plan(model, f"{LIVE} under torch.autocast", profile=PROFILE, dtype="fp32")
+    without = forward(model, ids, profile="hf-eager", dtype="fp32")["logits"]
+    assert not same_bits(without.to(torch.bfloat16), truth[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_transformers_under_autocast(request: pytest.FixtureRequest, name: str, shape: tuple[int, int]) -> None:
+    assert_equal(request.getfixturevalue(name), shape)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5, 2.827])
+@pytest.mark.parametrize("name", SCALED)
+def test_equals_transformers_at_any_scale(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, scale: float
+) -> None:
+    folder = scaled(request.getfixturevalue(name), tmp_path / name, scale)
+    for shape in SHAPES:
+        assert_equal(folder, shape)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_the_quotient_is_rounded_before_it_is_scaled(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """Without that site the logits are others."""
+    model = opened(scaled(request.getfixturevalue(name), tmp_path / name, 2.827))
+    ids, own = tokens(model.vocab_size, (3, 7)), {"layers[*].moe.router:quotient": "fp32"}
+    one, other = (
+        forward(model, ids, profile=PROFILE, dtype="fp32", settings=settings)["logits"] for settings in ({}, own)
+    )
+    assert not same_bits(one, other)
+
+
+def scaled(source: Path, folder: Path, scale: float) -> Path:
+    """A copy of a checkpoint with another routed_scaling_factor."""
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "routed_scaling_factor": scale}), "utf-8")
+    return folder

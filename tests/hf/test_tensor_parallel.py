@@ -1,0 +1,108 @@
+"""Simulated tensor-parallel ranks equal transformers under torch's own `parallelize_module`, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from moeparity.model import Model, forward, open_model
+from moeparity.numerics.bits import same_bits
+from tests.checkpoint_factory import make_random
+from tests.evidence import record_plan
+from tests.hf.compare import LIVE
+from tests.hf.live_tensor_parallel import CHECKPOINTS, Case, Plan, cases
+
+ROOT = Path(__file__).parents[2]
+WORLDS = (2, 4, 8)
+PROFILES: Mapping[Plan, str] = {
+    "default": "dtensor-rowwise",
+    "stable": "dtensor-columnwise",
+    "sequence": "dtensor-rowwise",
+}
+
+
+def live(folder: Path) -> None:
+    """One gloo group for each number of ranks; none of them outlives this."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    command = [sys.executable, "-m", "tests.hf.live_tensor_parallel", str(folder), *map(str, WORLDS)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        try:
+            _, said = started.communicate(timeout=240)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == 0, said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints, and what the live groups gave for them."""
+    made = tmp_path_factory.mktemp("tensor_parallel")
+    for name, fields in CHECKPOINTS.items():
+        make_random(fields, made / name)
+    live(made)
+    return made
+
+
+@lru_cache(maxsize=1)
+def opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def variant(case: Case, world: int) -> dict[str, Any]:
+    return {
+        "profile": PROFILES[case.plan],
+        "placement": {"tensor": world, "sequence": case.plan == "sequence"},
+        "dtype": case.dtype,
+        "settings": {"layers[*].attention.attend:implementation": case.attention},
+    }
+
+
+def simulated(folder: Path, case: Case, world: int) -> torch.Tensor:
+    return forward(opened(folder / case.checkpoint), case.ids(), **variant(case, world))["logits"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_simulated_ranks_equal_live_ones(folder: Path, world: int) -> None:
+    truth = load_file(folder / f"{world}.safetensors")
+    assert truth.keys() == {str(case) for case in cases()}
+    wrong = [str(case) for case in cases() if not same_bits(simulated(folder, case, world), truth[str(case)])]
+    assert wrong == []
+    for case in cases():
+        record_plan(opened(folder / case.checkpoint), f"{LIVE} under DTensor over gloo", **variant(case, world))
+
+
+def test_the_cases_would_show_other_ranks_or_another_plan(folder: Path) -> None:
+    """Rows cut over other ranks, columns, and from four ranks on a reduce-scatter, all give other bits."""
+    of = {world: load_file(folder / f"{world}.safetensors") for world in WORLDS}
+    for name in (str(case) for case in cases() if case.plan == "default"):
+        assert not same_bits(of[2][name], of[4][name]), name
+        assert not same_bits(of[4][name], of[8][name]), name
+        assert all(not same_bits(of[world][name], of[world][named(name, "stable")]) for world in WORLDS), name
+        if named(name, "sequence") in of[2]:
+            scattered = [
+                world for world in WORLDS if not same_bits(of[world][name], of[world][named(name, "sequence")])
+            ]
+            assert scattered == [4, 8], name
+
+
+def named(name: str, plan: Plan) -> str:
+    return name.replace("default", plan)

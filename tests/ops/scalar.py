@@ -1,0 +1,202 @@
+"""Attention and its parts one number at a time, in numpy's fp32 scalars and exact fractions; no torch, no moeparity.
+
+The data must make the dot products exact: what is evaluated here is everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+F32 = np.float32
+Sum = Callable[[Sequence[F32]], F32]
+
+
+def exactly(x: Fraction) -> F32:
+    """A fraction in fp32's normal range rounded to nearest even."""
+    near = F32(float(x))
+    around = (F32(np.nextafter(near, F32(-math.inf))), near, F32(np.nextafter(near, F32(math.inf))))
+    return min(around, key=lambda y: (abs(Fraction(float(y)) - x), int(y.view(np.int32)) & 1))
+
+
+def fma(a: F32, b: F32, c: F32) -> F32:
+    return exactly(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
+
+
+def bf16(x: F32) -> F32:
+    """Rounded to nearest even in bf16."""
+    bits = int(np.asarray(x, F32).view(np.uint32))
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    return F32(np.array(bits & 0xFFFF0000, np.uint32).view(F32))
+
+
+def fp16(x: F32) -> F32:
+    return F32(np.float16(x))
+
+
+def fp32(x: F32) -> F32:
+    return x
+
+
+def tf32(x: F32) -> F32:
+    """Rounded to 10 bits of mantissa, to nearest, ties away from zero."""
+    if x == 0:
+        return x
+    exponent = math.floor(math.log2(abs(float(x))))
+    steps = math.floor(abs(float(x)) / 2.0 ** (exponent - 10) + 0.5)
+    return F32(math.copysign(steps * 2.0 ** (exponent - 10), float(x)))
+
+
+ROUND: dict[str, Callable[[F32], F32]] = {"bf16": bf16, "fp16": fp16, "fp32": fp32}
+
+
+def exp(x: F32) -> F32:
+    return F32(math.exp(float(x)))
+
+
+def exp2(x: F32) -> F32:
+    return F32(2.0 ** float(x))
+
+
+def in_turn(terms: Sequence[F32]) -> F32:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def from_the_end(terms: Sequence[F32]) -> F32:
+    return in_turn(terms[::-1])
+
+
+SUM: dict[str, Sum] = {"sequential": in_turn, "reverse": from_the_end}
+
+
+@dataclass
+class Run:
+    out: list[F32]
+    lse: F32 | None
+
+
+def tiles_of(keys: range, block: int) -> list[range]:
+    return [keys[first : first + block] for first in range(0, len(keys), block)]
+
+
+def runs_of(query: int, length: int, window: int, at: dict[str, Any]) -> list[list[range]]:
+    """The runs of key tiles that one query attends to, by the arithmetic of the kernels that cut them."""
+    block, splits = at["kv_block"], at["splits"]
+    tiles = tiles_of(range(length), block)
+    if splits == "fixed":
+        return [tiles_of(run, block) for run in tiles_of(range(length), at["split_keys"])]
+    if splits == 1 or at["split_by"] == "tiles":
+        low, high = 0, len(tiles)
+    else:
+        mate = query // at["q_block"] * at["q_block"]
+        first, last = max(0, mate - (window - 1)), min(mate + at["q_block"], length)
+        if at["split_by"] == "keys":
+            each = math.ceil(math.ceil((last - first) / splits) / at["split_unit"]) * at["split_unit"]
+            cut = [range(first + i * each, min(first + (i + 1) * each, last)) for i in range(splits)]
+            return [tiles_of(run, block) for run in cut if len(run)]
+        low, high = first // block, math.ceil(last / block)
+    each = math.ceil((high - low) / splits)
+    held = [tiles[low + i * each : min(low + (i + 1) * each, high)] for i in range(splits)]
+    return [run for run in held if run]
+
+
+def flash_row(
+    scores: Sequence[F32 | None], v: np.ndarray, scale: float, at: dict[str, Any], runs: Sequence[Sequence[range]]
+) -> list[F32]:
+    """One query: its scores (None: hidden), values [T, V] fp32, its `runs_of` tiles -> its output, in `output`."""
+    found = [attend(scores, v, scale, run, at) for run in runs]
+    done = found[0].out
+    if at["splits"] != 1:
+        store = ROUND[at["split"]]
+        found = [Run([store(x) for x in run.out], run.lse) for run in found]
+        done = {"at_once": merged_at_once, "pairwise": merged_in_pairs, "online": merged_online}[at["merge"]](found, at)
+    return [ROUND[at["output"]](x) for x in done]
+
+
+def attend(
+    scores: Sequence[F32 | None], v: np.ndarray, scale: float, tiles: Sequence[range], at: dict[str, Any]
+) -> Run:
+    form, sum_of = at["exponential"], SUM[at["row_sum"]]
+    store = ROUND[at["probabilities"]] if at["tf32"] == "no" else lambda x: tf32(ROUND[at["probabilities"]](x))
+    factor = F32(scale * 1.4426950408889634)
+    highest: F32 | None = None
+    total, out = F32(0), [F32(0)] * v.shape[1]
+    for tile in tiles if at["kv_order"] == "ascending" else tiles[::-1]:
+        found = {j: s * F32(scale) if form == "exp" else s for j in tile if (s := scores[j]) is not None}
+        if not found:
+            continue
+        new = max(found.values()) if highest is None else max(highest, *found.values())
+        if form == "exp":
+            p = {j: exp(s - new) for j, s in found.items()}
+            shrunk = F32(0) if highest is None else exp(highest - new)
+        else:
+            most = new * factor
+            folded = form == "exp2_fma"
+            p = {j: exp2(fma(s, factor, -most) if folded else s * factor - most) for j, s in found.items()}
+            shrunk = F32(0) if highest is None else exp2((highest - new) * factor)
+        highest = new
+        total = total * shrunk + sum_of([p.get(j, F32(0)) for j in tile])
+        for c in range(len(out)):
+            product = in_turn([store(x) * v[j, c] for j, x in p.items()])
+            out[c] = out[c] * shrunk + product
+    if highest is None:
+        return Run(out, None)
+    lse = (highest if form == "exp" else highest * F32(scale)) + F32(math.log(float(total)))
+    if at["normalize"] == "reciprocal":
+        return Run([x * (F32(1) / total) for x in out], lse)
+    return Run([x / total for x in out], lse)
+
+
+def merged_at_once(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
+    found = [run.lse for run in runs if run.lse is not None]
+    if not found:
+        return runs[0].out
+    highest = max(found)
+    everything = F32(math.log(float(in_turn([exp(lse - highest) for lse in found])))) + highest
+    weights = [F32(0) if run.lse is None else exp(run.lse - everything) for run in runs]
+    done = []
+    for c in range(len(runs[0].out)):
+        terms = [(run.out[c], weight) for run, weight in zip(runs, weights, strict=True)]
+        if at["splits_order"] == "sequential(fma)":
+            total = terms[0][0] * terms[0][1]
+            for x, weight in terms[1:]:
+                total = fma(x, weight, total)
+        else:
+            total = SUM[at["splits_order"]]([x * weight for x, weight in terms])
+        done.append(total)
+    return done
+
+
+def merged_online(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
+    highest, total, out = None, F32(0), [F32(0)] * len(runs[0].out)
+    for run in runs:
+        if run.lse is None:
+            continue
+        new = run.lse if highest is None else max(highest, run.lse)
+        shrunk = F32(0) if highest is None else exp(highest - new)
+        weight, highest = exp(run.lse - new), new
+        out = [fma(x, weight, done * shrunk) for x, done in zip(run.out, out, strict=True)]
+        total = fma(total, shrunk, weight)
+    return out if highest is None else [x / total for x in out]
+
+
+def merged_in_pairs(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
+    first, store = runs[0], ROUND[at["split"]]
+    for run in runs[1:]:
+        if first.lse is None or run.lse is None:
+            first = run if first.lse is None else first
+            continue
+        highest = max(first.lse, run.lse)
+        x, y = exp(first.lse - highest), exp(run.lse - highest)
+        left, right = x / (x + y), y / (x + y)
+        out = [store(fma(a, left, b * right)) for a, b in zip(first.out, run.out, strict=True)]
+        first = Run(out, F32(math.log(float(x + y))) + highest)
+    return first.out

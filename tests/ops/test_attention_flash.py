@@ -1,0 +1,223 @@
+"""Flash attention in every form against one number at a time, bit for bit: dot products are exact in this data."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from moeparity.ops.attention import ATTENTION
+from moeparity.ops.kernels.attention import attention
+from tests.ops.plain import BF16, FP16, FP32, assert_bits
+from tests.ops.scalar import F32, flash_row, runs_of
+
+HEADS, TOKENS, WIDTH, BLOCK = 2, 7, 24, 3
+DTYPES = {"bf16": BF16, "fp16": FP16, "fp32": FP32}
+SITES = ("probabilities", "output", "split")
+PLAIN: dict[str, Any] = {
+    "implementation": "flash",
+    "kv_layout": "projected",
+    "kv_block": BLOCK,
+    "kv_order": "descending",
+    "exponential": "exp2_fma",
+    "row_sum": "sequential",
+    "normalize": "reciprocal",
+    "tf32": "no",
+    "splits": 1,
+    "split_by": "tiles",
+    "split": "fp32",
+    "merge": "at_once",
+    "splits_order": "sequential(fma)",
+    "probabilities": "bf16",
+    "output": "fp32",
+}
+
+
+def operands(block: int, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k of quarters other than 0; v of a power of two in every block-th row of each column: every product of a tile,
+    wherever it starts, is one term.
+    """
+    generator = torch.Generator().manual_seed(7)
+    shape = (2, HEADS, TOKENS, WIDTH)
+    q, k = (torch.randint(1, 7, shape, generator=generator) / 4 for _ in range(2))
+    q, k = (x * (torch.randint(0, 2, shape, generator=generator) * 2 - 1) for x in (q, k))
+    first = torch.randint(0, min(block, TOKENS), (2, 1, HEADS, WIDTH), generator=generator)
+    rows = torch.arange(TOKENS).view(1, -1, 1, 1)
+    powers = 2.0 ** torch.randint(-3, 4, (2, TOKENS, HEADS, WIDTH), generator=generator)
+    v = torch.where((rows - first) % block == 0, powers, 0.0)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, at: dict[str, Any], window: int = TOKENS) -> Tensor:
+    exact = q.double() @ k.double().transpose(2, 3)
+    assert torch.equal(exact, exact.float().double())
+    rows = exact.float().numpy()
+    out = np.zeros((2, TOKENS, HEADS, WIDTH), np.float32)
+    for b, h, t in itertools.product(range(2), range(HEADS), range(TOKENS)):
+        seen = [t - window < j <= t and bool(mask[b, j]) for j in range(TOKENS)]
+        scores = [F32(s) if see else None for s, see in zip(rows[b, h, t], seen, strict=True)]
+        runs = runs_of(t, TOKENS, window, at)
+        out[b, t, h] = flash_row(scores, v[b, :, h].float().numpy(), WIDTH**-0.5, at, runs)
+    return torch.from_numpy(out).flatten(2).to(DTYPES[at["output"]])
+
+
+def check(
+    at: dict[str, Any], dtype: torch.dtype = BF16, mask: Tensor | None = None, window: int | None = None
+) -> Tensor:
+    q, k, v = operands(at["kv_block"], dtype)
+    mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
+    given = at | {site: DTYPES[at[site]] for site in SITES}
+    ours = attention(q, k, v, mask, w={}, p={"window": window}, at=given)
+    assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS))
+    return ours
+
+
+@pytest.mark.parametrize("exponential", ["exp2_fma", "exp2", "exp"])
+@pytest.mark.parametrize("kv_order", ["descending", "ascending"])
+@pytest.mark.parametrize("normalize", ["reciprocal", "divide"])
+@pytest.mark.parametrize("kv_block", [3, 5, 64])
+@pytest.mark.parametrize("row_sum", ["sequential", "reverse"])
+def test_forms(exponential: str, kv_order: str, normalize: str, kv_block: int, row_sum: str) -> None:
+    names = ("exponential", "kv_order", "normalize", "kv_block", "row_sum")
+    check(PLAIN | dict(zip(names, (exponential, kv_order, normalize, kv_block, row_sum), strict=True)))
+
+
+@pytest.mark.parametrize(("dtype", "probabilities", "output"), list(itertools.product(DTYPES, DTYPES, DTYPES)))
+def test_sites(dtype: str, probabilities: str, output: str) -> None:
+    check(PLAIN | {"probabilities": probabilities, "output": output}, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+@pytest.mark.parametrize("split", DTYPES)
+@pytest.mark.parametrize(
+    "merge",
+    [{"splits_order": "sequential(fma)"}, {"splits_order": "reverse"}, {"merge": "pairwise"}, {"merge": "online"}],
+    ids=str,
+)
+@pytest.mark.parametrize("exponential", ["exp2_fma", "exp"])
+def test_splits(splits: int, split: str, merge: dict[str, str], exponential: str) -> None:
+    """Three tiles: of two splits the second has one, and five splits are three."""
+    check(PLAIN | merge | {"splits": splits, "split": split, "exponential": exponential})
+
+
+UNEVEN: list[dict[str, Any]] = [
+    *({"splits": n, "split_by": "seen", "q_block": q} for n in (2, 3) for q in (1, 2, 3, 64)),
+    *({"splits": n, "split_by": "keys", "q_block": q, "split_unit": u} for n in (2, 3) for q in (1, 4) for u in (1, 2)),
+    *({"splits": "fixed", "split_keys": keys} for keys in (3, 5, 64)),
+]
+
+
+@pytest.mark.parametrize("merge", ["at_once", "pairwise", "online"])
+@pytest.mark.parametrize("kv_block", [2, 3])
+@pytest.mark.parametrize("own", UNEVEN, ids=str)
+def test_runs_of_unequal_length(own: dict[str, Any], kv_block: int, merge: str) -> None:
+    """Runs that differ between queries, and whose tiles start where the run does."""
+    check(PLAIN | own | {"kv_block": kv_block, "merge": merge, "kv_order": "ascending"})
+
+
+def test_runs_by_name() -> None:
+    """What `runs_of` holds to be each kernel's arithmetic, spelled out for the last of 7 queries."""
+
+    def keys(**own: Any) -> list[list[list[int]]]:
+        return [[list(tile) for tile in run] for run in runs_of(6, 7, 7, PLAIN | {"kv_block": 2, "q_block": 1} | own)]
+
+    assert keys(splits=3) == [[[0, 1], [2, 3]], [[4, 5], [6]]]
+    assert keys(splits=3, split_by="keys", split_unit=1) == [[[0, 1], [2]], [[3, 4], [5]], [[6]]]
+    assert keys(splits=3, split_by="keys", split_unit=4) == [[[0, 1], [2, 3]], [[4, 5], [6]]]
+    assert keys(splits="fixed", split_keys=3) == [[[0, 1], [2]], [[3, 4], [5]], [[6]]]
+    assert runs_of(2, 7, 7, PLAIN | {"kv_block": 2, "splits": 2, "split_by": "seen", "q_block": 1}) == [
+        [range(2)],
+        [range(2, 4)],
+    ]
+
+
+@pytest.mark.parametrize("own", [{}, {"splits": 2}], ids=str)
+@pytest.mark.parametrize("output", DTYPES)
+def test_tf32_operands(own: dict[str, Any], output: str) -> None:
+    """q, k and v are a little more than what TF32 makes of them; the probabilities have all their bits."""
+    at = PLAIN | own | {"probabilities": "fp32", "output": output, "tf32": "yes"}
+    exact = operands(BLOCK, FP32)
+    q, k, v = (x * (1 + 2**-14) for x in exact)
+    given, mask = at | {site: DTYPES[at[site]] for site in SITES}, torch.ones(2, TOKENS, dtype=torch.bool)
+    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=given)
+    assert_bits(ours, by_hand(*exact, mask, at))
+    assert not torch.equal(ours, attention(*exact, mask, w={}, p={"window": None}, at=given | {"tf32": "no"}))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("window", [None, 2, 4])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"splits": 2},
+        {"splits": 3, "merge": "pairwise"},
+        {"splits": 2, "split_by": "seen", "q_block": 2, "merge": "online"},
+        {"splits": 2, "split_by": "keys", "q_block": 1, "split_unit": 1},
+        {"splits": "fixed", "split_keys": 5, "merge": "online"},
+    ],
+    ids=str,
+)
+def test_padding_and_window(side: str, window: int | None, own: dict[str, Any]) -> None:
+    places = torch.arange(TOKENS)
+    mask = torch.stack([places >= 0, places >= 4 if side == "left" else places < 4])
+    ours = check(PLAIN | own, mask=mask, window=window)
+    if side == "left":
+        assert not ours[1, :4].any(), "a query without a key gets zeros"
+
+
+def test_every_form_has_other_bits() -> None:
+    """In data with full mantissas, where the evaluation above cannot follow; `fp32` shows all differences."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 4, 37, WIDTH, generator=generator) for _ in range(2))
+    v, mask = torch.randn(1, 37, 4, WIDTH, generator=generator), torch.ones(1, 37, dtype=torch.bool)
+
+    def run(**own: Any) -> Tensor:
+        at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | own
+        given = at | {site: DTYPES[at[site]] for site in SITES}
+        return attention(q, k, v, mask, w={}, p={"window": None}, at=given)
+
+    two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
+    fixed = {"splits": "fixed", "split_keys": 11}
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {"kv_order": "ascending"}),
+        ({}, {"kv_block": 11}),
+        ({}, {"exponential": "exp2"}),
+        ({}, {"exponential": "exp"}),
+        ({}, {"row_sum": "reverse"}),
+        ({}, {"normalize": "divide"}),
+        ({}, {"probabilities": "bf16"}),
+        ({}, two),
+        (two, two | {"split": "bf16"}),
+        (two, two | {"merge": "pairwise"}),
+        (two, two | {"merge": "online"}),
+        (two, two | {"splits_order": "sequential"}),
+        (two, two | {"split_by": "seen", "q_block": 8}),
+        (two, keys),
+        (keys, keys | {"q_block": 16}),
+        (keys, keys | {"split_unit": 7}),
+        (two, fixed),
+        (fixed, fixed | {"split_keys": 17}),
+        ({}, {"tf32": "yes"}),
+    ]
+    for one, other in pairs:
+        assert not torch.equal(run(**one), run(**other)), (one, other)
+        assert torch.allclose(run(**one), run(**other), atol=0.02)
+    named = {name for one, other in pairs for name in one | other}
+    assert {a.name for a in ATTENTION.attributes if "flash" in a.when.get("implementation", ())} <= named
+
+
+def test_native_row_sum_is_torch_sum() -> None:
+    q, k, v = operands(BLOCK)
+    mask = torch.ones(2, TOKENS, dtype=torch.bool)
+    at = PLAIN | {site: DTYPES[PLAIN[site]] for site in SITES}
+    native, written = (
+        attention(q, k, v, mask, w={}, p={"window": None}, at=at | {"row_sum": order})
+        for order in ("native", "sequential")
+    )
+    # torch adds fewer than 16 values in turn.
+    assert_bits(native, written)

@@ -1,0 +1,328 @@
+"""Every form of the router against a loop over tokens and experts, one fp32 number at a time, bit for bit.
+
+Taken as given are torch's exp, tanh, softmax and sigmoid. 13 experts, 5 of them per token; ties are planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from moeparity.ops.kernels.router import router
+from tests.ops.plain import BF16, FP32, assert_bits, random
+from tests.ops.scalar import F32, ROUND, in_turn
+
+EXPERTS, TOP_K = 13, 5
+NAMES = {"bf16": BF16, "fp16": torch.float16, "fp32": FP32}
+PARAMETERS: dict[str, Any] = {
+    "experts": EXPERTS,
+    "top_k": TOP_K,
+    "score": "softmax",
+    "renormalize": True,
+    "groups": 1,
+    "top_groups": 1,
+    "scale": 1.0,
+    "shared": False,
+}
+AT: dict[str, Any] = {
+    "timing": "before_topk",
+    "softmax": "native",
+    "denominator": "native",
+    "sigmoid": "native",
+    "scores": "fp32",
+    "rank_on": "scores",
+    "correction": "fp32",
+    "choice": "fp32",
+    "group_score": "top2_sum",
+    "group_mask": "neg_inf",
+    "tie_break": "lowest_index",
+    "slots": "sorted",
+    "renormalize": "divide",
+    "renormalize_order": "sequential",
+    "renormalize_eps": 0.0,
+    "renormalize_eps_at": "end",
+    "total": "fp32",
+    "quotient": "fp32",
+    "scaling": "weights",
+    "weights": "fp32",
+}
+SITES = ("scores", "correction", "choice", "total", "quotient", "weights")
+
+
+def lanes_of_4(terms: Sequence[F32]) -> F32:
+    return in_turn([in_turn(terms[lane::4]) for lane in range(4)])
+
+
+def butterfly(terms: Sequence[F32]) -> F32:
+    """As a warp adds: neighbours first, idle lanes hold zeros."""
+    held = [*terms, *[F32(0)] * (-len(terms) % 16)]
+    while len(held) > 1:
+        held = [a + b for a, b in zip(held[::2], held[1::2], strict=True)]
+    return held[0]
+
+
+SUMS = {"sequential": in_turn, "lanes(4) | sequential": lanes_of_4, "fold_lo": butterfly}
+
+
+def taken(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
+    """What is taken from torch, of all logits [N, n] at once: its vectors and their rest may round differently."""
+    if p["score"] == "softmax":
+        exponents = logits - logits.amax(-1, keepdim=True)
+        return logits.softmax(-1) if at["softmax"] == "native" else exponents.exp()
+    return {"native": logits.sigmoid(), "exp": (-logits).exp(), "tanh": (0.5 * logits).tanh()}[at["sigmoid"]]
+
+
+def scored(row: Sequence[F32], p: dict[str, Any], at: dict[str, Any]) -> list[F32]:
+    """The scores of one token, from what is taken for it."""
+    if at["softmax" if p["score"] == "softmax" else "sigmoid"] == "native":
+        found = list(row)
+    elif p["score"] == "softmax":
+        total = SUMS[at["denominator"]](row)
+        found = [x * (F32(1) / total) if at["softmax"] == "reciprocal" else x / total for x in row]
+    elif at["sigmoid"] == "exp":
+        found = [F32(1) / (F32(1) + x) for x in row]
+    else:
+        found = [F32(0.5) * x + F32(0.5) for x in row]
+    return [ROUND[at["scores"]](x) for x in found]
+
+
+def best(values: Sequence[float] | Sequence[F32], k: int, tie_break: str) -> list[int]:
+    sign = 1 if tie_break == "lowest_index" else -1
+    return sorted(range(len(values)), key=lambda i: (-float(values[i]), sign * i))[:k]
+
+
+def in_groups(choice: list[F32], p: dict[str, Any], at: dict[str, Any]) -> list[F32]:
+    size = len(choice) // p["groups"]
+    if p["groups"] == 1:
+        return choice
+    counted = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
+    totals = [in_turn(sorted(choice[g * size : (g + 1) * size], reverse=True)[:counted]) for g in range(p["groups"])]
+    kept = best(totals, p["top_groups"], "lowest_index")
+    mask = F32(0) if at["group_mask"] == "zero" else F32(-np.inf)
+    return [c if i // size in kept else mask for i, c in enumerate(choice)]
+
+
+def numbers(x: Tensor) -> list[list[F32]]:
+    return [[F32(value) for value in row] for row in x.numpy()]
+
+
+def after_topk(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> tuple[list[list[int]], list[list[F32]]]:
+    ids = [best(row, p["top_k"], at["tie_break"]) for row in logits.tolist()]
+    rows = numbers(taken(logits.gather(1, torch.tensor(ids)), p, at))
+    return ids, [[ROUND[at["weights"]](w * F32(p["scale"])) for w in scored(row, p, at)] for row in rows]
+
+
+def routed(
+    logits: Sequence[F32], scores: list[F32], bias: Sequence[F32], p: dict[str, Any], at: dict[str, Any]
+) -> tuple[list[int], list[F32]]:
+    choice = scores
+    if bias:
+        rounded = [ROUND[at["correction"]](b) for b in bias]
+        choice = [ROUND[at["choice"]](s + b) for s, b in zip(scores, rounded, strict=True)]
+    ranked = list(logits) if at["rank_on"] == "logits" else in_groups(choice, p, at)
+    ids = best(ranked, p["top_k"], at["tie_break"])
+    scale = F32(p["scale"] if at["scaling"] == "weights" else 1.0)
+    weights = [scores[i] for i in ids]
+    if p["renormalize"]:
+        eps = F32(at["renormalize_eps"])
+        add_up = SUMS[at["renormalize_order"]]
+        total = in_turn([eps, *weights]) if at["renormalize_eps_at"] == "start" else add_up(weights) + eps
+        total = ROUND[at["total"]](total)
+        form = {
+            "divide": lambda w: ROUND[at["quotient"]](w / total) * scale,
+            "reciprocal": lambda w: ROUND[at["quotient"]](w * (F32(1) / total)) * scale,
+            "scale_first": lambda w: w * scale / total,
+            "scale_over_sum": lambda w: w * (scale / total),
+        }[at["renormalize"]]
+        weights = [form(w) for w in weights]
+    else:
+        weights = [w * scale for w in weights]
+    return ids, [ROUND[at["weights"]](w) for w in weights]
+
+
+def both(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: torch.dtype = FP32) -> Tensor:
+    """Compare ids and weights with the loop's; returns the weights in fp32, with the ids below them."""
+    p, at = PARAMETERS | p, AT | at
+    experts = p["experts"]
+    given = (random(3, 7, experts, dtype=FP32) * 2).to(logits)
+    given[1], given[2] = (given[1] * 2).round() / 2, given[2] / 30000
+    # A few levels, and differences that bf16 does not keep.
+    correction = (random(experts, dtype=FP32, seed=3) * 1.5).round() / 4 - 0.75
+    correction += random(experts, dtype=FP32, seed=4) / 10000
+    torch_at = at | {site: NAMES[at[site]] for site in SITES}
+    ids, weights = router(given, w={"bias": correction} if bias else {}, p=p, at=torch_at)
+    flat = given.float().flatten(0, 1)
+    if at["timing"] == "after_topk":
+        expected_ids, expected = after_topk(flat, p, at)
+    else:
+        own = [F32(b) for b in correction.numpy()] if bias else []
+        scores = [scored(row, p, at) for row in numbers(taken(flat, p, at))]
+        found = [routed(row, s, own, p, at) for row, s in zip(numbers(flat), scores, strict=True)]
+        expected_ids, expected = [ids for ids, _ in found], [w for _, w in found]
+    assert ids.flatten(0, 1).tolist() == expected_ids
+    assert_bits(weights.flatten(0, 1), torch.tensor(np.array(expected, np.float32)).to(NAMES[at["weights"]]))
+    return torch.cat((weights.float(), ids.float()), dim=-1)
+
+
+def changes(p: dict[str, Any], at: dict[str, Any], **given: Any) -> bool:
+    """As the loop has it, which `both` asserts; whether it is something else than what the defaults give."""
+    return not torch.equal(both(p, at, **given), both(p, {}, **given))
+
+
+@pytest.mark.parametrize("order", SUMS)
+@pytest.mark.parametrize("form", ["divide", "reciprocal"])
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_softmax(form: str, order: str, renormalize: bool) -> None:
+    """A2.5 (vLLM) is `reciprocal`, A2.8 (SGLang) `divide`."""
+    assert changes({"renormalize": renormalize}, {"softmax": form, "denominator": order})
+
+
+@pytest.mark.parametrize("order", SUMS)
+def test_renormalisation_order(order: str) -> None:
+    found = both({}, {"renormalize_order": order})
+    assert order == "sequential" or not torch.equal(found, both({}, {}))
+
+
+@pytest.mark.parametrize("form", ["exp", "tanh"])
+def test_sigmoid(form: str) -> None:
+    """torch's own kernel on CPU is the form by exp, so that only the other one differs from it."""
+    found = both({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
+    assert torch.equal(found, both({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
+
+
+@pytest.mark.parametrize("form", ["reciprocal", "scale_first", "scale_over_sum"])
+@pytest.mark.parametrize("eps", [0.0, 1e-20, 1e-2])
+@pytest.mark.parametrize("at", ["end", "start"])
+def test_renormalisation(form: str, eps: float, at: str) -> None:
+    given = {"renormalize_eps": eps, "renormalize_eps_at": at}
+    p = {"score": "sigmoid", "scale": 2.5}
+    assert not torch.equal(both(p, given | {"renormalize": form}), both(p, given))
+
+
+def test_eps_as_the_start_of_the_sum() -> None:
+    at = {"renormalize_eps": 1e-2}
+    assert not torch.equal(both({}, at), both({}, at | {"renormalize_eps_at": "start"}))
+
+
+@pytest.mark.parametrize("timing", ["before_topk", "after_topk"])
+@pytest.mark.parametrize("scores", ["bf16", "fp32"])
+@pytest.mark.parametrize("weights", ["bf16", "fp32"])
+def test_softmax_over_the_chosen_logits(timing: str, scores: str, weights: str) -> None:
+    """A2.10 (Megatron-LM) and A2.4 (gpt-oss, whose scores are bf16): top-k on the logits first."""
+    at = {"timing": timing, "scores": scores, "weights": weights}
+    assert changes({}, at, logits=BF16) == (at != {"timing": "before_topk", "scores": "fp32", "weights": "fp32"})
+    if timing == "after_topk":
+        assert changes({}, {"timing": timing})
+        assert changes({}, {"timing": timing, "softmax": "reciprocal", "denominator": "sequential", "scores": scores})
+
+
+def test_ranked_on_logits() -> None:
+    """Scores that saturate in bf16 are equal where their logits are not."""
+    scores = both({}, {"scores": "bf16"})
+    assert not torch.equal(both({}, {"rank_on": "logits", "scores": "bf16"}), scores)
+
+
+@pytest.mark.parametrize("tie_break", ["lowest_index", "highest_index"])
+@pytest.mark.parametrize("logits", [BF16, FP32])
+def test_ties(tie_break: str, logits: torch.dtype) -> None:
+    found = both({}, {"tie_break": tie_break, "scores": "bf16"}, logits=logits)
+    assert torch.equal(found, both({}, {"scores": "bf16"}, logits=logits)) == (tie_break == "lowest_index")
+
+
+GROUPED = {"experts": 12, "score": "sigmoid", "groups": 4, "top_groups": 2, "top_k": 4, "scale": 2.5}
+
+
+@pytest.mark.parametrize("mask", ["neg_inf", "zero"])
+@pytest.mark.parametrize("score", ["top2_sum", "max", "topk_share_sum"])
+def test_groups(score: str, mask: str) -> None:
+    """Half of the biased scores are negative, so that a mask of 0 lets experts of other groups in."""
+    p = GROUPED | ({"top_k": 6} if score == "topk_share_sum" else {})
+    found = both(p, {"group_score": score, "group_mask": mask}, bias=True)
+    default = score == "top2_sum" and mask == "neg_inf"
+    assert torch.equal(found, both(p, {}, bias=True)) == default
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_sites(site: str) -> None:
+    p = {"score": "sigmoid", "scale": 2.5}
+    for dtype in ("bf16", "fp16", "fp32"):
+        both(p, {site: dtype, "renormalize_eps": 1e-2}, bias=True)
+    narrow = both(p, {site: "bf16"}, bias=True)
+    assert not torch.equal(narrow, both(p, {}, bias=True))
+
+
+@pytest.mark.parametrize("form", ["divide", "reciprocal"])
+@pytest.mark.parametrize("scale", [2.5, 2.827])
+@pytest.mark.parametrize("quotient", ["bf16", "fp16"])
+def test_the_quotient_is_rounded_before_it_is_scaled(form: str, scale: float, quotient: str) -> None:
+    """In bf16 throughout it is what transformers' DeepSeek-V3 does under autocast: tests/hf/test_autocast.py."""
+    p, at = {"score": "sigmoid", "scale": scale}, {"renormalize": form, "quotient": quotient}
+    narrow = {"scores": "bf16", "total": "bf16", "weights": "bf16"}
+    assert not torch.equal(both(p, at | narrow, bias=True), both(p, narrow | {"renormalize": form}, bias=True))
+
+
+@pytest.mark.parametrize("scaling", ["accumulator", "output", "shared_add", "shared_fma"])
+def test_weights_are_not_scaled_where_something_else_is(scaling: str) -> None:
+    assert changes({"score": "sigmoid", "scale": 2.5}, {"scaling": scaling}, bias=True)
+
+
+A2: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "A2.5 vLLM topk_softmax": (
+        {"scale": 2.5},
+        {"softmax": "reciprocal", "denominator": "fold_lo", "renormalize": "scale_over_sum"},
+    ),
+    "A2.6 vLLM topk_sigmoid": (
+        {"score": "sigmoid", "scale": 2.5},
+        {"sigmoid": "exp", "renormalize": "scale_over_sum"},
+    ),
+    "A2.7a vLLM grouped_topk, one group": (
+        {"score": "sigmoid", "scale": 2.5},
+        {"sigmoid": "tanh", "renormalize": "scale_over_sum", "renormalize_order": "fold_lo", "renormalize_eps": 1e-20},
+    ),
+    "A2.7b vLLM grouped_topk, DeepSeek-V3": (
+        GROUPED,
+        {"sigmoid": "tanh", "renormalize": "scale_first", "renormalize_eps": 1e-20},
+    ),
+    "A2.7c vLLM grouped_topk, generic": (
+        GROUPED,
+        {
+            "sigmoid": "tanh",
+            "scores": "bf16",
+            "renormalize": "scale_over_sum",
+            "renormalize_eps": 1e-20,
+            "renormalize_eps_at": "start",
+        },
+    ),
+    "A2.8 SGLang moe_fused_gate": (
+        {},
+        {"softmax": "divide", "denominator": "fold_lo", "rank_on": "logits", "renormalize_order": "fold_lo"},
+    ),
+    "A2.9 TensorRT-LLM routing": (GROUPED, {"sigmoid": "tanh", "weights": "bf16"}),
+    "A2.10 Megatron-LM": ({}, {"timing": "after_topk", "weights": "bf16"}),
+    "A2.10 Megatron-LM, sigmoid and groups": (
+        GROUPED | {"top_k": 6},
+        {"group_score": "topk_share_sum", "renormalize_eps": 1e-20, "weights": "bf16"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", A2)
+def test_an_engines_router(name: str) -> None:
+    p, at = A2[name]
+    assert changes(p, at, bias=p.get("score") == "sigmoid", logits=BF16)
+
+
+def test_a_division_in_fp64_is_one_in_fp32() -> None:
+    """vLLM's grouped_topk divides by a double: the quotient of two fp32 numbers rounds to the same fp32 number."""
+    p, at = PARAMETERS | {"score": "sigmoid", "scale": 2.5}, AT | {"renormalize": "scale_first"}
+    logits = random(3, 7, EXPERTS, dtype=FP32)
+    found = []
+    for total in (FP32, torch.float64):
+        torch_at = at | {site: NAMES[at[site]] for site in SITES} | {"total": total}
+        found.append(router(logits, w={}, p=p, at=torch_at)[1])
+    assert_bits(*found)

@@ -1,0 +1,90 @@
+"""Callables to probe, each as its kind is called; `moeparity probe kernels:NAME` finds them from this folder."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+
+
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+def mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(-1)
+
+
+def column_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous().sum(0)
+
+
+def accumulated(x: torch.Tensor) -> torch.Tensor:
+    """index_put_ with the rows' values mixed, so that two threads add to the same outputs."""
+    m, n = x.shape
+    index = torch.arange(m).repeat(n)
+    return torch.zeros(m, dtype=x.dtype).index_put_((index,), x.t().reshape(-1), accumulate=True)
+
+
+def by_address(x: torch.Tensor) -> torch.Tensor:
+    """One order where x starts at a multiple of 64 bytes, another elsewhere."""
+    return x.sum(-1) if x.data_ptr() % 64 == 0 else functools.reduce(torch.add, x.unbind(-1))
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.dot(a, b)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+def transposed_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x @ weight.t().contiguous()
+
+
+def combine(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("mnh,mn->mh", rows, weights)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def hf_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def all_reduce(x: torch.Tensor) -> None:
+    torch.distributed.all_reduce(x)
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("no such luck")
+
+
+def wrong_shape(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :2]
+
+
+def no_tensor(x: torch.Tensor) -> str:
+    return "sum"
+
+
+def many(one: int, two: int, three: int, four: int) -> None:
+    pass
+
+
+def no_sum(x: torch.Tensor) -> torch.Tensor:
+    """A sum of squares is none of x."""
+    return (x * x).sum(-1)
+
+
+number = 3

@@ -1,0 +1,196 @@
+"""`moeparity probe` and `moeparity certify` as a user runs them; in a process of its own once each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moeparity.cli.commands import main
+from moeparity.numerics.orders import parse
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+CHECKPOINT = ROOT / "checkpoints" / "quickstart"
+Inside = Callable[..., tuple[int, str, str]]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def run(*arguments: str | Path, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    command = [sys.executable, *torchrun, "-m", "moeparity.cli", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=FOLDER, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=240
+    )
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    """Run a command in this process, which has torch already: exit code, output, errors."""
+
+    def command(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.chdir(FOLDER)
+        monkeypatch.setattr(sys, "argv", ["moeparity", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+def test_a_probe_prints_the_order_and_writes_a_fragment(inside: Inside, tmp_path: Path) -> None:
+    out = tmp_path / "found.yaml"
+    code, printed, errors = inside(
+        "probe", "kernels:linear", "--n", "96", "--m", "1,8", "--positions", "32", "--out", out
+    )
+    assert code == 0, errors
+    assert "kernels:linear as linear" in printed
+    assert "replayed bit for bit: 512 of 512 zero-sum sums" in printed
+    assert "M = 8, N = 32: all: " in printed
+    (rule,) = yaml.safe_load(out.read_text())["rules"]
+    assert rule["op"] == "linear"
+    assert rule["evidence"]["level"] == "verified"
+    order = rule["set"]["order"]
+    assert str(parse(order)) == order
+    assert order[:40] in printed
+
+
+def test_the_fragment_of_a_norm_binds_to_a_checkpoint(inside: Inside, tmp_path: Path) -> None:
+    out, profile = tmp_path / "found.yaml", tmp_path / "probed.yaml"
+    assert inside("probe", "kernels:hf_rms_norm", "--n", "96", "--dtype", "bf16", "--out", out)[0] == 0
+    profile.write_text(f"kind: profile\nname: probed\nextends: hf-eager\n{out.read_text()}")
+    code, shown, errors = inside("show", CHECKPOINT, "--profile", profile)
+    assert code == 0, errors
+    assert "cascade" in shown
+    assert "probed.yaml" in shown
+
+
+@pytest.mark.parametrize(
+    ("order", "code"), [("cascade", 0), ("sequential", 1), ("lanes(8) | fold_hi", 1), ("cascade(halves)", 1)]
+)
+def test_certify_says_so_by_its_exit_code(order: str, code: int, inside: Inside) -> None:
+    exited, out, _ = inside("certify", "kernels:row_sum", "--kind", "sum", "--n", "300", "--against", order)
+    assert exited == code
+    assert out.startswith("certified" if code == 0 else "NOT certified")
+    assert ("the tree is this one" if code == 0 else "the tree is another: cascade") in out
+    assert "covers sum over 300 values of fp32; 1000 outputs" in out
+
+
+def test_the_exit_code_of_a_mistake_is_that_of_the_process() -> None:
+    done = run("certify", "kernels:raises", "--kind", "sum", "--n", "8", "--against", "cascade")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_lines_say_where_the_tree_changes_with_alignment(inside: Inside) -> None:
+    options = ("--kind", "sum", "--n", "24", "--m", "4", "--alignment", "0:3,16")
+    code, out, errors = inside("probe", "kernels:by_address", *options)
+    assert code == 0, errors
+    assert "M = 4, arguments 0, 16 elements past multiples of 64 bytes: all: A" in out
+    assert "M = 4, arguments 1 to 3 elements past multiples of 64 bytes: all: B" in out
+
+
+def test_certify_holds_a_function_to_a_node_of_a_plan(inside: Inside) -> None:
+    node = ("--plan", str(CHECKPOINT), "--against", "layers[0].moe.combine")
+    options = (*node, "--kind", "sum", "--n", "6", "--dtype", "bf16")
+    assert inside("certify", "kernels:accumulated", *options)[0] == 0
+    code, out, _ = inside("certify", "kernels:row_sum", *options)
+    assert code == 1
+    assert "additions rounded to bf16" in out
+
+
+def test_certify_a_norm_and_a_softmax(inside: Inside) -> None:
+    for kernel, order, code in (
+        ("rms_norm", "cascade", 0),
+        ("rms_norm", "sequential", 1),
+        ("softmax", "reverse", 1),
+    ):
+        assert inside("certify", f"kernels:{kernel}", "--n", "200", "--against", order)[0] == code, kernel
+
+
+def test_under_torchrun_rank_0_prints() -> None:
+    done = run("probe", "kernels:all_reduce", "--positions", "10", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("kernels:all_reduce as all_reduce") == 1
+    assert "gloo.all_reduce" in done.stdout.partition("shipped order maps that are this one: ")[2]
+
+
+BAD = {
+    "no-function": (["probe", "kernels"], "expected MODULE:FUNCTION"),
+    "no-module": (["probe", "nowhere:f", "--n", "8"], "importing nowhere failed: ModuleNotFoundError"),
+    "no-such-function": (["probe", "kernels:nothing", "--n", "8"], "does not exist in module kernels"),
+    "not-callable": (["probe", "kernels:number", "--n", "8"], "is not callable"),
+    "kind-unknown": (["probe", "kernels:row_sum", "--n", "8", "--kind", "sums"], "Did you mean 'sum'?"),
+    "kind-not-told": (["probe", "kernels:many", "--n", "8"], "Give --kind: one of sum, dot"),
+    "no-n": (["probe", "kernels:row_sum"], "how many values does it add up? Give --n."),
+    "n-of-one": (["probe", "kernels:row_sum", "--n", "1"], "expected 2 to 65536 values in a sum"),
+    "dtype-unknown": (["probe", "kernels:row_sum", "--n", "8", "--dtype", "fp8"], "expected one of bf16, fp16, fp32"),
+    "m-not-a-number": (["probe", "kernels:row_sum", "--n", "8", "--m", "1,x"], "--m 1,x: 'x'; expected whole numbers"),
+    "m-backwards": (["probe", "kernels:row_sum", "--n", "8", "--m", "8:1"], "'8:1'; expected whole numbers from 1"),
+    "m-of-a-dot": (["probe", "kernels:dot", "--n", "8", "--m", "2"], "dot has one result"),
+    "raises": (["probe", "kernels:raises", "--n", "8"], "raised RuntimeError: no such luck (kernels.py:"),
+    "wrong-shape": (
+        ["probe", "kernels:wrong_shape", "--kind", "sum", "--n", "8"],
+        "Is it of another kind? Give --kind.",
+    ),
+    "no-tensor": (["probe", "kernels:no_tensor", "--kind", "sum", "--n", "8"], "returned str; expected a tensor"),
+    "no-processes": (["probe", "kernels:all_reduce", "--kind", "all_reduce"], "start them with `torchrun"),
+    "out-nowhere": (["probe", "kernels:row_sum", "--n", "8", "--out", "nowhere/x.yaml"], "there is no folder nowhere"),
+    "no-order": (["certify", "kernels:row_sum", "--n", "8", "--against", "cascad"], "Did you mean 'cascade'?"),
+    "order-of-others": (["certify", "kernels:row_sum", "--n", "8", "--against", "tree(0+1)"], "adds up 2 values"),
+    "fma-of-a-sum": (["certify", "kernels:row_sum", "--n", "8", "--against", "sequential(fma)"], "contracts products"),
+    "collective-of-a-sum": (["certify", "kernels:row_sum", "--n", "8", "--against", "nccl.ring"], "a collective, and"),
+    "a-reduce-scatter": (
+        ["certify", "kernels:all_reduce", "--against", "gloo.reduce_scatter_list"],
+        "is no all-reduce of one algorithm",
+    ),
+    "accumulate-unknown": (
+        ["certify", "kernels:row_sum", "--n", "8", "--against", "cascade", "--accumulate", "fp8"],
+        "--accumulate fp8: expected one of",
+    ),
+    "node-unknown": (
+        ["certify", "kernels:row_sum", "--n", "8", "--against", "layers[0].moe.gat", "--plan", "CHECKPOINT"],
+        "Did you mean 'layers[0].moe.gate'?",
+    ),
+    "node-native": (
+        ["certify", "kernels:row_sum", "--n", "8", "--against", "layers[0].moe.norm", "--plan", "CHECKPOINT"],
+        "of which nothing is claimed",
+    ),
+    "node-without-order": (
+        ["certify", "kernels:row_sum", "--n", "8", "--against", "layers[0].moe.router", "--plan", "CHECKPOINT"],
+        "adds nothing up in an order that can be set",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_one_message_and_exit_code_2(name: str, inside: Inside) -> None:
+    arguments, message = BAD[name]
+    code, _, errors = inside(*(CHECKPOINT if one == "CHECKPOINT" else one for one in arguments))
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_finding_nothing_is_told(inside: Inside) -> None:
+    code, out, _ = inside("probe", "kernels:no_sum", "--kind", "sum", "--n", "8")
+    assert code == 0
+    assert "no fixed tree: " in out
+
+
+def test_help_does_not_load_torch() -> None:
+    code = (
+        "import sys\nfrom moeparity.cli import main\nsys.argv = ['moeparity', 'probe', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code\nsys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,148 @@
+"""Games to search: oracles over a value function, some with refused mixtures, and what brute force finds in them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from moeparity.search.oracle import Coalition, Oracle, Outcome, Players
+from moeparity.search.tree import Cell, every_order, leaves
+
+Value = Callable[[Coalition], float | None]
+Worth = Callable[[Coalition], Fraction]
+
+
+def outcome(value: float, *, exact: bool | None = None, sums: Sequence[float] | None = None) -> Outcome:
+    """One sequence of one token unless `sums`; exact where the value is 0."""
+    sums = (value,) if sums is None else tuple(sums)
+    return Outcome(
+        value=value,
+        k3=value,
+        upper=value,
+        sums=tuple(sums),
+        tokens=(1.0,) * len(sums),
+        exact=value == 0 if exact is None else exact,
+    )
+
+
+def oracle(players: Players, value: Value) -> Oracle:
+    def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+        assert len(set(asked)) == len(asked)
+        values = {coalition: value(coalition) for coalition in asked}
+        return {coalition: None if v is None else outcome(v) for coalition, v in values.items()}
+
+    return Oracle(players, evaluate)
+
+
+def names(count: int) -> Players:
+    return tuple(f"t{i}" for i in range(count))
+
+
+def subsets(players: Iterable[str]) -> list[Coalition]:
+    players = list(players)
+    sizes = range(len(players) + 1)
+    return [frozenset(chosen) for size in sizes for chosen in itertools.combinations(players, size)]
+
+
+def random_game(players: Players, seed: int) -> dict[Coalition, float]:
+    """Any value for any mixture, so neither monotone nor additive."""
+    draw = random.Random(seed)  # noqa: S311
+    values = {c: draw.choice([draw.random(), draw.uniform(-1, 1) * 1e-3, 0.25]) for c in subsets(players)}
+    return {**values, frozenset(): 0.0}
+
+
+def refusing_game(players: Players, seed: int, refused: float) -> dict[Coalition, float | None]:
+    """A random game that refuses a share of its mixtures, but never the two ends."""
+    draw = random.Random(seed + 1)  # noqa: S311
+    ends = {0, len(players)}
+    game = random_game(players, seed)
+    return {c: None if len(c) not in ends and draw.random() < refused else value for c, value in game.items()}
+
+
+def sparse_game(players: Players, seed: int) -> dict[Coalition, float]:
+    """0 where one of a few sets, or everything, is restored, else 1: restoring more nearly always makes it worse."""
+    draw = random.Random(seed)  # noqa: S311
+    fixes = {frozenset(player for player in players if draw.random() < 0.6) for _ in range(6)} | {frozenset(players)}
+    return {coalition: float(frozenset(players) - coalition not in fixes) for coalition in subsets(players)}
+
+
+def no_bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+    """The estimate as its own interval: for games that are what they are, without sampling."""
+    mean = sum(sums) / sum(tokens)
+    return mean, mean
+
+
+def shapley(players: Players, value: Mapping[Coalition, float]) -> dict[str, Fraction]:
+    """The textbook's formula: marginal costs weighed with |S|! (n - |S| - 1)! / n!."""
+    shares = {}
+    for player in players:
+        total = Fraction()
+        for coalition in subsets(set(players) - {player}):
+            weight = Fraction(_factorial(len(coalition)) * _factorial(len(players) - len(coalition) - 1))
+            gain = Fraction(value[coalition | {player}]) - Fraction(value[coalition])
+            total += weight / _factorial(len(players)) * gain
+        shares[player] = total
+    return shares
+
+
+def owen(tree: Cell, value: Mapping[Coalition, float]) -> dict[str, Fraction]:
+    """Owen's formula by recursion: Shapley among a group's members, each of which stands for all its players.
+
+    The share of a player is the Shapley value, at its lowest level, of the game in which each set of its neighbours is
+    worth what its ancestor would get at the level above if of that ancestor only this set took part.
+    """
+
+    def descend(cell: Cell, worth: Worth) -> dict[str, Fraction]:
+        if isinstance(cell, str):
+            return {cell: worth(frozenset({cell}))}
+        found: dict[str, Fraction] = {}
+        for member in cell.members:
+            others = [frozenset(leaves(other)) for other in cell.members if other is not member]
+            found |= descend(member, _among(others, worth))
+        return found
+
+    return descend(tree, lambda coalition: Fraction(value[coalition]) - Fraction(value[frozenset()]))
+
+
+def _among(others: list[Coalition], worth: Worth) -> Worth:
+    """What a part of a member gets, as a player among the other whole members."""
+
+    def part(chosen: Coalition) -> Fraction:
+        total = Fraction()
+        count = len(others) + 1
+        for size in range(count):
+            weight = Fraction(_factorial(size) * _factorial(count - size - 1), _factorial(count))
+            for before in itertools.combinations(others, size):
+                base: Coalition = frozenset().union(*before)
+                total += weight * (worth(base | chosen) - worth(base))
+        return total
+
+    return part
+
+
+def by_orders(tree: Cell, value: Mapping[Coalition, float | None]) -> tuple[dict[str, Fraction], int]:
+    """Mean costs over the orders that keep groups together and meet no refused mixture, and how many these are."""
+    orders = [o for o in every_order(tree) if all(value[frozenset(o[:i])] is not None for i in range(len(o) + 1))]
+    shares = dict.fromkeys(leaves(tree), Fraction())
+    for order in orders:
+        for i, player in enumerate(order):
+            after, before = (value[frozenset(order[:end])] or 0.0 for end in (i + 1, i))
+            shares[player] += (Fraction(after) - Fraction(before)) / len(orders)
+    return shares, len(orders)
+
+
+def minimal_fixes(players: Players, value: Value, gate: float) -> set[Coalition]:
+    """Every set that is a fix with no proper subset that is one, looked up among all subsets."""
+
+    def is_fix(restored: Coalition) -> bool:
+        worth = value(frozenset(players) - restored)
+        return worth is not None and (worth == 0 or worth < gate)
+
+    fixes = [restored for restored in subsets(players) if is_fix(restored)]
+    return {fix for fix in fixes if not any(other < fix for other in fixes)}
+
+
+def _factorial(n: int) -> int:
+    return n * _factorial(n - 1) if n else 1

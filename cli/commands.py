@@ -13,6 +13,7 @@ from moeparity.cli.check import check
 from moeparity.cli.engines import engines
 from moeparity.cli.flips import flips
 from moeparity.cli.init import init
+from moeparity.cli.metrics import metrics
 from moeparity.cli.probe import probe
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema
@@ -59,6 +60,12 @@ def bisect(
         bool | None,
         typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
     ] = None,
+    attribute: Annotated[
+        bool | None,
+        typer.Option(
+            help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
+        ),
+    ] = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -81,6 +88,7 @@ def bisect(
             floor=floor,
             oracle=oracle,
             replay=replay,
+            attribute=attribute,
             allow_code=allow_code,
             memory_limit=memory_limit,
         )
@@ -188,6 +196,7 @@ app.command()(engines)
 app.command()(check)
 app.command()(sweep)
 app.command()(flips)
+app.command()(metrics)
 app.command()(init)
 app.command()(sample)
 app.command()(tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from moeparity.errors import SpecError
 from moeparity.observation import Observed, alone, restored
 from moeparity.observe.logprobs import SequenceSums
 from moeparity.observe.observers import Changes, Logits
-from moeparity.observe.statistics import sequence_mean, token_mean
+from moeparity.observe.statistics import MINIMUM_SEQUENCES, sequence_mean, token_mean
 from moeparity.plan import Plan
 from moeparity.progress import Callback
 from moeparity.search.oracle import Coalition, Outcome
@@ -30,7 +31,7 @@ class Mixtures:
     mixture are taken on the recipe's tokens, which the mixture did not sample.
 
     `routes` says how much of the reference's routes the mixtures' routers are forced to take over.
-    passes, counts, seconds: what the calls have cost so far.
+    walked, passes, counts, seconds: what the calls have cost so far; `walked` are mixtures.
     """
 
     def __init__(self, plan: Plan, *, routes: Routes = NATURAL, progress: Callback | None = None) -> None:
@@ -39,7 +40,7 @@ class Mixtures:
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, what=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
         self._known: dict[Coalition, Outcome | None] = {}
-        self.passes, self.counts, self.seconds = 0, Counts(), 0.0
+        self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
 
     def learn(self, observed: Observed) -> None:
         """Take over what the passes of a bisection saw of this plan: toggles thrown alone, and restored alone.
@@ -135,6 +136,7 @@ class Mixtures:
         logits = Logits(plan.model.graph.output, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
         counts = run(walkers, weights, ids, [changes, logits], attention_mask=mask, progress=self._progress)
         self.passes, self.counts = self.passes + 1, self.counts.joined(counts)
+        self.walked += len(batch)
         self.seconds += time.perf_counter() - started
         return {
             coalition: self._outcome(logits.sums(name), exact=not changes.nodes[name, REFERENCE])
@@ -142,13 +144,20 @@ class Mixtures:
         }
 
     def _outcome(self, sums: SequenceSums, *, exact: bool) -> Outcome:
-        mean = token_mean if self._plan.recipe.gate.reduce == "token" else sequence_mean
         tokens = float(sums.tokens.sum())
         return Outcome(
             value=float(sums.kl_candidate_reference.sum()) / tokens,
             k3=float(sums.k3.sum()) / tokens,
-            upper=mean(sums.k3, sums.tokens).high,
+            upper=self._upper(sums),
             sums=tuple(sums.kl_candidate_reference.tolist()),
             tokens=tuple(sums.tokens.tolist()),
             exact=exact,
         )
+
+    def _upper(self, sums: SequenceSums) -> float:
+        """The bound that the gate looks at: as in a verdict, fewer than 25 sequences pass by equal bits only."""
+        if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
+            return 0.0
+        mean = token_mean if self._plan.recipe.gate.reduce == "token" else sequence_mean
+        interval = mean(sums.k3, sums.tokens)
+        return interval.high if interval.sequences >= MINIMUM_SEQUENCES else math.inf

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moeparity.attribution.effects import worth_splitting
 from moeparity.attribution.toggles import Toggle, split
+from moeparity.blame import blame
 from moeparity.model import Model, open_model
 from moeparity.observation import Observed, codec, measured, observe, total_kl
 from moeparity.plan import Options, Plan, prepare
@@ -32,12 +33,15 @@ def bisect(
     Everything is read, checked and bound before the first tensor is computed; where the recipe asks for it, one side
     continues the prompts; then both sides, every difference alone and every difference restored walk the graph
     together in one pass over the weights; where the recipe asks for it, the largest differences are taken apart in
-    further passes, and a run that was killed goes on from those that were finished; then what was seen is put into
-    words. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint. Raises
-    MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run would
+    further passes, and a run that was killed goes on from those that were finished; where it asks for it, the
+    divergence is shared out and the smallest fixes are looked for among mixtures of both sides; then what was seen is
+    put into words. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint.
+    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run would
     not fit into memory.
     """
-    return summarise(*passes(recipe, device=device, options=options, progress=progress, opener=opener))
+    plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
+    found = blame(plan, observed, progress=progress) if plan.recipe.attribute else None
+    return summarise(plan, observed, found)
 
 
 def passes(

@@ -31,7 +31,7 @@ class Options:
 
     `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
     None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
-    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes or local error.
+    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local error.
     """
 
     by: By | None = None
@@ -40,6 +40,7 @@ class Options:
     floor: bool | None = None
     oracle: bool | None = None
     replay: bool | None = None
+    attribute: bool | None = None
     allow_code: bool = False
     memory_limit: float | None = None
     overrides: tuple[Override, ...] = ()
@@ -48,11 +49,11 @@ class Options:
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
         given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
-        given["replay"] = self.replay
+        given |= {"replay": self.replay, "attribute": self.attribute}
         kept = {key: value for key, value in given.items() if value is not None}
         kept["swap"] = [*recipe.swap, *self.swap]
         if not self.attribution:
-            kept |= {"split": 0, "swap": [], "floor": False, "oracle": False, "replay": False}
+            kept |= {"split": 0, "swap": [], **dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)}
         for override in self.overrides:
             recipe = override.applied(recipe)
         return recipe.model_copy(update=kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ OWN = {
 def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, **more: Any) -> Plan:
     candidate = {"set": more.pop("own", OWN), "micro_batch": more.pop("micro_batch", 5)}
     reference = {"micro_batch": 5}
-    path = write_recipe(folder, checkpoint, {"input_ids": random_tokens(5, 9)}, reference, candidate, **more)
+    tokens = random_tokens(more.pop("sequences", 5), 9)
+    path = write_recipe(folder, checkpoint, {"input_ids": tokens}, reference, candidate, **more)
     return prepare(path, device="cpu", options=options)
 
 
@@ -61,7 +63,7 @@ def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe
 
 @pytest.mark.parametrize("reduce", ["token", "sequence"])
 def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path, reduce: str) -> None:
-    plan = prepared(tmp_path, qwen3_moe, reduce=reduce)
+    plan = prepared(tmp_path, qwen3_moe, reduce=reduce, sequences=25)
     moved = list(plan.toggles[:2])
     coalition = frozenset(toggle.name for toggle in moved)
     outcome = Mixtures(plan)([coalition])[coalition]
@@ -74,11 +76,18 @@ def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path,
     run(walkers, plan.model.weights, plan.tokens.input_ids, [logits])
     sums = logits.sums("own")
     assert outcome.sums == tuple(sums.kl_candidate_reference.tolist())
-    assert outcome.tokens == tuple(sums.tokens.tolist()) == (8.0,) * 5
-    assert outcome.value == float(sums.kl_candidate_reference.sum()) / 40
-    assert outcome.k3 == float(sums.k3.sum()) / 40
+    assert outcome.tokens == tuple(sums.tokens.tolist()) == (8.0,) * 25
+    assert outcome.value == float(sums.kl_candidate_reference.sum()) / 200
+    assert outcome.k3 == float(sums.k3.sum()) / 200
     mean = token_mean if reduce == "token" else sequence_mean
     assert outcome.upper == mean(sums.k3, sums.tokens).high > outcome.k3
+
+
+def test_with_too_few_sequences_for_a_verdict_only_equal_bits_are_under_a_gate(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe, sequences=24, micro_batch=4)
+    names = [toggle.name for toggle in plan.toggles]
+    found = Mixtures(plan)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
+    assert [(found[c].upper, found[c].exact) for c in found] == [(0.0, True), (0.0, True), (math.inf, False)]
 
 
 def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:

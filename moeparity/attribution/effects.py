@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moeparity.attribution.toggles import Toggle
+from moeparity.attribution.words import enumerated
 from moeparity.search.roles import SATURATION, SHARE
 
 
@@ -52,17 +53,20 @@ class Effect:
         return self.alone.changed_nodes > 0 and self.restored.changed_nodes == 0
 
 
-def reading(effects: Sequence[Effect], total_kl: float) -> list[str]:
+def reading(effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | None = None) -> list[str]:
     """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token.
 
+    `shares` are sentences on who makes it, where it was shared out; None: they are taken from the two trials of each.
     Toggles that were taken apart stand for their parts, of which only the largest is named.
     """
     parts = [e for e in effects if e.toggle.parent is not None]
     effects = [e for e in effects if e.toggle.parent is None]
-    return [*_whole(effects, total_kl), *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
+    made = _made(effects, total_kl) if shares is None else shares
+    return [*_acting(effects, total_kl), *made, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
 
 
-def _whole(effects: Sequence[Effect], total_kl: float) -> list[str]:
+def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
+    """Which toggles act at all, and whether it shows."""
     without = [e for e in effects if e.had_no_effect]
     sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
     active = [e for e in effects if not e.had_no_effect]
@@ -74,10 +78,17 @@ def _whole(effects: Sequence[Effect], total_kl: float) -> list[str]:
         sentences.append(f"An op refuses {_names(refused)} mixed with the other side's choices: see the table.")
     if active and total_kl == 0:
         sentences.append("Bits change, but none of the changes reaches the logits.")
-    if not active or not total_kl > 0:
-        return sentences
-    if len(active) == 1:
-        return [*sentences, f"{active[0].toggle.name} alone makes the whole difference."]
+    if len(active) == 1 and total_kl > 0:
+        sentences.append(f"{active[0].toggle.name} alone makes the whole difference.")
+    return sentences
+
+
+def _made(effects: Sequence[Effect], total_kl: float) -> list[str]:
+    """Which of several toggles make the divergence, as far as their two trials tell."""
+    active = [e for e in effects if not e.had_no_effect]
+    if len(active) < 2 or not total_kl > 0:
+        return []
+    sentences = []
     saturated = [e for e in active if _is_saturated(e, total_kl)]
     if len(saturated) > 1:
         sentences.append(
@@ -147,5 +158,4 @@ def _is_saturated(effect: Effect, total_kl: float) -> bool:
 
 
 def _names(effects: Sequence[Effect]) -> str:
-    names = [effect.toggle.name for effect in effects]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return enumerated([effect.toggle.name for effect in effects])

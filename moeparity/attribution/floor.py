@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moeparity.attribution.sides import Side
+from moeparity.attribution.words import enumerated
 from moeparity.errors import SpecError, Where
 from moeparity.graph.bind import BoundGraph, Place, Setting
 from moeparity.graph.profile import Rule
@@ -85,7 +86,7 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
         return ["There is no floor: one sequence, and no summation order to draw."]
     contains = f"The floor does not contain {NOT_CONTAINED}."
     if all(trial.bit_identical for trial in values):
-        names = _listed([trial.name for trial in values])
+        names = enumerated([trial.name for trial in values])
         return [f"Floor: bit-identical. The reference gives the same bits under {names}.", contains]
     moved = [trial for trial in values if not trial.bit_identical]
     largest = max(moved, key=lambda trial: (math.isnan(trial.value), trial.value))
@@ -101,7 +102,3 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
             f"The gate {gate:g} lies below the floor: the reference does not pass this gate against itself."
         )
     return [*sentences, contains]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from moeparity.report.blame import Attribution
 from moeparity.report.flips import FlipDetail
 from moeparity.report.records import ClassMetrics, Recorded
 from moeparity.report.replay import Replay
@@ -264,6 +265,7 @@ class Report:
     oracle: Oracle | None = None
     arrival: Arrival | None = None
     replay: Replay | None = None
+    attribution: Attribution | None = None
 
     @property
     def exit_code(self) -> int:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.report.blame_text import attribution_sections
 from moeparity.report.flips_text import short
 from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
@@ -39,16 +40,11 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
         yield "Growth over layers", growth_table(report)
     if report.flips is not None and report.roots:
         yield "Routing flips", Group(flips_table(report.flips), *short(report.flips))
-    if report.replay is not None:
-        yield "Replay ladder", replay_tables(report.replay)
-    if report.arrival is not None:
-        yield "Order of arrival", Group(*(Text(f"- {sentence}") for sentence in report.arrival.reading))
-    if report.floor is not None:
-        yield "Floor", floor_table(report.floor, report.verdict.metric)
-    if report.oracle is not None:
-        yield "Against the oracle", oracle_table(report.oracle)
+    yield from _beside(report)
     if report.toggles:
         yield "Toggles", _toggles(report)
+    if report.attribution is not None:
+        yield from attribution_sections(report.attribution)
     if report.swaps:
         yield "Swapped blocks", _swaps(report)
     if report.reading:
@@ -58,6 +54,18 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
     if len(report.classes) > 1:
         yield "By class of token", classes_table(report.classes)
     yield "Cost", Text(_cost(report))
+
+
+def _beside(report: Report) -> Iterator[tuple[str, RenderableType]]:
+    """What further runs of the sides tell."""
+    if report.replay is not None:
+        yield "Replay ladder", replay_tables(report.replay)
+    if report.arrival is not None:
+        yield "Order of arrival", Group(*(Text(f"- {sentence}") for sentence in report.arrival.reading))
+    if report.floor is not None:
+        yield "Floor", floor_table(report.floor, report.verdict.metric)
+    if report.oracle is not None:
+        yield "Against the oracle", oracle_table(report.oracle)
 
 
 def _head(report: Report) -> RenderableType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,9 +30,14 @@ class Contrast:
     def value(self, oracle: Oracle) -> Fraction | None:
         """The contrast of the values, nats per token, without any rounding; None where `usable` is false."""
         found = self._outcomes(oracle)
-        if found is None:
+        return None if found is None else self._mean((weight, outcome.value) for weight, outcome in found)
+
+    def k3(self, oracle: Oracle) -> Fraction | None:
+        """The same of the k3, nats per token; None also where a k3 is not finite."""
+        found = self._outcomes(oracle)
+        if found is None or not all(math.isfinite(outcome.k3) for _, outcome in found):
             return None
-        return sum((weight * Fraction(outcome.value) for weight, outcome in found), Fraction()) / self.divisor
+        return self._mean((weight, outcome.k3) for weight, outcome in found)
 
     def interval(self, oracle: Oracle, bounds: Bounds) -> tuple[float, float]:
         """The interval of the contrast, nats per token; unbounded where `usable` is false.
@@ -47,6 +52,9 @@ class Contrast:
             math.fsum(weight * outcome.sums[i] for weight, outcome in found) / self.divisor for i in range(len(tokens))
         ]
         return bounds(sums, tokens)
+
+    def _mean(self, weighted: Iterable[tuple[int, float]]) -> Fraction:
+        return sum((weight * Fraction(value) for weight, value in weighted), Fraction()) / self.divisor
 
     def _outcomes(self, oracle: Oracle) -> list[tuple[int, Outcome]] | None:
         found = []

@@ -12,8 +12,8 @@ from moeparity.search.contrast import Contrast, usable
 from moeparity.search.oracle import Coalition, Oracle, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
-EXACT = 64
-"""All orders are taken where together they pass through no more mixtures than this: those of six ungrouped players."""
+EXACT = 128
+"""All orders are taken where together they pass through no more mixtures than this: seven ungrouped players'."""
 
 
 class Ledger:
@@ -105,9 +105,9 @@ def _draws(tree: Cell, pairs: int | None, seed: int) -> Iterator[tuple[Players, 
     if pairs is None:
         yield from ((order,) for order in every_order(tree))
         return
-    draw = random.Random(seed)  # noqa: S311
-    for _ in range(pairs):
-        order = drawn_order(tree, draw)
+    for number in range(pairs):
+        # A generator for each pair: trees that differ only inside their groups get the same orders of these.
+        order = drawn_order(tree, random.Random(f"{seed}, {number}"))  # noqa: S311
         yield (order, order[::-1])
 
 

@@ -18,7 +18,8 @@ class Outcome:
 
     value: full-vocabulary KL, nats per scored token; the quantity that is shared out.
     k3: the gate's estimator on the recipe's tokens, nats per scored token.
-    upper: upper 95 % bound of the gate's metric; what a fix set compares with the gate.
+    upper: upper 95 % bound of the gate's metric, infinite where there are too few sequences for a verdict; what a fix
+        set compares with the gate.
     sums, tokens: [B]; the sum of `value`'s KL over the scored tokens of each sequence, and their number.
     exact: the reference's bits at every node.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from fractions import Fraction
 
@@ -34,8 +35,8 @@ class Role(StrEnum):
     OFFSETS = "offsets"
     """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
     SATURATED = "saturated"
-    """Alone it makes `SATURATION` of the whole or more, restored as much is left: it and the rest can stand in for
-    each other. The whole is above 0."""
+    """Alone it makes `SATURATION` of the whole or more, restored as much is left, and there is another such cell beside
+    it: they can stand in for each other. The whole is above 0."""
     CULPRIT = "culprit"
     """Its share is surely above 0 and `SHARE` of the whole or more, and restoring it surely lowers the divergence."""
     CONTRIBUTES = "contributes"
@@ -51,8 +52,9 @@ def role(
     share: Fraction,
     interval: tuple[float, float],
     change: tuple[float, float],
+    beside: Iterable[Coalition],
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known.
+    """The role of a cell whose mixtures alone and restored are known, as are those of the cells `beside` it.
 
     `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
     """
@@ -67,13 +69,21 @@ def role(
         return Role.HELPS
     if change[0] > 0:
         return Role.OFFSETS
-    large = SATURATION * whole.value
-    if whole.value > 0 and alone.value >= large and restored.value >= large:
+    if _stands_in(oracle, cell) and any(_stands_in(oracle, other) for other in beside):
         return Role.SATURATED
     if not interval[0] > 0:
         return Role.UNDECIDED
     surely = share >= SHARE * Fraction(whole.value) and change[1] < 0
     return Role.CULPRIT if surely else Role.CONTRIBUTES
+
+
+def _stands_in(oracle: Oracle, cell: Coalition) -> bool:
+    """Whether a cell alone makes most of the whole, and all others make most of it too. What is masked does not."""
+    whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
+    if whole is None or alone is None or restored is None or not whole.value > 0:
+        return False
+    large = SATURATION * whole.value
+    return alone.value >= large and restored.value >= large and not _same(restored, whole)
 
 
 def _idle(oracle: Oracle, cell: Coalition) -> bool:

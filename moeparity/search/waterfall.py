@@ -23,6 +23,7 @@ class Share:
     depth: 0 for a member of the whole tree, 1 for a member of that, and so on.
     divided: its members follow with shares of their own, which add up to this one.
     share: nats per token, an exact number; `float(share)` rounds it once.
+    k3: the same share of the k3; None where a k3 is not finite. Mixtures did not sample the tokens it is taken on.
     standard_error: of the share, from drawing orders; 0 where all were taken, infinite where fewer than two pairs are
         left.
     interval: 95 % interval of the share over sequences, for the orders taken.
@@ -36,6 +37,7 @@ class Share:
     depth: int
     divided: bool
     share: Fraction
+    k3: Fraction | None
     standard_error: float
     interval: tuple[float, float]
     alone: Outcome | None
@@ -71,7 +73,7 @@ def waterfall(oracle: Oracle, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS,
 
     A share is the mean of what a cell adds when toggles go from the reference's to the candidate's value one by one,
     over the orders in which each group's toggles are neighbours; without groups it is the Shapley value. All orders
-    are taken where they pass through at most `ledger.EXACT` mixtures (six ungrouped toggles, more in groups), else
+    are taken where they pass through at most `ledger.EXACT` mixtures (seven ungrouped toggles, more in groups), else
     `pairs` orders drawn from `seed`, each with its reverse (antithetic). Asks one batch: at most 2 * pairs * (n - 1)
     mixtures for n toggles, and each cell alone and restored.
     Along each order the costs telescope from the reference to the candidate, and means are taken in rational numbers:
@@ -124,7 +126,8 @@ def told(ledger: Ledger, total: Fraction | None, bounds: Bounds, before: Spent) 
 def _rows(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
     ledger.oracle.ask(beside(ledger.oracle, (cell for cell, _ in _shown(ledger))))
     for cell, depth in _shown(ledger):
-        yield _share(ledger, cell, depth, bounds)
+        members = () if cell is ledger.tree else _parent(ledger.tree, cell).members
+        yield _share(ledger, cell, depth, bounds, [other for other in members if other is not cell])
 
 
 def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
@@ -134,7 +137,7 @@ def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
     return [row for row in walk(ledger.tree, -1, ledger.opened) if row[0] is not ledger.tree]
 
 
-def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds) -> Share:
+def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, beside: Iterable[Cell]) -> Share:
     oracle = ledger.oracle
     moved = frozenset(leaves(cell))
     contrast = ledger.share(cell)
@@ -148,14 +151,15 @@ def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds) -> Share:
         depth=depth,
         divided=cell in ledger.opened,
         share=share,
+        k3=contrast.k3(oracle),
         standard_error=ledger.standard_error(cell),
         interval=interval,
         alone=oracle[moved],
         restored=oracle[oracle.everything - moved],
         change=change,
-        role=role(oracle, moved, share, interval, change),
+        role=role(oracle, moved, share, interval, change, [frozenset(leaves(other)) for other in beside]),
     )
 
 
-def _parent(tree: Cell, wanted: Group) -> Cell:
+def _parent(tree: Cell, wanted: Cell) -> Group:
     return next(c for c, _ in walk(tree, 0) if isinstance(c, Group) and any(m is wanted for m in c.members))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.spec.base import Model, Settings
-from moeparity.spec.expect import Expect
+from moeparity.spec.expect import Expect, LogExpect
 from moeparity.spec.names import By, Side
 
 Reference = Any
@@ -275,7 +275,9 @@ class RecipeFile(Model):
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
     `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
     `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
-    more and more of the reference's routes, and each toggle alone with its expert ids; `expect` is what
+    more and more of the reference's routes, and each toggle alone with its expert ids; `attribute` also
+    shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
+    mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
     `moeparity check` holds the report to.
     """
 
@@ -292,6 +294,9 @@ class RecipeFile(Model):
     floor: bool = True
     oracle: bool = False
     replay: bool = False
+    attribute: bool = False
+    mixtures: Annotated[int, Field(ge=1)] = 1024
+    costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     expect: Expect = Expect()
 
     @property
@@ -299,3 +304,29 @@ class RecipeFile(Model):
         """The seed of synthetic weights; None where the checkpoint's own are used."""
         found = SYNTHETIC.fullmatch(self.weights)
         return int(found[1]) if found else None
+
+
+class LogGate(Model):
+    """The bound that decides parity of a log: on any metric that is a mean, by its name in docs/metrics.md."""
+
+    metric: str
+    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class LogCheck(Model):
+    """`kind: log`: logs of log-probabilities and what `moeparity check` holds them to.
+
+    `files` are paths, or patterns such as `train_data_step*.jsonl`, beside this file; `trainer` likewise, where the
+    sampler's and the trainer's log-probabilities lie in files of their own, joined by `join`. `partial` leaves out
+    sequences that only one side has. `format` and `trainer_format` are what the files are, read off them by default.
+    """
+
+    kind: Literal["log"]
+    files: Annotated[list[str], Field(min_length=1)]
+    trainer: list[str] = []
+    format: str | None = None
+    trainer_format: str | None = None
+    join: Literal["id", "order"] = "id"
+    partial: bool = False
+    gate: LogGate
+    expect: LogExpect = LogExpect()

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
+from moeparity.attribution.blame import fix_reading, share_reading
 from moeparity.attribution.effects import Effect, Trial, reading
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.attribution.toggles import Toggle
+from moeparity.blame import Blame
 from moeparity.engine.device import cpu_name
 from moeparity.errors import display_path
 from moeparity.graph.difference import Difference
@@ -22,11 +24,12 @@ from moeparity.report import model as report
 from moeparity.report.truth import Arrival
 from moeparity.spec import schema
 from moeparity.summary import arrival, flips, tokens, truth
+from moeparity.summary.blame import attribution
 from moeparity.summary.replay import replay
 
 
-def summarise(plan: Plan, observed: Observed) -> report.Report:
-    """The report of one pass."""
+def summarise(plan: Plan, observed: Observed, found: Blame | None = None) -> report.Report:
+    """The report of one run; `found` is what the searches found, where the recipe asks for them."""
     sums = observed.logits.sums(CANDIDATE)
     metrics = _metrics(sums)
     drawn = arrival.arrival(plan, observed)
@@ -43,7 +46,7 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         flips=flips.routing_flips(observed.census, {n.name: n for n in plan.model.graph.nodes}, plan.tried),
         toggles=tuple(_toggle_result(effect) for effect in effects),
         swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
-        reading=tuple(reading(effects, metrics.kl)),
+        reading=tuple(reading(effects, metrics.kl, None if found is None else _told(plan, found))),
         nodes=tuple(_node_errors(observed)),
         warnings=tuple(tokens.warnings(plan)),
         recorded=tokens.recorded(observed),
@@ -52,7 +55,15 @@ def summarise(plan: Plan, observed: Observed) -> report.Report:
         oracle=truth.oracle(plan, observed, verdict.status),
         arrival=drawn,
         replay=replay(plan, observed),
+        attribution=attribution(found),
     )
+
+
+def _told(plan: Plan, found: Blame) -> list[str]:
+    """Who is to blame and what to restore, in sentences."""
+    dtypes = dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate))
+    shares = share_reading(found.shares, found.forced, found.interactions, found.in_fp32, " and ".join(dtypes))
+    return [*shares, *fix_reading(found.fixes, found.kept, costs=bool(plan.recipe.costs))]
 
 
 def _verdict(plan: Plan, sums: SequenceSums, drawn: Arrival | None) -> report.Verdict:

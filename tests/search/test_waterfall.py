@@ -194,8 +194,18 @@ def test_roles() -> None:
     assert roles(table(a=1.0, b=1.0, ab=1.0)) == {"a": Role.MASKED, "b": Role.MASKED}
     assert roles(table(a=0.9, b=1.1, ab=1.0)) == {"a": Role.OFFSETS, "b": Role.SATURATED}
     assert roles(table(a=0.9, b=0.8, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=0.8, b=0.6, ab=1.2)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=0.8, b=0.5, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=0.8, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.CULPRIT}
     assert roles(table(a=2.0, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.HELPS}
     assert roles(table(a=1.0, b=0.05, ab=1.05)) == {"a": Role.CULPRIT, "b": Role.CONTRIBUTES}
+
+
+def test_what_nothing_stands_in_for_is_not_saturated() -> None:
+    # All others together make half of it, but none of them alone: `a` is still the one to restore.
+    game = {frozenset(c): v for c, v in {"": 0.0, "a": 0.8, "b": 0.3, "c": 0.3}.items()}
+    game |= {frozenset(c): v for c, v in {"ab": 0.9, "ac": 0.9, "bc": 0.55, "abc": 1.0}.items()}
+    assert roles(game) == {"a": Role.CULPRIT, "b": Role.CULPRIT, "c": Role.CULPRIT}
 
 
 def test_fixing_one_of_two_real_causes_can_raise_the_divergence() -> None:

@@ -1,0 +1,127 @@
+"""What a report says of blame: the divergence shared out, and the smallest sets of toggles to restore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRow:
+    """One toggle's share of the full-vocabulary KL, or that of a part of it; nats per scored token unless said.
+
+    depth: 0 for a toggle, 1 for a part of it, and so on.
+    of_whole: the share over the whole KL; the rows of depth 0 add up to 1.
+    standard_error: of the share, from drawing orders; 0 where all were taken.
+    low, high: 95 % interval of the share over sequences.
+    k3: its share of k3; None where a k3 is not finite.
+    alone, restored: KL of the reference with this of the candidate, and of the candidate with this of the reference;
+        None where an op refuses it.
+    change_low, change_high: 95 % interval of restored less candidate, paired over sequences.
+    role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `offsets`, `had no effect`, `undecided`, `refused`.
+    """
+
+    name: str
+    depth: int
+    share: float
+    of_whole: float
+    standard_error: float
+    low: float
+    high: float
+    k3: float | None
+    alone: float | None
+    restored: float | None
+    change_low: float
+    change_high: float
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """A KL shared out without a residual; `total` is None, and there are no rows, where an op refuses the mixtures.
+
+    exact: all orders of restoring were taken; `left_out` were not, since an op refuses a mixture on their way.
+    """
+
+    total: float | None
+    exact: bool
+    orders: int
+    left_out: int
+    rows: tuple[ShareRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InteractionRow:
+    """What two toggles cost together beyond what each costs, in nats per token, with 95 % intervals over sequences.
+
+    `in_reference` with all others as the reference has them, `in_candidate` as the candidate has them; None where an op
+    refuses a mixture.
+    """
+
+    first: str
+    second: str
+    in_reference: float | None
+    in_reference_low: float
+    in_reference_high: float
+    in_candidate: float | None
+    in_candidate_low: float
+    in_candidate_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixSetRow:
+    """Toggles that, restored together, pass the gate; run, not inferred.
+
+    kl: nats per token with them restored; `upper` the bound of the gate's metric that lies under the gate.
+    exact: the reference's bits at every node.
+    minimal: every smaller set within it was run and is no fix.
+    spoiled_by: further toggles that, restored as well, were seen to bring it over the gate again.
+    """
+
+    toggles: tuple[str, ...]
+    kl: float
+    upper: float
+    exact: bool
+    minimal: bool
+    spoiled_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRow:
+    """The most toggles that may stay as the candidate has them, or those whose others are cheapest to restore.
+
+    cost: of restoring the others; their number where the recipe gives no costs.
+    certain: nothing that costs less passes.
+    """
+
+    toggles: tuple[str, ...]
+    restored: tuple[str, ...]
+    cost: float
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Who is to blame, by how much, and the smallest fix.
+
+    forced: the shares with every router forced to the reference's expert ids; None where no expert set differs.
+    inside: toggles taken apart where their share is, from drawn orders; None where nothing is worth it.
+    fixes: the smallest first; the empty set where the candidate passes as it is.
+    complete: `fixes` are all minimal ones; else all of up to `exhaustive` toggles.
+    kept: None without a fix.
+    in_fp32: KL with both sides computed in fp32, nats per token; looked at only where toggles are saturated.
+    mixtures, passes, seconds: what was run beyond the bisection's own passes; one by one it would be a pass a mixture.
+    """
+
+    shares: Shares
+    forced: Shares | None
+    inside: Shares | None
+    interactions: tuple[InteractionRow, ...]
+    fixes: tuple[FixSetRow, ...]
+    complete: bool
+    exhaustive: int
+    refused: int
+    kept: KeptRow | None
+    in_fp32: float | None
+    mixtures: int
+    passes: int
+    seconds: float

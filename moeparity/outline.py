@@ -16,6 +16,7 @@ from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph, Node
 from moeparity.graph.profile import UNKNOWN, load_profile
 from moeparity.ops.declaration import EDGE
+from moeparity.report.blame_expectations import refuse_unshared
 from moeparity.report.expectations import Expectation, expectations, refuse_unknown
 from moeparity.spec import files, schema
 
@@ -99,6 +100,7 @@ def outline_recipe(path: Path) -> Outline:
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))
     found = tuple(toggles(reference, candidate, recipe.by))
+    refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:
         # The names of what a toggle is split into are known after the run only.
         refuse_unknown(recipe.expect, (toggle.name for toggle in found), Where(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from moeparity import user_code
 from moeparity.attribution.accuracy import ORACLE, oracle_side
 from moeparity.attribution.sides import SIDES, Side, bound_side
 from moeparity.attribution.toggles import Toggle, swap, toggles
-from moeparity.errors import SpecError, Where
+from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.graph.region import covered
 from moeparity.model import Model, checked_tokens, open_model
@@ -31,7 +31,8 @@ class Options:
 
     `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
     None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
-    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local error.
+    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
+    error.
     """
 
     by: By | None = None
@@ -122,6 +123,8 @@ def prepare(
         for variant, profile, rules in zip(variants, profiles, over, strict=True)
     )
     at = Where(path, recipe.line_of("swap"))
+    found = tuple(toggles(reference, candidate, recipe.by))
+    _check_costs(recipe, [toggle.name for toggle in found], path)
     covering = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
     return Plan(
         path=path,
@@ -131,12 +134,26 @@ def prepare(
         reference=reference,
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
-        toggles=tuple(toggles(reference, candidate, recipe.by)),
+        toggles=found,
         swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
     )
+
+
+def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
+    """Raises SpecError for costs that are not one for each toggle."""
+    where = Where(path, recipe.line_of("costs"))
+    for name in recipe.costs:
+        if name not in toggles:
+            raise SpecError(
+                f"{where}: costs names {name!r}, which is no toggle of this recipe; it has {listed(toggles)}."
+                f"{did_you_mean(name, toggles)}"
+            )
+    missing = [name for name in toggles if recipe.costs and name not in recipe.costs]
+    if missing:
+        raise SpecError(f"{where}: costs has nothing for {listed(missing)}. Give each toggle what restoring it costs.")
 
 
 def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allowed: bool) -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""A recipe's `expect:` held against its report: which expectations are met, which are not, which stay open."""
+"""An `expect:` held against a report, of a recipe or of a log: which expectations are met, not met, or stay open."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Literal
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.graph.graph import Graph
 from moeparity.graph.region import covered
+from moeparity.report.blame_expectations import blame_expectations
 from moeparity.report.growth import Step, largest, steps
-from moeparity.report.model import Report, ToggleResult, TrialResult
-from moeparity.spec.expect import Bounds, Expect, FlipBounds, GrowthBounds, MetricBounds
+from moeparity.report.log import LogReport
+from moeparity.report.model import Report, ToggleResult, TrialResult, Verdict
+from moeparity.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, LogExpect, MetricBounds
 
 Status = Literal["ok", "fail", "inconclusive"]
 Outcome = tuple[Status, str]
@@ -42,12 +44,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One recipe checked: a finding per expectation, or the error that kept it from being checked."""
+    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked."""
 
     recipe: str
     findings: tuple[Finding, ...]
     error: str | None
-    report: Report | None
+    report: Report | LogReport | None
     seconds: float
 
     @property
@@ -72,9 +74,11 @@ def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectatio
 
 
 def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
-    """Raise SpecError where `culprits` or `no_effect` names what is no toggle of the recipe."""
+    """Raise SpecError where an expectation names what is no toggle of the recipe."""
     known = list(toggles)
-    named = {"culprits": expect.culprits if isinstance(expect.culprits, list) else [], "no_effect": expect.no_effect}
+    culprits = expect.culprits if isinstance(expect.culprits, list) else []
+    named = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
+    named |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
     for key, names in named.items():
         for name in names or ():
             if name not in known:
@@ -85,12 +89,39 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
+def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
+    """What a log expects, in the order of the schema, held against its report; its gate, where it says nothing.
+
+    `report` has a verdict and every metric that is bounded.
+    """
+    assert report.verdict is not None
+    found: list[tuple[str, Outcome]] = []
+    verdict = expect.verdict or (None if expect.model_fields_set else "pass")
+    if verdict is not None:
+        found.append((f"verdict {verdict}", _agrees(verdict, report.verdict)))
+    for name, range_ in (expect.metrics or {}).items():
+        metric = report.metric(name)
+        outcome = ("fail", metric.missing) if metric.missing else _lies(range_, metric.value.estimate)
+        found.append((f"{name} {_range(range_)}", outcome))  # type: ignore[arg-type]
+    if expect.interval is not None:
+        says = f"interval {_range(expect.interval)}"
+        found.append((says, _keeps(expect.interval, report.verdict, report.sequences)))
+    named = listed(report.named) or "none named"
+    if expect.causes == "none":
+        found.append(("no cause named", ("fail" if report.named else "ok", named)))
+    causes = expect.causes if isinstance(expect.causes, list) else []
+    found += [(f"cause {cause}", ("ok" if cause in report.named else "fail", named)) for cause in causes]
+    return tuple(Finding(expectation=says, status=status, found=what) for says, (status, what) in found)
+
+
 def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expectation]:
     verdict = expect.verdict or (None if expect.model_fields_set else "pass")
     if verdict is not None:
         yield Expectation(says=f"verdict {verdict}", judge=partial(_verdict, verdict))
     if expect.metrics is not None:
-        yield from _metrics(expect.metrics)
+        yield from _metrics(expect.metrics, _metric)
+    if expect.distribution is not None:
+        yield from _metrics(expect.distribution, _distribution)
     if expect.interval is not None:
         yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -113,13 +144,17 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
             yield Expectation(says=f"culprit {name}", judge=partial(_toggle, name, True))
     for name in expect.no_effect or ():
         yield Expectation(says=f"no effect of {name}", judge=partial(_toggle, name, False))
+    for says, judge in blame_expectations(expect):
+        yield Expectation(says=says, judge=judge)
 
 
-def _metrics(bounds: MetricBounds) -> Iterator[Expectation]:
+def _metrics(
+    bounds: MetricBounds | DistributionBounds, found: Callable[[str, Report], float]
+) -> Iterator[Expectation]:
     for name in type(bounds).model_fields:
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            value = partial(_metric, name)
+            value = partial(found, name)
             yield Expectation(says=f"{name} {_range(range_)}", judge=partial(_within, range_, value))
 
 
@@ -158,16 +193,24 @@ def _range(bounds: Bounds) -> str:
 
 
 def _verdict(expected: str, report: Report) -> Outcome:
-    found = report.verdict.status
+    return _agrees(expected, report.verdict)
+
+
+def _agrees(expected: str, verdict: Verdict) -> Outcome:
+    found = verdict.status
     if found == expected:
         status: Status = "ok"
     else:
         status = "inconclusive" if found == "inconclusive" else "fail"
-    return status, f"{found}: {report.verdict.reason}"
+    return status, f"{found}: {verdict.reason}"
 
 
 def _metric(name: str, report: Report) -> float:
     return float(getattr(report.metrics, name))
+
+
+def _distribution(name: str, report: Report) -> float:
+    return float(getattr(report.distribution, name, math.nan))
 
 
 def _flipped_tokens(report: Report) -> float:
@@ -186,26 +229,33 @@ def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:
+    return _lies(bounds, value(report))
+
+
+def _lies(bounds: Bounds, found: float) -> Outcome:
     # Comparisons with NaN are false: what was not measured meets no bound.
-    found = value(report)
     met = (bounds.below is None or found < bounds.below) and (bounds.above is None or found > bounds.above)
     return "ok" if met else "fail", f"{found:.6g}"
 
 
 def _interval(bounds: Bounds, report: Report) -> Outcome:
+    return _keeps(bounds, report.verdict, report.run.sequences)
+
+
+def _keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
     from moeparity.observe.statistics import MINIMUM_SEQUENCES
 
-    value, below, above = report.verdict.value, bounds.below, bounds.above
-    found = f"{report.verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {report.verdict.reduce}"
+    value, below, above = verdict.value, bounds.below, bounds.above
+    found = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
     if not math.isfinite(value.estimate):
-        return "fail", f"{report.verdict.metric} is {value.estimate}"
+        return "fail", f"{verdict.metric} is {value.estimate}"
     if (below is not None and value.low >= below) or (above is not None and value.high <= above):
         return "fail", found
     if (below is not None and value.high >= below) or (above is not None and value.low <= above):
         return "inconclusive", found
     # With fewer sequences a verdict passes only where all bits are equal.
-    if below is not None and report.run.sequences < MINIMUM_SEQUENCES and report.verdict.status != "pass":
-        return "inconclusive", f"{found}, from {report.run.sequences} sequences; {MINIMUM_SEQUENCES} are needed"
+    if below is not None and sequences < MINIMUM_SEQUENCES and verdict.status != "pass":
+        return "inconclusive", f"{found}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
     return "ok", found
 
 

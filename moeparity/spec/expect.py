@@ -43,6 +43,11 @@ class Bounds(Expecting):
             raise ValueError(f"no number lies above {self.above:g} and below {self.below:g}")
         return self
 
+    def __str__(self) -> str:
+        """`above 0.1 and below 0.5`."""
+        parts = {"above": self.above, "below": self.below}
+        return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
+
 
 class ShareBounds(Bounds):
     """The open range a share must lie in, of 0 to 1: 5 % is 0.05."""
@@ -74,6 +79,21 @@ class MetricBounds(Expecting):
     """Share of scored tokens at which both sides have their greatest logit at the same id."""
     nonfinite_tokens: Bounds | None = None
     """How many scored tokens have NaN or infinite logits."""
+
+
+class DistributionBounds(Expecting):
+    """Bounds on how the whole distributions over the vocabulary differ; means over scored tokens, but for `max_tv`."""
+
+    jsd: Bounds | None = None
+    """Jensen-Shannon divergence, in nats."""
+    tv: ShareBounds | None = None
+    """Total variation, of 1."""
+    max_tv: ShareBounds | None = None
+    """Greatest total variation of any scored token, of 1."""
+    top10_jaccard: ShareBounds | None = None
+    """Overlap of the ten likeliest ids of both sides, of 1."""
+    rank_change: Bounds | None = None
+    """By how many places the chosen token stands elsewhere among all ids."""
 
 
 class FlipBounds(Expecting):
@@ -112,6 +132,8 @@ class Expect(Expecting):
     """The gate's verdict. Where `pass` or `fail` is expected, an inconclusive verdict leaves the expectation open."""
     metrics: MetricBounds | None = None
     """Bounds on the estimates."""
+    distribution: DistributionBounds | None = None
+    """Bounds on how the whole distributions differ."""
     interval: Bounds | None = None
     """Bounds that the gate's whole interval must keep (95 %, over sequences, under the gate's `reduce`).
 
@@ -130,6 +152,13 @@ class Expect(Expecting):
     changes a bit at some node. More may act. `none`: no toggle does."""
     no_effect: list[str] | None = None
     """Toggles that must not act: neither alone nor restored do they change a bit at any node."""
+    shares: Annotated[dict[str, Bounds], Field(min_length=1)] | None = None
+    """Bounds on the shares of toggles in the KL, of 1; for `attribute: true`. Met when the interval of the share lies
+    inside, not met when it lies beyond a bound, open when it holds one."""
+    saturated: list[str] | None = None
+    """Toggles that must be found interchangeable; for `attribute: true`."""
+    smallest_fix: list[str] | None = None
+    """Toggles that must be one of the smallest sets whose restoring passes the gate; for `attribute: true`."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -137,3 +166,22 @@ class Expect(Expecting):
         if both:
             raise ValueError(f"{min(both)!r} stands under both `culprits` and `no_effect`")
         return self
+
+
+class LogExpect(Expecting):
+    """What `moeparity check` holds a log to. All of it must be met; what is not named is not looked at.
+
+    A log without `expect`, or with an empty one, expects its gate to be passed: `verdict: pass`.
+    """
+
+    model_config = ConfigDict(json_schema_extra={})
+    may_be_empty: ClassVar[bool] = True
+
+    verdict: Literal["pass", "fail", "inconclusive"] | None = None
+    """The gate's verdict. Where `pass` or `fail` is expected, an inconclusive verdict leaves the expectation open."""
+    metrics: Annotated[dict[str, Bounds], Field(min_length=1)] | None = None
+    """Bounds on the estimates, by the names of docs/metrics.md: `k3`, or `verl/k3_kl` for a framework's own."""
+    interval: Bounds | None = None
+    """Bounds that the gate's whole interval must keep, as for a recipe."""
+    causes: Literal["none"] | list[str] | None = None
+    """Causes that the diagnosis must name, by their names in the report; it may name more. `none`: it names none."""

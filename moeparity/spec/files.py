@@ -1,4 +1,4 @@
-"""Reads the three kinds of files and turns pydantic's complaints into one message with file, line and nearest name."""
+"""Reads the kinds of files and turns pydantic's complaints into one message with file, line and nearest name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from pydantic_core import ErrorDetails
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.spec import schema, yaml
 
-File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile)
+File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck)
 
 KINDS: dict[str, type[BaseModel]] = {
     "graph": schema.GraphFile,
     "profile": schema.ProfileFile,
     "recipe": schema.RecipeFile,
+    "log": schema.LogCheck,
 }
 
 
@@ -37,6 +38,16 @@ def read_profile(path: Path) -> schema.ProfileFile:
 def read_recipe(path: Path) -> schema.RecipeFile:
     """A recipe file. Raises SpecError."""
     return _read(path, schema.RecipeFile)
+
+
+def read_log_check(path: Path) -> schema.LogCheck:
+    """A check of logs. Raises SpecError."""
+    return _read(path, schema.LogCheck)
+
+
+def is_log_check(path: Path) -> bool:
+    """Whether the file says `kind: log`. Raises SpecError for what is no YAML mapping."""
+    return yaml.load(path).get("kind") == "log"
 
 
 def read_placement(given: Mapping[str, Any], where: Where) -> schema.Placement:

@@ -41,6 +41,7 @@ def summarise(plan: Plan, observed: Observed, found: Blame | None = None) -> rep
         candidate=_variant(plan.recipe.candidate, plan.candidate),
         verdict=verdict,
         metrics=metrics,
+        distribution=_distribution(observed),
         roots=tuple(_roots(plan, observed)),
         growth=tuple(_growth(plan, observed)),
         flips=flips.routing_flips(observed.census, {n.name: n for n in plan.model.graph.nodes}, plan.tried),
@@ -97,6 +98,14 @@ def _metrics(sums: SequenceSums) -> report.Metrics:
         top1_agreement=mean(sums.top1),
         nonfinite_tokens=int(sums.nonfinite.sum()),
     )
+
+
+def _distribution(observed: Observed) -> report.Distribution | None:
+    found = observed.distributions
+    if found is None or not found.tokens:
+        return None
+    jsd, tv, jaccard, rank = (found.sums / found.tokens).tolist()
+    return report.Distribution(jsd=jsd, tv=tv, max_tv=found.max_tv, top10_jaccard=jaccard, rank_change=rank)
 
 
 def _roots(plan: Plan, observed: Observed) -> Iterator[report.Root]:

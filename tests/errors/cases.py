@@ -25,7 +25,13 @@ from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
 Command = tuple[str | Path, ...]
-BISECT = {"recipe-tokens-missing", "recipe-impl-without-leave", "recipe-swap-matches-nothing"}
+BISECT = {
+    "recipe-tokens-missing",
+    "recipe-impl-without-leave",
+    "recipe-swap-matches-nothing",
+    "recipe-costs-unknown",
+    "recipe-costs-missing",
+}
 """Recipes whose defect `show` does not look at."""
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
@@ -99,10 +105,11 @@ CALLS: dict[str, Callable[[], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exit code, what was printed to standard error (paths normalised), and the line that raised."""
+    """Exit code, what was printed to standard error (paths normalised) and to standard output, the line that raised."""
 
     code: int | str | None
     message: str
+    printed: str
     raised: tuple[Path, int] | None
 
 
@@ -148,15 +155,15 @@ def run(name: str, tmp: Path) -> Outcome:
     arguments = command(name, tmp)
     error: BaseException | None = None
     code: int | str | None = 0
-    printed = io.StringIO()
+    printed, told = io.StringIO(), io.StringIO()
     gpu = patch("torch.cuda.is_available", return_value=False)
     argv = patch.object(sys, "argv", ["moeparity", *map(str, arguments or ())])
-    with contextlib.chdir(BAD), gpu, argv, contextlib.redirect_stderr(printed):
+    with contextlib.chdir(BAD), gpu, argv, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
         try:
             main() if arguments else _called(name)
         except SystemExit as left:
             code, error = left.code, left.__context__
-    return Outcome(code, normalised(printed.getvalue(), tmp), raised_at(error))
+    return Outcome(code, normalised(told.getvalue(), tmp), printed.getvalue(), raised_at(error))
 
 
 def _called(name: str) -> None:

@@ -1,0 +1,114 @@
+"""What the terminal shows of shares and fixes."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+from rich.console import Console
+
+from moeparity.report.blame import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
+from moeparity.report.blame_text import attribution_sections
+from tests.report.made import made
+
+A = made(ShareRow, name="moe.gate:output", share=3e-4, of_whole=0.75, low=2e-4, high=4e-4, k3=2.5e-4, role="culprit")
+B = made(ShareRow, name="lm_head:output", share=1e-4, of_whole=0.25, low=5e-5, high=2e-4, k3=None, role="contributes")
+A, B = replace(A, alone=3.2e-4, restored=8e-5), replace(B, alone=1.2e-4, restored=None)
+SHARES = Shares(total=4e-4, exact=True, orders=2, left_out=0, rows=(A, B))
+FORCED = Shares(total=1e-4, exact=True, orders=2, left_out=0, rows=(replace(A, share=8e-5), replace(B, share=2e-5)))
+INSIDE = Shares(
+    total=4e-4,
+    exact=False,
+    orders=16,
+    left_out=0,
+    rows=(
+        A,
+        replace(A, name="layers[0].moe.gate:output", depth=1, share=6e-5, standard_error=1.5e-5),
+        replace(A, name="layers[1].moe.gate:output", depth=1, share=2.4e-4, standard_error=1.5e-5),
+        B,
+    ),
+)
+FIX = FixSetRow(toggles=(A.name,), kl=8e-5, upper=9e-5, exact=False, minimal=True, spoiled_by=())
+PAIR = made(InteractionRow, first="a", second="b", in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4)
+FOUND = Attribution(
+    shares=SHARES,
+    forced=FORCED,
+    inside=INSIDE,
+    interactions=(PAIR,),
+    fixes=(FIX,),
+    complete=True,
+    exhaustive=2,
+    refused=0,
+    kept=None,
+    in_fp32=None,
+    mixtures=12,
+    passes=2,
+    seconds=3.25,
+)
+
+
+def sections(found: Attribution) -> dict[str, str]:
+    shown = {}
+    for title, body in attribution_sections(found):
+        file = io.StringIO()
+        Console(file=file, width=140).print(body)
+        shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    return shown
+
+
+def test_the_waterfall_with_and_without_forced_routes() -> None:
+    lines = [" ".join(line.split()) for line in sections(FOUND)["KL waterfall"].splitlines()]
+    assert lines[:4] == [
+        "toggle share of KL 95 % k3 alone restored ids forced role",
+        "moe.gate:output 3.00e-04 75% 50% to 100% 2.50e-04 80% 20% 20% culprit",
+        "lm_head:output 1.00e-04 25% 12% to 50% 30% cannot run 5% contributes",
+        "whole 4.00e-04 100% 25%",
+    ]
+    assert "a mean over all 2 orders" in lines[4]
+    plain = sections(replace(FOUND, forced=None))["KL waterfall"]
+    assert "ids forced" not in plain
+    drawn = replace(SHARES, exact=False, orders=16, left_out=3, rows=(replace(A, low=-math.inf), B))
+    shown = sections(replace(FOUND, shares=drawn))["KL waterfall"]
+    assert "unknown" in shown
+    assert "a mean over 16 drawn orders" in shown
+    assert "3 orders are left out: an op refuses a mixture on their way." in shown
+
+
+def test_parts_are_told_as_shares_of_their_toggle() -> None:
+    lines = sections(FOUND)["Inside the largest shares"].splitlines()
+    assert [line.split()[:3] for line in lines[1:4]] == [
+        ["moe.gate:output", "100%", "80%"],
+        ["layers[0].moe.gate:output", "20%", "5%"],
+        ["layers[1].moe.gate:output", "80%", "5%"],
+    ]
+    assert "lm_head" not in "\n".join(lines), "nothing of it was taken apart"
+    assert "Inside the largest shares" not in sections(replace(FOUND, inside=replace(INSIDE, rows=(A, B))))
+
+
+def test_interactions_that_are_sure_and_tell_something() -> None:
+    assert sections(FOUND)["Interactions"].splitlines()[1].split() == ["a", "and", "b", "50%", "cannot", "run"]
+    assert "Interactions" not in sections(replace(FOUND, interactions=(replace(PAIR, in_reference_low=-1e-4),)))
+    saturated = replace(SHARES, rows=(replace(A, role="saturated"), replace(B, role="saturated")))
+    assert "Interactions" not in sections(replace(FOUND, shares=saturated))
+
+
+def test_fixes() -> None:
+    shown = sections(replace(FOUND, fixes=(FIX, replace(FIX, exact=True, minimal=False))))["Smallest fixes"]
+    assert [line.split()[1:] for line in shown.splitlines()[1:]] == [
+        ["8.00e-05", "9.00e-05"],
+        ["all", "bits", "9.00e-05", "perhaps", "not", "minimal"],
+    ]
+    undone = sections(replace(FOUND, fixes=(replace(FIX, spoiled_by=("x",)),) * 10))["Smallest fixes"]
+    assert undone.count("undone by restoring more") == 8
+    assert undone.endswith("and 2 more, in the JSON")
+    assert "nothing" in sections(replace(FOUND, fixes=(replace(FIX, toggles=()),)))["Smallest fixes"]
+    assert "Smallest fixes" not in sections(replace(FOUND, fixes=()))
+
+
+def test_what_it_cost_and_no_shares() -> None:
+    assert sections(FOUND)["Cost of the search"] == (
+        "12 mixtures in 2 passes over the weights, 3.2 s, beyond what the bisection saw; one by one they take 12 passes"
+    )
+    none = sections(replace(FOUND, shares=Shares(total=None, exact=True, orders=2, left_out=0, rows=())))
+    assert none["KL waterfall"].startswith("No shares: an op refuses")

@@ -1,11 +1,13 @@
 """What an attribution costs: mixtures of both sides in one pass, over toggles and over layers.
 
-    python -m benchmarks.attribution [--threads 2] [--repeats 3]
+    python -m benchmarks.attribution [--threads 2] [--repeats 3] [--plot docs/attribution-cost.svg]
 
 Every toggle thrown alone and left out alone, as the search asks for first, on the layers of one checkpoint family.
 Evaluations are set beside the counted ideal (every distinct piece of work once, counted from the bits that kernels
 read, by an observer of its own) and beside as many separate forwards; seconds beside one forward of the reference. All
 in this process on resident weights, in turn; the best of some repeats counts.
+
+`--plot` draws evaluations, which no load of the machine changes, over toggles for each number of layers.
 
 Exits with 1 where a batch takes more than one pass over the weights, or more than 1.15 times the ideal.
 """
@@ -71,9 +73,11 @@ def main() -> int:
     print(f"hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16")
     print("toggles  layers  mixtures  evaluations  of separate  of ideal  in forwards  seconds in forwards")
     fine = True
+    curves: dict[int, list[Measured]] = {layers: [] for layers in LAYERS}
     for layers, toggles in product(LAYERS, TOGGLES):
         with tempfile.TemporaryDirectory() as folder:
             found = measure(planned(Path(folder), layers, toggles), options.repeats)
+        curves[layers].append(found)
         of_ideal = found.evaluations / found.ideal
         fine &= found.passes == 1 and of_ideal <= AGAINST_IDEAL
         print(
@@ -81,7 +85,30 @@ def main() -> int:
             f"{found.evaluations / (found.forward * (1 + found.mixtures)):11.2f}  {of_ideal:8.3f}  "
             f"{found.evaluations / found.forward:11.2f}  {found.seconds / found.forward_seconds:19.2f}"
         )
+    if options.plot is not None:
+        plot(curves, options.plot)
     return 0 if fine else 1
+
+
+def plot(curves: dict[int, list[Measured]], path: Path) -> None:
+    """Evaluations of one batch, in forwards of the reference, over toggles; dashed: as many separate forwards."""
+    # Asked for with --plot only; it comes with the extra `plot`.
+    import matplotlib as mpl  # noqa: PLC0415
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for layers, found in curves.items():
+        cost = [one.evaluations / one.forward for one in found]
+        axes.plot(TOGGLES, cost, marker="o", label=f"{layers} layers")
+    separate = [1 + one.mixtures for one in curves[LAYERS[0]]]
+    axes.plot(TOGGLES, separate, linestyle="--", color="grey", label="separate forwards")
+    axes.set(xlabel="toggles", ylabel="op evaluations, in forwards", xticks=TOGGLES, ylim=0)
+    axes.set_title("each toggle alone and restored, one pass over the weights", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def planned(folder: Path, layers: int, toggles: int) -> Plan:
@@ -159,6 +186,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plot", type=Path)
     return parser.parse_args()
 
 

@@ -92,8 +92,7 @@ def _print(options: argparse.Namespace, size: int, memory: dict[str, float], pla
 
 def prepared(folder: Path) -> list[Path]:
     """The checkpoint, tokens and a recipe; the files that hold weights."""
-    checkpoint_factory.WIDE_LAYERS = LAYERS
-    checkpoint_factory.make_wide(folder)
+    checkpoint_factory.make_wide(folder, LAYERS)
     ids = torch.randint(
         0, checkpoint_factory.WIDE_VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0)
     )

@@ -20,7 +20,10 @@ SKIP = 125
 
 
 def check(
-    recipes: Annotated[list[Path], typer.Argument(help="Recipes; what they expect stands under `expect:`.")],
+    recipes: Annotated[
+        list[Path],
+        typer.Argument(help="Recipes, or checks of logs (`kind: log`); what they expect stands under `expect:`."),
+    ],
     junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
     git_bisect: Annotated[
         bool, typer.Option("--git-bisect", help="Exit with 125 where a commit is to be skipped: instead of 2 and 3.")

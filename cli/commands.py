@@ -13,6 +13,7 @@ from moeparity.cli.check import check
 from moeparity.cli.engines import engines
 from moeparity.cli.flips import flips
 from moeparity.cli.init import init
+from moeparity.cli.mine import mine
 from moeparity.cli.metrics import metrics
 from moeparity.cli.probe import probe
 from moeparity.cli.sample import sample
@@ -196,6 +197,7 @@ app.command()(engines)
 app.command()(check)
 app.command()(sweep)
 app.command()(flips)
+app.command()(mine)
 app.command()(metrics)
 app.command()(init)
 app.command()(sample)

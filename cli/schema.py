@@ -1,4 +1,4 @@
-"""`moeparity schema`: what an editor needs to complete and check the three files."""
+"""`moeparity schema`: what an editor needs to complete and check the files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import typer
 
 
 class Kind(StrEnum):
-    """The three kinds of files."""
+    """The kinds of files."""
 
     graph = "graph"
     profile = "profile"
     recipe = "recipe"
+    log = "log"
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="Which of the three files.")]) -> None:
-    """Print the JSON Schema of a graph, a profile or a recipe, for editors.
+def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
+    """Print the JSON Schema of a graph, a profile, a recipe or a check of logs, for editors.
 
     In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
     """

@@ -1,4 +1,4 @@
-"""A recipe run and held to what it expects of its report."""
+"""A recipe run, or logs measured, and held to what they expect of the report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.outline import outline_recipe
 from moeparity.progress import Callback
 from moeparity.report.expectations import Checked, Finding, refuse_unknown
+from moeparity.report.log import LogReport
+from moeparity.report.log_expectations import log_findings
+from moeparity.report.model import Report
 from moeparity.spec import files
 
 
@@ -20,21 +23,19 @@ def check(
     memory_limit: float | None = None,
     progress: Callback | None = None,
 ) -> Checked:
-    """Run a recipe as `moeparity.bisect` does and hold the report to its `expect:`. It imports torch for the run only.
+    """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and hold the report to `expect:`.
 
-    What can be wrong with the expectations is found before the run; only the names of toggles that are split during
-    the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it stops no other
-    recipe; any other exception is raised.
+    What can be wrong with the expectations is found before a run, which alone imports torch; only the names of toggles
+    that are split during the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it
+    stops no other recipe; any other exception is raised.
     """
     path, started = Path(recipe), time.perf_counter()
+    report: Report | LogReport | None = None
     try:
-        planned = outline_recipe(path).expectations
-        from moeparity.pipeline import bisect
-        from moeparity.plan import Options
-
-        options = Options(allow_code=allow_code, memory_limit=memory_limit)
-        report = bisect(path, device=device, options=options, progress=progress)
-        refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
+        if files.is_log_check(path):
+            report, findings = _logs(path, progress)
+        else:
+            report, findings = _recipe(path, device, allow_code=allow_code, memory=memory_limit, progress=progress)
     except MoeparityError as error:
         return Checked(
             recipe=display_path(path),
@@ -43,11 +44,32 @@ def check(
             report=None,
             seconds=time.perf_counter() - started,
         )
-    judged = ((expectation.says, *expectation.judge(report)) for expectation in planned)
     return Checked(
         recipe=display_path(path),
-        findings=tuple(Finding(expectation=says, status=status, found=found) for says, status, found in judged),
+        findings=findings,
         error=None,
         report=report,
         seconds=time.perf_counter() - started,
     )
+
+
+def _recipe(
+    path: Path, device: str, *, allow_code: bool, memory: float | None, progress: Callback | None
+) -> tuple[Report, tuple[Finding, ...]]:
+    planned = outline_recipe(path).expectations
+    from moeparity.pipeline import bisect
+    from moeparity.plan import Options
+
+    options = Options(allow_code=allow_code, memory_limit=memory)
+    report = bisect(path, device=device, options=options, progress=progress)
+    refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
+    judged = ((expectation.says, *expectation.judge(report)) for expectation in planned)
+    return report, tuple(Finding(expectation=says, status=status, found=found) for says, status, found in judged)
+
+
+def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
+    from moeparity.measuring import measure_check
+
+    read = files.read_log_check(path)
+    report = measure_check(read, Where(path), progress=progress)
+    return report, log_findings(read.expect, report)

@@ -1,4 +1,4 @@
-"""JSON Schemas of the three files for editors: the schema of the loader, with what ops declare written out.
+"""JSON Schemas of the files for editors: the schema of the loader, with what ops declare written out.
 
 Stricter than the loader in one thing: a key that may be left out may not be given as null. What a schema cannot say
 (that a selector matches, that a reference resolves) is left to the loader.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moeparity.graph.layers import LAYER_RULES
+from moeparity.metrics.registry import METRICS
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter
 from moeparity.ops.registry import OPS
@@ -36,11 +37,11 @@ _REFERENCE: Json = {
 
 
 def json_schema(kind: str) -> Json:
-    """The JSON Schema (draft 2020-12) of a `graph`, a `profile` or a `recipe`."""
+    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe` or a `log`."""
     model = files.KINDS[kind]
     schema = _plain(model.model_json_schema(by_alias=True))
     definitions: Json = schema.pop("$defs")
-    {"graph": _graph, "profile": _profile, "recipe": _recipe}[kind](schema, definitions)
+    {"graph": _graph, "profile": _profile, "recipe": _recipe, "log": _log}[kind](schema, definitions)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:moeparity:schema:{kind}"}
     return {**head, "title": f"moeparity {kind}", **schema, "$defs": dict(sorted(definitions.items()))}
 
@@ -137,6 +138,14 @@ def _recipe(schema: Json, definitions: Json) -> None:
     variant["set"] = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
     del schema["properties"]["expect"]["default"]
     definitions["Tokens"]["oneOf"] = [{"required": ["sampled_from"]}, {"required": ["sample"]}]
+
+
+def _log(schema: Json, definitions: Json) -> None:
+    del schema["properties"]["expect"]["default"]
+    bounds = definitions["LogExpect"]["properties"]["metrics"]
+    bounds["propertyNames"] = {"enum": list(METRICS)}
+    means = [metric.name for metric in METRICS.values() if metric.reduce.has_interval]
+    definitions["LogGate"]["properties"]["metric"]["enum"] = means
 
 
 def _attributes(ops: Iterable[Op]) -> Json:

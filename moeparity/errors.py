@@ -5,6 +5,7 @@ MoeparityError             exit code 2 on the command line
 ├── GraphError             a graph and a config.json that do not fit together
 ├── CheckpointError        safetensors files, config.json
 ├── TokensError            the token file
+├── LogError               a log of log-probabilities that a framework wrote
 └── DeviceError            a device that is not there
 """
 
@@ -35,6 +36,10 @@ class CheckpointError(MoeparityError):
 
 class TokensError(MoeparityError):
     """A token file that cannot be used as it is."""
+
+
+class LogError(MoeparityError):
+    """A log of log-probabilities that cannot be used as it is."""
 
 
 class DeviceError(MoeparityError):

@@ -23,6 +23,7 @@ from moeparity.engine.work import kernel_settings
 from moeparity.errors import SpecError
 from moeparity.graph.graph import Graph, Node
 from moeparity.observe.classes import Classes
+from moeparity.observe.distributions import Distributions
 from moeparity.observe.divergence import Error
 from moeparity.observe.flips import Census, FlipObserver, Margins, Ranking
 from moeparity.observe.logprobs import SequenceSums
@@ -61,6 +62,7 @@ class Observed:
     seconds: float
     records: Records | None
     classes: Classes | None
+    distributions: Distributions | None
     census: Census | None
     memory: Memory
 
@@ -77,6 +79,7 @@ class Observed:
             seconds=self.seconds + further.seconds,
             records=self.records,
             classes=self.classes,
+            distributions=self.distributions,
             census=self.census,
             memory=self.memory.joined(further.memory),
         )
@@ -110,8 +113,9 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     if first and plan.attribution:
         walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
     records, classes = (_records(plan), _classes(plan)) if first else (None, None)
+    whole = Distributions(plan.model.graph.output, REFERENCE, CANDIDATE, tokens, scored) if first else None
     flips = _flip_observer(plan, list(trials)) if first else None
-    observers += [observer for observer in (records, classes, flips) if observer is not None]
+    observers += [observer for observer in (records, classes, whole, flips) if observer is not None]
     weights = plan.model.weights
     footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
     with Peak(weights.device) as peak:
@@ -128,6 +132,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         seconds=time.perf_counter() - started,
         records=records,
         classes=classes,
+        distributions=whole,
         census=None if flips is None else flips.census,
         memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
@@ -136,7 +141,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
 def codec(graph: Graph) -> Codec:
     """Writes and reads what a pass saw of a graph."""
     parts = (NodeRecord, Error, Distances, NodeDistances, Distance, Flips, SequenceSums, Counts, Memory)
-    observers = (Divergence, Truth, Changes, Routes, Logits, Records, Classes)
+    observers = (Divergence, Truth, Changes, Routes, Logits, Records, Classes, Distributions)
     return Codec([Observed, *observers, *parts, Census, Drift, Margins], {node.name: node for node in graph.nodes})
 
 
@@ -220,7 +225,7 @@ def _flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
     sides = (plan.reference, plan.candidate)
     return FlipObserver(
         (REFERENCE, CANDIDATE),
-        {node.name: (_ranking(plan, sides[0], node), _ranking(plan, sides[1], node)) for node in routers},
+        {node.name: (ranking(plan, sides[0], node), ranking(plan, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         trials,
         output=plan.model.graph.output,
@@ -231,7 +236,7 @@ def _flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
     )
 
 
-def _ranking(plan: Plan, side: Side, node: Node) -> Ranking:
+def ranking(plan: Plan, side: Side, node: Node) -> Ranking:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
     bound = side.plan
     settings = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})

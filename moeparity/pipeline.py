@@ -36,8 +36,8 @@ def bisect(
     further passes, and a run that was killed goes on from those that were finished; where it asks for it, the
     divergence is shared out and the smallest fixes are looked for among mixtures of both sides; then what was seen is
     put into words. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint.
-    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run would
-    not fit into memory.
+    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run
+    would not fit into memory.
     """
     plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
     found = blame(plan, observed, progress=progress) if plan.recipe.attribute else None

@@ -56,19 +56,22 @@ def make_fp32(source: Path, folder: Path, lead: int) -> Path:
 WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 16, 2048, 768, 512
 
 
-def make_wide(folder: Path) -> Path:
-    """Two layers as wide as Qwen3-30B-A3B's, with 16 of its 128 experts, bf16, 0.4 GB."""
+def make_wide(folder: Path, layers: int = WIDE_LAYERS, experts: int = WIDE_EXPERTS) -> Path:
+    """Layers as wide as Qwen3-30B-A3B's, with some of its 128 experts, bf16; two with 16, which is usual, are 0.4 GB.
+
+    Half of the experts are chosen.
+    """
     config = {
         "model_type": "qwen3_moe",
         "architectures": ["Qwen3MoeForCausalLM"],
         "hidden_act": "silu",
         "hidden_size": WIDE_HIDDEN,
-        "num_hidden_layers": WIDE_LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": 32,
         "num_key_value_heads": 4,
         "head_dim": 128,
-        "num_experts": WIDE_EXPERTS,
-        "num_experts_per_tok": 8,
+        "num_experts": experts,
+        "num_experts_per_tok": experts // 2,
         "moe_intermediate_size": WIDE_EXPERT_WIDTH,
         "intermediate_size": 6144,
         "norm_topk_prob": True,
@@ -81,22 +84,22 @@ def make_wide(folder: Path) -> Path:
     }
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     torch.manual_seed(0)
-    shapes = _wide_shapes()
+    shapes = _wide_shapes(layers, experts)
     write_safetensors(folder / FILE, shapes, torch.bfloat16, lambda name: _random(shapes[name]), lead=0)
     return folder
 
 
-def _wide_shapes() -> dict[str, tuple[int, ...]]:
+def _wide_shapes(layers: int, experts: int) -> dict[str, tuple[int, ...]]:
     hidden, width = WIDE_HIDDEN, WIDE_EXPERT_WIDTH
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WIDE_VOCAB, hidden)}
-    for layer in range(WIDE_LAYERS):
+    for layer in range(layers):
         at = f"model.layers.{layer}."
         shapes |= {at + "input_layernorm.weight": (hidden,), at + "post_attention_layernorm.weight": (hidden,)}
         for projection, rows in (("q", 4096), ("k", 512), ("v", 512)):
             shapes[f"{at}self_attn.{projection}_proj.weight"] = (rows, hidden)
-        shapes |= {at + "self_attn.o_proj.weight": (hidden, 4096), at + "mlp.gate.weight": (WIDE_EXPERTS, hidden)}
+        shapes |= {at + "self_attn.o_proj.weight": (hidden, 4096), at + "mlp.gate.weight": (experts, hidden)}
         shapes |= {at + "self_attn.q_norm.weight": (128,), at + "self_attn.k_norm.weight": (128,)}
-        for expert in range(WIDE_EXPERTS):
+        for expert in range(experts):
             one = f"{at}mlp.experts.{expert}."
             shapes |= {one + "gate_proj.weight": (width, hidden), one + "up_proj.weight": (width, hidden)}
             shapes[one + "down_proj.weight"] = (hidden, width)

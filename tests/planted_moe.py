@@ -7,7 +7,8 @@ from tests.planted_ranks import RANKS
 
 MODEL_OF = {
     "shared_add": "deepseek_v3",
-    **{f"router:{name}": "deepseek_v3" for name in ("sigmoid", "correction", "choice", "group_score", "group_mask")},
+    **{f"router:{name}": "deepseek_v3" for name in ("sigmoid", "choice", "group_score", "group_mask")},
+    "router:correction": "glm4_moe",
     # With a routed_scaling_factor.
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
     "combine:shared": "deepseek_v3",
@@ -61,7 +62,8 @@ WITHOUT_EFFECT = {
 
 SHORT = {
     "router:correction": (4, 96, 4),
-    # Ties are rare.
+    # Biased scores below zero are rare, and so are ties.
+    "router:group_mask": (4, 384, 4),
     **dict.fromkeys(("router:rank_on", "router:choice", "router:tie_break"), (4, 48, 4)),
 }
 

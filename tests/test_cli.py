@@ -1,11 +1,8 @@
-"""The commands as a user runs them: in a subprocess, on the shipped checkpoint."""
+"""The commands as a user runs them, on the shipped checkpoint: each in a process of its own once."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.model import forward
 from moeparity.numerics.bits import same_bits
+from tests.command import ROOT, alone, inside
 
-ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
-
-
-def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +26,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     options = ["--profile", "hf-default", "--micro-batch", "2", "--save", "layers[1].moe.combine", "--device", "cpu"]
-    done = run("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
-    assert done.returncode == 0, done.stderr
+    done = alone("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1, "no progress line where there is no terminal"
     written = load_file(out)
     ids = load_file(tokens)["input_ids"]
     expected = forward(
@@ -52,7 +44,7 @@ def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> Non
 
 def test_forward_in_another_dtype(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    done = run("forward", CHECKPOINT, "--tokens", tokens, "--out", out, "--dtype", "fp32", "--device", "cpu")
+    done = inside("forward", CHECKPOINT, "--tokens", tokens, "--out", out, "--dtype", "fp32", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert load_file(out)["logits"].dtype == torch.float32
 
@@ -65,7 +57,7 @@ def test_bisect_prints_and_writes_the_same(tokens: Path, tmp_path: Path) -> None
         "reference: {profile: hf-eager}\ncandidate: {profile: hf-default}\n"
         "gate: {metric: k3, below: 1e-4}\n"
     )
-    done = run("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
+    done = alone("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
     report = json.loads((tmp_path / "report.json").read_text())
     assert done.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
     assert report["schema"] == "moeparity.report/1"
@@ -82,24 +74,24 @@ def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
         "reference: {profile: hf-eager}\ncandidate: {profile: hf-eager}\n"
         "gate: {metric: k3, below: 1e-4}\n"
     )
-    done = run("bisect", recipe, "--device", "cpu")
+    done = inside("bisect", recipe, "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nowhere: every node has equal bits on both sides" in done.stdout
 
 
 def test_show_prints_values_origins_and_toggles() -> None:
-    done = run("show", "recipes/quickstart.yaml")
+    done = alone("show", "recipes/quickstart.yaml")
     assert done.returncode == 0, done.stderr
     assert "graphs/profiles/hf-default.yaml:" in done.stdout
     assert "op combine:accumulate" in done.stdout
-    checkpoint = run("show", "checkpoints/quickstart", "--profile", "hf-default")
+    checkpoint = inside("show", "checkpoints/quickstart", "--profile", "hf-default")
     assert checkpoint.returncode == 0, checkpoint.stderr
     assert "sdpa" in checkpoint.stdout
     assert "toggles" not in checkpoint.stdout
 
 
 def test_ops_lists_every_op_and_one_in_full() -> None:
-    everything, one = run("ops"), run("ops", "combine")
+    everything, one = alone("ops"), inside("ops", "combine")
     assert everything.returncode == one.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
     assert "read when leaves is expert" in one.stdout

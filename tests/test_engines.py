@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +15,13 @@ from moeparity.outline import outline_checkpoint
 from moeparity.report.engines import EngineDifference, EngineToggle
 from moeparity.spec.schema import Placement
 from scripts.engine_tables import page
+from tests.command import ROOT, Done, alone, inside
 
-ROOT = Path(__file__).parents[1]
 RANKS = Placement(tensor=8)
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", "engines", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+def run(*arguments: str | Path) -> Done:
+    return inside("engines", *arguments)
 
 
 def named(found: EngineDifference) -> dict[str, EngineToggle]:
@@ -142,7 +139,7 @@ def test_the_command_lists_profiles() -> None:
 
 def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    done = run("hf-eager", "vllm", "--json", out)
+    done = alone("engines", "hf-eager", "vllm", "--json", out)
     assert done.returncode == 0, done.stderr
     assert "12 toggles" in done.stdout
     assert "expert (verified)" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from functools import cache
@@ -25,9 +24,9 @@ from moeparity.ops.norm_reductions import RULES
 from moeparity.ops.registry import OPS
 from moeparity.spec.files import shipped
 from scripts.fidelity import DATA, PAGE, as_text, merged, page, targets
+from tests.command import ROOT, Done, alone, inside
 from tests.evidence import FOLDER, record
 
-ROOT = Path(__file__).parents[1]
 FOUND = fidelity.findings()
 OF = {(f.op, f.attribute, f.value): f for f in FOUND}
 REWRITE = "write it anew: python scripts/fidelity.py --page"
@@ -191,13 +190,12 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         record("combine", {"ordre": "sequential"}, "a misspelt attribute")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "moeparity.cli", "ops", *arguments]
-    return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ))
+def command(*arguments: str) -> Done:
+    return inside("ops", *arguments)
 
 
 def test_all_ops_on_the_command_line(tmp_path: Path) -> None:
-    done = command("--fidelity", "--json", str(tmp_path / "all.json"))
+    done = alone("ops", "--fidelity", "--json", tmp_path / "all.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(op in done.stdout for op in OPS if OPS[op].attributes)
     found = json.loads((tmp_path / "all.json").read_text("utf-8"))

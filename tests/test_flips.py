@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from moeparity.flips import MAP_SCHEMA, SCHEMA, Flipped, flips, logged_flips
 from moeparity.model import forward
 from moeparity.observe.flips import MAP_BITS
 from moeparity.pipeline import bisect
+from tests.command import Done, alone, inside
 from tests.planted import random_tokens, write_recipe
 
 OWN = {"layers[*].moe.gate:output": "fp32"}
@@ -67,9 +66,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def moeparity(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "moeparity.cli", "flips", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+def moeparity(*arguments: str | Path) -> Done:
+    return inside("flips", *arguments)
 
 
 def test_the_map_holds_the_tables_counts(run: Run) -> None:
@@ -185,7 +183,7 @@ def test_a_model_without_routers_is_refused(tmp_path: Path, qwen3: Path) -> None
 
 def test_the_command(run: Run, tmp_path: Path) -> None:
     out, map_ = tmp_path / "flips.json", tmp_path / "map.safetensors"
-    done = moeparity(run.recipe, "--json", out, "--map", map_, "--device", "cpu")
+    done = alone("flips", run.recipe, "--json", out, "--map", map_, "--device", "cpu")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(out.read_text("utf-8"))
     assert told["schema"] == SCHEMA

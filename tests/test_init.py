@@ -1,12 +1,10 @@
-"""`moeparity init` on checkpoints made by transformers: what it writes runs at once, in processes of its own."""
+"""`moeparity init` on checkpoints made by transformers: what it writes runs at once."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,9 @@ from moeparity.spec import files
 from moeparity.starter import write_starter
 from moeparity.starter.prompts import PROMPTS
 from moeparity.tokens.recipe import recipe_tokens
+from tests.command import alone, inside
 
 EXIT = {"pass": 0, "fail": 1, "inconclusive": 3}
-
-
-def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 def byte_tokenizer(path: Path) -> None:
@@ -61,6 +54,7 @@ def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str
         (model / "model.safetensors").unlink()
     # bf16 GEMMs are slow where the processor has none.
     change(model, dtype="float32")
+    run = alone if kind == "text" else inside
     done = run("init", model, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "next: moeparity bisect recipe.yaml" in done.stdout

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,15 +43,48 @@ from moeparity.cli import main
 main()
 """
 
+# Runs AT for each job in a forked process that has imported torch already, after a line of the job's own.
+FORKED = """
+import json, os, sys, time
+import torch
+torch.set_num_threads(1)
+import moeparity.cli.commands, moeparity.model
+for line, arguments, out, error in json.loads(sys.argv[1]):
+    begun, child = time.monotonic(), os.fork()
+    if not child:
+        for descriptor, path in ((1, out), (2, error)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+        sys.argv[1:] = arguments
+        exec(line)
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), time.monotonic() - begun, flush=True)
+else:
+    sys.exit()
+"""
+
+
+def forward_in(folder: Path) -> tuple[list[str], Path]:
+    """A forward of some seconds, and the file it is to write, alone in its folder."""
+    tokens, out = folder / "tokens.safetensors", folder / "out" / "out.safetensors"
+    save_file({"input_ids": torch.randint(0, 256, (64, 96))}, tokens)
+    out.parent.mkdir(parents=True)
+    options = ["--tokens", str(tokens), "--out", str(out), "--micro-batch", "4", "--device", "cpu", "--dtype", "fp32"]
+    return ["forward", str(CHECKPOINT), *options], out
+
 
 @pytest.fixture
 def forward(tmp_path: Path) -> tuple[list[str], Path]:
-    """A forward of some seconds, and the file it is to write, alone in its folder."""
-    tokens, out = tmp_path / "tokens.safetensors", tmp_path / "out" / "out.safetensors"
-    save_file({"input_ids": torch.randint(0, 256, (64, 96))}, tokens)
-    out.parent.mkdir()
-    options = ["--tokens", str(tokens), "--out", str(out), "--micro-batch", "4", "--device", "cpu", "--dtype", "fp32"]
-    return ["forward", str(CHECKPOINT), *options], out
+    return forward_in(tmp_path)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has come to its end, some seconds after it was looked at."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
 
 
 def started(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -63,9 +99,15 @@ def listening(process: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
-def judge(process: subprocess.Popen[str], number: signal.Signals, out: Path) -> int:
-    """Its exit code: that of the signal, with all that goes with it, unless it had finished before."""
+def ended(process: subprocess.Popen[str]) -> Ended:
+    begun = time.monotonic()
     stdout, stderr = process.communicate(timeout=60)
+    return Ended(process.returncode, stdout, stderr, time.monotonic() - begun)
+
+
+def judge(process: Ended, number: signal.Signals, out: Path) -> int:
+    """Its exit code: that of the signal, with all that goes with it, unless it had finished before."""
+    stdout, stderr = process.stdout, process.stderr
     assert "Traceback" not in stderr
     if out.exists():
         assert load_file(out)["logits"].shape == (64, 96, 256)
@@ -81,22 +123,21 @@ def judge(process: subprocess.Popen[str], number: signal.Signals, out: Path) -> 
     return process.returncode
 
 
-@pytest.mark.parametrize("number", CODES)
-def test_killed_at_any_moment(forward: tuple[list[str], Path], number: signal.Signals) -> None:
+def test_killed_at_any_moment(forward: tuple[list[str], Path]) -> None:
+    """By either signal: which one it is decides the exit code, and nothing else."""
     command, out = forward
-    codes = []
-    for seconds in (0.0, 0.5, 1.2, 2.0, 2.5):
+    codes = set()
+    for seconds, number in zip((0.0, 0.5, 1.2, 2.0, 2.5), itertools.cycle(CODES)):  # noqa: B905
         out.unlink(missing_ok=True)
         process = started([*CLI, *command])
         listening(process)
         time.sleep(seconds)
         process.send_signal(number)
-        codes.append(judge(process, number, out))
-    assert CODES[number] in codes
+        codes.add(judge(ended(process), number, out))
+    assert codes >= {*CODES.values()}
 
 
 MOMENTS: dict[str, tuple[str, str, str]] = {
-    "while torch is imported": ("moeparity.engine.device", "choose", "before"),
     "while the weights are checked": ("moeparity.model", "check", "before"),
     "while a layer is read": ("moeparity.weights.store", "WeightStore.load", "before"),
     "while an op runs": ("moeparity.ops.kernels.experts", "experts", "after"),
@@ -105,33 +146,62 @@ MOMENTS: dict[str, tuple[str, str, str]] = {
     "when the file has its name": ("pathlib", "Path.replace", "after"),
     "while it is cleaned up": ("pathlib", "Path.unlink", "before"),
 }
+FIRST_OP = ("moeparity.ops.kernels.elementwise", "embedding", "after")
+# Reading any layer takes 30 s.
+SLOW = (
+    "from moeparity.weights.store import WeightStore\nload = WeightStore.load\n"
+    "def slowly(self, segment, dtypes):\n"
+    "    if segment.name != 'before':\n        time.sleep(30)\n    return load(self, segment, dtypes)\n"
+    "WeightStore.load = slowly\n"
+)
+IGNORED = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+JOBS: dict[str, tuple[str, tuple[str, str, str], signal.Signals]] = {
+    **{name: ("", moment, signal.SIGTERM) for name, moment in MOMENTS.items()},
+    "while the next layer is read": (SLOW, FIRST_OP, signal.SIGINT),
+    "ignored": (IGNORED, FIRST_OP, signal.SIGINT),
+}
+"""What runs first in the process, the moment, and the signal."""
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Path]]:
+    """How each job ended, and the file that it was to write."""
+    given, files = [], {}
+    for number, (name, (line, (module, function, when), sent)) in enumerate(JOBS.items()):
+        folder = tmp_path_factory.mktemp(f"job-{number}")
+        command, files[name] = forward_in(folder)
+        arguments = [module, function, str(int(sent)), when, *command]
+        given.append((line, arguments, str(folder / "stdout"), str(folder / "stderr")))
+    process = started([sys.executable, "-c", FORKED + AT, json.dumps(given)])
+    said, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    found = {}
+    for (name, out), told, (_, _, *printed) in zip(files.items(), said.splitlines(), given, strict=True):
+        code, seconds = told.split()
+        stdout, stderr = (Path(path).read_text("utf-8") for path in printed)
+        found[name] = (Ended(int(code), stdout, stderr, float(seconds)), out)
+    return found
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_a_certain_moment(forward: tuple[list[str], Path], moment: str) -> None:
-    command, out = forward
-    module, name, when = MOMENTS[moment]
-    process = started([sys.executable, "-c", AT, module, name, str(int(signal.SIGTERM)), when, *command])
-    assert judge(process, signal.SIGTERM, out) == 143
+def test_killed_at_a_certain_moment(ends: dict[str, tuple[Ended, Path]], moment: str) -> None:
+    end, out = ends[moment]
+    assert judge(end, signal.SIGTERM, out) == 143
     assert out.exists() == (moment in {"when the file has its name", "while it is cleaned up"})
 
 
-def test_the_thread_that_reads_the_next_layer_does_not_hold_up_the_exit(
-    forward: tuple[list[str], Path],
-) -> None:
-    """Reading takes 30 s here; the signal comes in the first op, while the next layer is being read."""
-    slow = (
-        "import time\nfrom moeparity.weights.store import WeightStore\nload = WeightStore.load\n"
-        "def slowly(self, segment, dtypes):\n"
-        "    if segment.name != 'before':\n        time.sleep(30)\n    return load(self, segment, dtypes)\n"
-        "WeightStore.load = slowly\n"
-    )
+def test_killed_while_torch_is_imported(forward: tuple[list[str], Path]) -> None:
     command, out = forward
-    place = ["moeparity.ops.kernels.elementwise", "embedding", str(int(signal.SIGINT)), "after"]
-    begun = time.monotonic()
-    process = started([sys.executable, "-c", slow + AT, *place, *command])
-    assert judge(process, signal.SIGINT, out) == 130
-    assert time.monotonic() - begun < 20
+    place = ["moeparity.engine.device", "choose", str(int(signal.SIGTERM)), "before"]
+    assert judge(ended(started([sys.executable, "-c", AT, *place, *command])), signal.SIGTERM, out) == 143
+    assert not out.exists()
+
+
+def test_the_thread_that_reads_the_next_layer_does_not_hold_up_the_exit(ends: dict[str, tuple[Ended, Path]]) -> None:
+    """Reading takes 30 s here; the signal comes in the first op, while the next layer is being read."""
+    end, out = ends["while the next layer is read"]
+    assert judge(end, signal.SIGINT, out) == 130
+    assert end.seconds < 20
 
 
 def test_an_interruption_that_native_code_turns_into_its_own_error_is_one_still() -> None:
@@ -146,13 +216,10 @@ def test_an_interruption_that_native_code_turns_into_its_own_error_is_one_still(
     assert done.stderr == ("interrupted: SIGINT; no file is half-written. No finished pass was kept; start it again.\n")
 
 
-def test_an_ignored_signal_stays_ignored(forward: tuple[list[str], Path]) -> None:
+def test_an_ignored_signal_stays_ignored(ends: dict[str, tuple[Ended, Path]]) -> None:
     """As under nohup, or in a job that a script has put in the background."""
-    command, out = forward
-    ignoring = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    place = ["moeparity.ops.kernels.elementwise", "embedding", str(int(signal.SIGINT)), "after"]
-    process = started([sys.executable, "-c", ignoring + AT, *place, *command])
-    assert judge(process, signal.SIGINT, out) == 0
+    end, out = ends["ignored"]
+    assert judge(end, signal.SIGINT, out) == 0
 
 
 def test_the_line_says_what_was_kept(tmp_path: Path) -> None:

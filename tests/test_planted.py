@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from moeparity.attribution.toggles import toggles
 from moeparity.graph.address import file_key
@@ -18,6 +21,7 @@ from moeparity.ops.registry import OPS
 from moeparity.plan import prepare
 from moeparity.report.model import Report
 from tests import planted_moe
+from tests.checkpoint_factory import make_random
 from tests.planted import (
     MODEL_OF,
     NUMBERS,
@@ -35,6 +39,7 @@ from tests.planted import (
 )
 from tests.planted_moe import WITHOUT_EFFECT
 from tests.planted_ranks import WHOLE_NUMBERS
+from tests.small_models import SMALL
 
 HOST_DEPENDENT = {
     "experts:implementation": "torch's grouped GEMM on CPU is one GEMM per expert, on some CPUs the one `loop` calls",
@@ -57,11 +62,32 @@ VALUES = {planted.label: planted for planted in all_values()}
 
 
 QUICKSTART = Path(__file__).parents[1] / "checkpoints/quickstart"
+# A node has the same numerics in every layer, and what a test costs goes with their number.
+LAYERS = 2
 
 
-@pytest.fixture
-def quickstart() -> Path:
-    return QUICKSTART
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the shipped checkpoint."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    config = json.loads((QUICKSTART / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": LAYERS}), "utf-8")
+    later = tuple(f"model.layers.{layer}." for layer in range(LAYERS, config["num_hidden_layers"]))
+    tensors = load_file(QUICKSTART / "model.safetensors")
+    save_file({key: x for key, x in tensors.items() if not key.startswith(later)}, folder / "model.safetensors")
+    return folder
+
+
+def _shallow(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return make_random({**SMALL[name], "num_hidden_layers": LAYERS}, tmp_path_factory.mktemp(name))
+
+    return checkpoint
+
+
+# In this file the small checkpoints too have no more.
+globals().update({name: _shallow(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
 
 
 def opened(folder: Path, **_: object) -> Model:

@@ -1,4 +1,4 @@
-"""The progress line: drawn on a terminal, with rate and time left; not a byte of it anywhere else."""
+"""The progress line: drawn on a terminal, with rate and time left; tests/test_cli.py has it nowhere else."""
 
 from __future__ import annotations
 
@@ -47,12 +47,6 @@ def command(tmp_path: Path) -> list[str]:
     options = ["--tokens", str(tokens), "--out", str(tmp_path / "out.safetensors"), "--device", "cpu"]
     where = str(ROOT / "checkpoints" / "quickstart")
     return [sys.executable, "-m", "moeparity.cli", "forward", where, *options, "--micro-batch", "4"]
-
-
-def test_nothing_is_drawn_when_piped(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not done.stderr
-    assert done.stdout.count("\n") == 1
 
 
 def test_drawn_on_a_terminal_and_gone_afterwards(command: list[str]) -> None:

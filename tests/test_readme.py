@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 from safetensors.torch import load_file, save_file
 
 from moeparity.spec import files
+from tests.command import ROOT, inside
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     return [text for tag, text in found if tag == language]
-
-
-def run(arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", *arguments.split()]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_install_and_test_commands_are_the_documented_ones() -> None:
@@ -54,7 +47,7 @@ def test_yaml_of_the_readme_loads(tmp_path: Path) -> None:
 
 def test_readme_profile_binds(tmp_path: Path) -> None:
     (tmp_path / "my-server.yaml").write_text(blocks("yaml")[1])
-    done = run(f"show {ROOT / 'checkpoints/quickstart'} --profile {tmp_path}/my-server.yaml")
+    done = inside("show", ROOT / "checkpoints/quickstart", "--profile", tmp_path / "my-server.yaml")
     assert done.returncode == 0, done.stderr
     # A long path is folded.
     assert "my-server.yaml:" in "".join(done.stdout.split())
@@ -69,17 +62,15 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     tokens = load_file(ROOT / "recipes" / "quickstart.safetensors")
     first = {name: tensor[:16].contiguous() for name, tensor in tokens.items()}
     save_file(first, tmp_path / "recipes" / "quickstart.safetensors")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["fail", "layers[0].attention.attend"]
+    printed = io.StringIO()
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
+        exec(code, {})  # noqa: S102
+    assert printed.getvalue().split() == ["fail", "layers[0].attention.attend"]
 
 
 def test_every_command_in_the_table_exists() -> None:
     for name in dict.fromkeys(re.findall(r"`moeparity (\w+)", README)):
-        assert run(f"{name} --help").returncode == 0, name
+        assert inside(name, "--help").returncode == 0, name
 
 
 def test_links_and_files_named_exist() -> None:

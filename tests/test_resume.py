@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,26 +20,23 @@ from safetensors.torch import save_file
 from moeparity.model import open_model
 from moeparity.observation import Observed, codec, observe
 from moeparity.plan import Options, prepare
+from tests.command import Done, inside
 from tests.errors.base import BASE
 
-ROOT = Path(__file__).parents[1]
-# Raises SIGTERM in the process itself when a pass begins, the number of which is given.
+# Raises SIGTERM in the process itself when its second pass begins.
 KILLED = """
-import os, signal, sys
+import os, signal
 from moeparity import pipeline
-begun, observe, number = 0, pipeline.observe, int(sys.argv.pop(1))
+begun, observe = 0, pipeline.observe
 def counted(*args, **kwargs):
     global begun
     begun += 1
-    if begun == number:
+    if begun == 2:
         os.kill(os.getpid(), signal.SIGTERM)
     return observe(*args, **kwargs)
 pipeline.observe = counted
 from moeparity.cli import main
-try:
-    main()
-finally:
-    print("passes", begun, file=sys.stderr)
+main()
 """
 
 
@@ -54,30 +53,36 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def bisect(recipe: Path, tmp_path: Path) -> Callable[[int], tuple[subprocess.CompletedProcess[str], Any]]:
-    """A bisection killed when its n-th pass begins; what it said, and the report if there is one."""
+@dataclass(frozen=True)
+class Run:
+    """A bisection: what it said, how many passes it began, and its report."""
 
-    def run(kill: int) -> tuple[subprocess.CompletedProcess[str], Any]:
+    said: Done
+    passes: int
+    report: Any
+
+
+@pytest.fixture
+def bisect(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Run]:
+    monkeypatch.setenv("MOEPARITY_CACHE", str(tmp_path / "cache"))
+
+    def run() -> Run:
         out = tmp_path / "report.json"
-        out.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-c",
-            KILLED,
-            str(kill),
-            "bisect",
-            str(recipe),
-            "--json",
-            str(out),
-            "--device",
-            "cpu",
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOEPARITY_CACHE": str(tmp_path / "cache")}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        return done, json.loads(out.read_text("utf-8")) if out.exists() else None
+        with patch("moeparity.pipeline.observe", wraps=observe) as observed:
+            said = inside("bisect", recipe, "--json", out, "--device", "cpu")
+        return Run(said, observed.call_count, json.loads(out.read_text("utf-8")))
 
     return run
+
+
+def killed(recipe: Path, folder: Path) -> Done:
+    """The same in a process of its own, killed when its second pass begins."""
+    out = folder / "killed.json"
+    command = [sys.executable, "-c", KILLED, "bisect", str(recipe), "--json", str(out), "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOEPARITY_CACHE": str(folder / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert not out.exists()
+    return done
 
 
 def without_cost(report: Any) -> Any:
@@ -86,34 +91,30 @@ def without_cost(report: Any) -> Any:
 
 
 def test_a_killed_run_goes_on_from_its_finished_pass(
-    bisect: Callable[[int], tuple[subprocess.CompletedProcess[str], Any]], tmp_path: Path
+    recipe: Path, bisect: Callable[[], Run], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, expected = bisect(0)
-    assert whole.stderr == "passes 2\n"
+    whole = bisect()
+    assert (whole.passes, whole.said.stderr) == (2, "")
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
-    killed, report = bisect(2)
-    assert (killed.returncode, report) == (143, None)
-    assert re.search(r"^interrupted: SIGTERM.*1 finished pass is kept in .*the same command goes on", killed.stderr)
+    done = killed(recipe, tmp_path)
+    assert done.returncode == 143
+    assert re.search(r"^interrupted: SIGTERM.*1 finished pass is kept in .*the same command goes on", done.stderr)
     (kept,) = (tmp_path / "cache").rglob("*.safetensors")
+    finished = kept.read_bytes()
 
-    again, report = bisect(0)
-    assert again.stderr == "passes 1\n"
-    assert again.returncode == whole.returncode
-    assert without_cost(report) == without_cost(expected)
+    again = bisect()
+    assert (again.passes, again.said.returncode) == (1, whole.said.returncode)
+    assert without_cost(again.report) == without_cost(whole.report)
     assert not kept.exists()
 
-
-def test_a_spoilt_pass_is_run_again(
-    bisect: Callable[[int], tuple[subprocess.CompletedProcess[str], Any]], tmp_path: Path
-) -> None:
-    bisect(2)
-    (kept,) = (tmp_path / "cache").rglob("*.safetensors")
-    kept.write_bytes(kept.read_bytes()[:-1])
-    again, report = bisect(0)
-    assert "ignored, it is no pass of this run" in again.stderr
-    assert again.stderr.endswith("passes 2\n")
-    assert report is not None
+    # A pass that is spoilt is run again.
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(finished[:-1])
+    once_more = bisect()
+    assert "ignored, it is no pass of this run" in caplog.text
+    assert once_more.passes == 2
+    assert without_cost(once_more.report) == without_cost(whole.report)
 
 
 @pytest.mark.parametrize("options", [Options(), Options(oracle=True, floor=True, swap=("layers[*].moe",))])

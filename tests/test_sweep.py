@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,8 +24,8 @@ from moeparity.progress import Progress
 from moeparity.report.model import Report
 from moeparity.report.sweep import Point, Sweep
 from moeparity.spec.overrides import axes
+from tests.command import ROOT, alone, inside
 
-ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 SIDE = "profile: hf-eager"
 
@@ -43,12 +42,6 @@ def write_recipe(
         "gate: {metric: k3, below: 1e-4}\nsplit: 1\nswap: ['layers[*].moe']\noracle: true\n"
     )
     return path
-
-
-def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", "sweep", *map(str, arguments), "--device", "cpu"]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 def found(report: Report | None) -> tuple[Any, ...]:
@@ -204,7 +197,8 @@ def test_overrides_reach_a_full_bisection_too(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "sweep.json"
     recipe = write_recipe(tmp_path)
-    done = run(recipe, "--over", "dtype=bf16,fp64", "--over", "profile=hf-eager,hf-default", "--json", out)
+    over = ("--over", "dtype=bf16,fp64", "--over", "profile=hf-eager,hf-default")
+    done = alone("sweep", recipe, *over, "--json", out, "--device", "cpu")
     assert done.returncode == 2, done.stderr
     assert not done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.split()[1:2] in (["hf-eager"], ["hf-default"])]
@@ -240,7 +234,7 @@ def test_exit_codes(over: str, sequences: int, code: int, tmp_path: Path) -> Non
 
 
 def test_a_sweep_needs_something_to_sweep(tmp_path: Path) -> None:
-    done = run(write_recipe(tmp_path))
+    done = inside("sweep", write_recipe(tmp_path))
     assert done.returncode == 2
     assert "--over" in done.stderr
     assert "Traceback" not in done.stderr

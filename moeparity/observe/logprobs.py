@@ -8,6 +8,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from moeparity.metrics import quantities
 from moeparity.numerics.bits import int_view
 
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
@@ -81,21 +82,18 @@ class TokenMetrics:
 
     @property
     def k1(self) -> Tensor:
-        """-delta, in nats: unbiased for KL(sampler || scorer), can be negative."""
-        return 0.0 - self.delta
+        """As `quantities.k1`."""
+        return quantities.k1(self.delta)
 
     @property
     def k2(self) -> Tensor:
-        """delta^2 / 2, in nats: biased, of low variance."""
-        return self.delta.square() / 2
+        """As `quantities.k2`."""
+        return quantities.k2(self.delta)
 
     @property
     def k3(self) -> Tensor:
-        """exp(delta) - 1 - delta, in nats, unclamped: unbiased for KL(sampler || scorer), never negative.
-
-        Overflows to inf for delta above 709. Source: J. Schulman, "Approximating KL divergence", 2020.
-        """
-        return self.delta.expm1() - self.delta
+        """As `quantities.k3`."""
+        return quantities.k3(self.delta)
 
     def sums(self) -> SequenceSums:
         """The sums over the tokens of each sequence, fp64 [B]."""

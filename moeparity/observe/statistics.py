@@ -30,7 +30,8 @@ class Interval:
     tokens: their tokens.
     method: "bootstrap-t"; "exact" when every sum is 0, then low = high = 0; "none" when there is no interval (low =
         -inf, high = inf): fewer than two sequences, a sum that is not finite, or sequences that are all alike, whose
-        spread says nothing of the spread of others.
+        spread says nothing of the spread of others; "rule of three" for the rate of an event that was not seen in n
+        trials: low = 0, high = 3 / n, which events that come in clusters can exceed.
     """
 
     estimate: float
@@ -39,7 +40,7 @@ class Interval:
     level: float
     sequences: int
     tokens: int
-    method: Literal["bootstrap-t", "exact", "none"]
+    method: Literal["bootstrap-t", "exact", "none", "rule of three"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from moeparity.report.blame_expectations import blame_expectations
 from moeparity.report.growth import Step, largest, steps
 from moeparity.report.log import LogReport
 from moeparity.report.model import Report, ToggleResult, TrialResult, Verdict
-from moeparity.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, LogExpect, MetricBounds
+from moeparity.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
 
 Status = Literal["ok", "fail", "inconclusive"]
 Outcome = tuple[Status, str]
@@ -89,39 +89,12 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
-def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
-    """What a log expects, in the order of the schema, held against its report; its gate, where it says nothing.
-
-    `report` has a verdict and every metric that is bounded.
-    """
-    assert report.verdict is not None
-    found: list[tuple[str, Outcome]] = []
-    verdict = expect.verdict or (None if expect.model_fields_set else "pass")
-    if verdict is not None:
-        found.append((f"verdict {verdict}", _agrees(verdict, report.verdict)))
-    for name, range_ in (expect.metrics or {}).items():
-        metric = report.metric(name)
-        outcome = ("fail", metric.missing) if metric.missing else _lies(range_, metric.value.estimate)
-        found.append((f"{name} {_range(range_)}", outcome))  # type: ignore[arg-type]
-    if expect.interval is not None:
-        says = f"interval {_range(expect.interval)}"
-        found.append((says, _keeps(expect.interval, report.verdict, report.sequences)))
-    named = listed(report.named) or "none named"
-    if expect.causes == "none":
-        found.append(("no cause named", ("fail" if report.named else "ok", named)))
-    causes = expect.causes if isinstance(expect.causes, list) else []
-    found += [(f"cause {cause}", ("ok" if cause in report.named else "fail", named)) for cause in causes]
-    return tuple(Finding(expectation=says, status=status, found=what) for says, (status, what) in found)
-
-
 def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expectation]:
     verdict = expect.verdict or (None if expect.model_fields_set else "pass")
     if verdict is not None:
         yield Expectation(says=f"verdict {verdict}", judge=partial(_verdict, verdict))
-    if expect.metrics is not None:
-        yield from _metrics(expect.metrics, _metric)
-    if expect.distribution is not None:
-        yield from _metrics(expect.distribution, _distribution)
+    yield from _metrics(expect.metrics, _metric)
+    yield from _metrics(expect.distribution, _distribution)
     if expect.interval is not None:
         yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -149,9 +122,9 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
 
 
 def _metrics(
-    bounds: MetricBounds | DistributionBounds, found: Callable[[str, Report], float]
+    bounds: MetricBounds | DistributionBounds | None, found: Callable[[str, Report], float]
 ) -> Iterator[Expectation]:
-    for name in type(bounds).model_fields:
+    for name in type(bounds).model_fields if bounds is not None else ():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
             value = partial(found, name)
@@ -193,10 +166,11 @@ def _range(bounds: Bounds) -> str:
 
 
 def _verdict(expected: str, report: Report) -> Outcome:
-    return _agrees(expected, report.verdict)
+    return agrees(expected, report.verdict)
 
 
-def _agrees(expected: str, verdict: Verdict) -> Outcome:
+def agrees(expected: str, verdict: Verdict) -> Outcome:
+    """Whether the verdict is the expected one; open where it is inconclusive and should not be."""
     found = verdict.status
     if found == expected:
         status: Status = "ok"
@@ -229,20 +203,22 @@ def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:
-    return _lies(bounds, value(report))
+    return lies(bounds, value(report))
 
 
-def _lies(bounds: Bounds, found: float) -> Outcome:
+def lies(bounds: Bounds, found: float) -> Outcome:
+    """Whether a number lies within bounds."""
     # Comparisons with NaN are false: what was not measured meets no bound.
     met = (bounds.below is None or found < bounds.below) and (bounds.above is None or found > bounds.above)
     return "ok" if met else "fail", f"{found:.6g}"
 
 
 def _interval(bounds: Bounds, report: Report) -> Outcome:
-    return _keeps(bounds, report.verdict, report.run.sequences)
+    return keeps(bounds, report.verdict, report.run.sequences)
 
 
-def _keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
+def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
+    """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
     from moeparity.observe.statistics import MINIMUM_SEQUENCES
 
     value, below, above = verdict.value, bounds.below, bounds.above

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from moeparity.report.expectations import Checked, Finding
+from moeparity.report.log import LogReport
 from moeparity.report.model import Report
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -62,12 +63,32 @@ def _case(suite: ET.Element, checked: Checked, finding: Finding) -> None:
     ET.SubElement(case, "failure", type=kind, message=message)
 
 
-def _properties(suite: ET.Element, report: Report) -> None:
-    value, run = report.verdict.value, report.run
+def _properties(suite: ET.Element, report: Report | LogReport) -> None:
+    verdict = report.verdict
+    assert verdict is not None, "what is checked has a gate"
+    value = verdict.value
     found = {
-        "verdict": report.verdict.status,
-        report.verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
-        "gate": f"{report.verdict.below:g}",
+        "verdict": verdict.status,
+        verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
+        "gate": f"{verdict.below:g}",
+        **(_of_log(report) if isinstance(report, LogReport) else _of_run(report)),
+    }
+    properties = ET.SubElement(suite, "properties")
+    for name, text in found.items():
+        ET.SubElement(properties, "property", name=name, value=_text(text))
+
+
+def _of_log(report: LogReport) -> dict[str, str]:
+    return {
+        "files": ", ".join(f"{file.path} ({file.format})" for file in report.files),
+        "sequences": str(report.sequences),
+        "scored tokens": str(report.tokens),
+    }
+
+
+def _of_run(report: Report) -> dict[str, str]:
+    run = report.run
+    return {
         "reference": str(report.reference),
         "candidate": str(report.candidate),
         "scored tokens": str(run.scored_tokens),
@@ -76,9 +97,6 @@ def _properties(suite: ET.Element, report: Report) -> None:
         "torch": run.torch,
         "threads": str(run.threads),
     }
-    properties = ET.SubElement(suite, "properties")
-    for name, text in found.items():
-        ET.SubElement(properties, "property", name=name, value=_text(text))
 
 
 def _seconds(seconds: float) -> str:

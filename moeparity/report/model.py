@@ -64,6 +64,21 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """The whole distributions over the vocabulary, over scored tokens with finite logits; means unless said otherwise.
+
+    `jsd` is the Jensen-Shannon divergence in nats, `tv` the total variation; `max_tv` its greatest; `top10_jaccard` the
+    overlap of the ten likeliest ids of both sides; `rank_change` by how many places the chosen token stands elsewhere.
+    """
+
+    jsd: float
+    tv: float
+    max_tv: float
+    top10_jaccard: float
+    rank_change: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One attribute on which the two sides differ, where each side's value was set, and by which flag and profile."""
 
@@ -259,6 +274,7 @@ class Report:
     reading: tuple[str, ...]
     nodes: tuple[NodeError, ...]
     warnings: tuple[str, ...] = ()
+    distribution: Distribution | None = None
     recorded: Recorded | None = None
     classes: tuple[ClassMetrics, ...] = ()
     floor: Floor | None = None

@@ -116,6 +116,12 @@ def _verdict(report: Report) -> RenderableType:
         f"|delta log p| mean {metrics.mean_abs_delta:.3g}, max {metrics.max_abs_delta:.3g}; "
         f"top-1 agreement {metrics.top1_agreement:.2%}",
     )
+    if (whole := report.distribution) is not None:
+        table.add_row(
+            "",
+            f"over the vocabulary: JSD {whole.jsd:.3g}, TV mean {whole.tv:.3g}, max {whole.max_tv:.3g}; "
+            f"top-10 Jaccard {whole.top10_jaccard:.4g}; rank of the chosen token off by {whole.rank_change:.3g}",
+        )
     if metrics.nonfinite_tokens:
         table.add_row("", Text(f"{metrics.nonfinite_tokens} tokens have NaN or infinite logits", style="bold red"))
     return Group(line, table)

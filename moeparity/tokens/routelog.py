@@ -123,7 +123,7 @@ def _record(where: Where, record: Mapping[str, Any], name: str | None, top_k: in
     spoken = record.get("prompt_tokens"), record.get("completion_tokens")
     count = spoken[0] + spoken[1] if type(spoken[0]) is int and type(spoken[1]) is int else None
     count = len(tokens["sequence"]) if "sequence" in tokens else count
-    routes = _decoded(where, given, None if count is None else count - 1, top_k)
+    routes = decoded(where, given, None if count is None else count - 1, top_k)
     if count is not None and len(routes) not in {count, count - 1}:
         raise TokensError(
             f"{where}: routed_experts has {len(routes)} rows; expected one for each of {count} tokens, or for all but "
@@ -148,8 +148,11 @@ def _tokens(where: Where, record: Mapping[str, Any]) -> dict[str, tuple[int, ...
     return {"sequence": (*prompt, *completion)}
 
 
-def _decoded(where: Where, given: Any, rows: int | None, top_k: int | None) -> Tensor:
-    """routed_experts in any form -> int64 [rows, layers, K]."""
+def decoded(where: Where, given: Any, rows: int | None, top_k: int | None) -> Tensor:
+    """routed_experts in any form that engines write -> int64 [rows, layers, K].
+
+    `rows` and `top_k` tell the axes apart where only numbers are written. Raises TokensError.
+    """
     if isinstance(given, list):
         return nested_routes(where, given)
     if isinstance(given, dict):

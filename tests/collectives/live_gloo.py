@@ -1,7 +1,8 @@
-"""A live gloo group on loopback: `python -m tests.collectives.live_gloo WORLD FOLDER` forks WORLD ranks.
+"""Live gloo groups on loopback: `python -m tests.collectives.live_gloo FOLDER WORLD...` forks WORLD ranks, one group
+after the other.
 
-Every rank makes the inputs of all ranks from the same seed, takes its own, and writes what it got to
-FOLDER/RANK.pt; the tests compare that with simulated ranks.
+The inputs of all ranks are made once, before the fork; every rank takes its own, and writes what it got to
+FOLDER/WORLD-RANK.pt; the tests compare that with simulated ranks.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Case:
         """Logits: a row for each seven elements of the vocabulary of one rank."""
         return [x.clamp(-40, 40).view(-1, 7) for x in self.inputs(world)]
 
+    def given(self, world: int) -> list[torch.Tensor]:
+        """What each rank takes."""
+        return self.shards(world) if self.kind == "log_softmax" else self.inputs(world)
+
 
 def cases(world: int) -> list[Case]:
     """Sizes below, at and above the limit at which a chunk gets more than two segments: 2 * world MiB."""
@@ -57,10 +62,9 @@ def cases(world: int) -> list[Case]:
     return [*found, Case("log_softmax", torch.float32, 7 * 501), Case("log_softmax", torch.bfloat16, 7 * 501)]
 
 
-def run(case: Case, rank: int, world: int) -> torch.Tensor:
+def run(case: Case, own: torch.Tensor, world: int) -> torch.Tensor:
     if case.kind == "log_softmax":
-        return log_softmax(case.shards(world)[rank])
-    own = case.inputs(world)[rank]
+        return log_softmax(own)
     if case.kind in {"all_reduce", "average"}:
         dist.all_reduce(own, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
         return own
@@ -87,18 +91,23 @@ def digest(x: torch.Tensor) -> str:
     return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def work(rank: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=LIMIT)
-    outputs = [run(case, rank, world) for case in cases(world)]
-    torch.save([digest(x) for x in outputs], folder / f"{rank}.pt")
+def work(rank: int, world: int, folder: Path, given: list[list[torch.Tensor]]) -> None:
+    store = f"file://{folder}/store-{world}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=LIMIT)
+    found = [digest(run(case, ranks[rank], world)) for case, ranks in zip(cases(world), given, strict=True)]
+    torch.save(found, folder / f"{world}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
+def group(world: int, folder: Path) -> int:
+    given = [case.given(world) for case in cases(world)]
+    return forked(world, lambda rank: work(rank, world, folder, given))
+
+
 def main() -> int:
-    world, folder = int(sys.argv[1]), Path(sys.argv[2])
-    return forked(world, lambda rank: work(rank, world, folder))
+    torch.set_num_threads(1)
+    return max(group(int(world), Path(sys.argv[1])) for world in sys.argv[2:])
 
 
 def forked(world: int, job: Callable[[int], None]) -> int:

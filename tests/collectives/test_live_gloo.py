@@ -19,6 +19,7 @@ from tests.collectives.live_gloo import Case, cases, digest
 from tests.evidence import record
 
 ROOT = Path(__file__).parents[2]
+WORLDS = (2, 3, 4, 8)
 
 
 def simulated(case: Case, world: int) -> list[torch.Tensor]:
@@ -32,18 +33,20 @@ def simulated(case: Case, world: int) -> list[torch.Tensor]:
     return all_reduce(gloo.ALL_REDUCE, inputs, average=case.kind == "average")
 
 
-def live(world: int, folder: Path) -> list[list[str]]:
-    """For each rank, a digest of what it got in each case."""
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a digest of what each rank of each world got in each case."""
+    folder = tmp_path_factory.mktemp("live")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.collectives.live_gloo", str(world), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-m", "tests.collectives.live_gloo", str(folder), *map(str, WORLDS)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    return [torch.load(folder / f"{rank}.pt") for rank in range(world)]
+    return folder
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 8])
-def test_live_groups_equal_simulated_ranks(world: int, tmp_path: Path) -> None:
-    got = live(world, tmp_path)
+@pytest.mark.parametrize("world", WORLDS)
+def test_live_groups_equal_simulated_ranks(world: int, live: Path) -> None:
+    got: list[list[str]] = [torch.load(live / f"{world}-{rank}.pt") for rank in range(world)]
     wrong = []
     for index, case in enumerate(cases(world)):
         expected = [digest(output) for output in simulated(case, world)]

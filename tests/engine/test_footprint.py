@@ -25,9 +25,10 @@ from tests.small_models import SMALL
 HERE = Where(Path("test"))
 SITES = ("moe.combine:accumulate", "attention.rope:products", "moe.experts:activation", "attention.attend:output")
 
-# A pass in a process of its own: bytes estimated, and bytes taken beside what was held before.
+# Each case's pass in a forked process of its own, which imports nothing again: bytes estimated, and bytes taken beside
+# what was held before. The peak is looked at often enough to meet what is there for a moment only.
 MEASURE = """
-import json, sys
+import json, os, sys
 import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
@@ -36,14 +37,22 @@ from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Peak
 from moeparity.model import open_model
 from tests.engine.test_footprint import many
-folder, profile, dtype, sequences, length, micro_batches, variants = json.loads(sys.argv[2])
-model = open_model(folder, device="cpu")
-walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches)
-found = estimate(walkers, model.weights, sequences, length)
-ids = torch.randint(0, model.vocab_size, (sequences, length), generator=torch.Generator().manual_seed(0))
-with Peak(model.device) as peak:
-    run(walkers, model.weights, ids, [])
-print(found.total, peak.bytes - peak.before)
+Peak._SECONDS = 0.001
+def measure(folder, profile, dtype, sequences, length, micro_batches, variants):
+    model = open_model(folder, device="cpu")
+    walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches)
+    found = estimate(walkers, model.weights, sequences, length)
+    ids = torch.randint(0, model.vocab_size, (sequences, length), generator=torch.Generator().manual_seed(0))
+    with Peak(model.device) as peak:
+        run(walkers, model.weights, ids, [])
+    print(found.total, peak.bytes - peak.before, flush=True)
+for given in json.loads(sys.argv[2]):
+    child = os.fork()
+    if not child:
+        measure(*given)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(1)
 """
 
 
@@ -66,6 +75,8 @@ def many(
 
 @dataclass(frozen=True)
 class Case:
+    """`dominated`: so large that its values, not what is fixed (128 MB on a CPU), decide the estimate."""
+
     profile: str
     dtype: str
     sequences: int
@@ -79,24 +90,29 @@ CASES = {
     "one variant": Case("hf-eager", "bf16", 8, 64, (8,), 1, dominated=False),
     "fp32, which loads other weights than the file's": Case("hf-eager", "fp32", 16, 256, (16,), 6, dominated=True),
     "long sequences, all scores held": Case("hf-eager", "fp32", 2, 1536, (2,), 6, dominated=True),
-    "fused attention, grouped experts": Case("hf-default", "fp32", 16, 256, (16,), 6, dominated=True),
-    "two micro-batches": Case("hf-eager", "fp32", 32, 128, (32, 8), 6, dominated=True),
+    "fused attention, grouped experts": Case("hf-default", "fp32", 32, 256, (32,), 6, dominated=True),
+    "two micro-batches": Case("hf-eager", "fp32", 64, 128, (64, 16), 6, dominated=True),
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
     "fp64": Case("oracle", "fp32", 8, 256, (8,), 4, dominated=True),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_estimate_bounds_the_peak_of_a_pass(qwen3_moe: Path, name: str) -> None:
-    case = CASES[name]
-    root = str(Path(__file__).parents[2])
-    given = (str(qwen3_moe), case.profile, case.dtype, case.sequences, case.length, case.micro_batches, case.variants)
-    command = [sys.executable, "-c", MEASURE, root, json.dumps(given)]
+@pytest.fixture(scope="module")
+def measured(qwen3_moe: Path) -> dict[str, tuple[int, int]]:
+    """Of each case the bytes estimated and the bytes taken."""
+    given = [(str(qwen3_moe), *(value for key, value in vars(c).items() if key != "dominated")) for c in CASES.values()]
+    command = [sys.executable, "-c", MEASURE, str(Path(__file__).parents[2]), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    estimated, taken = map(int, done.stdout.split())
+    numbers = iter(map(int, done.stdout.split()))
+    return dict(zip(CASES, zip(numbers, numbers, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_estimate_bounds_the_peak_of_a_pass(measured: dict[str, tuple[int, int]], name: str) -> None:
+    estimated, taken = measured[name]
     assert taken <= estimated
-    if case.dominated:
+    if CASES[name].dominated:
         assert estimated <= 3 * taken
 
 

@@ -15,7 +15,10 @@ from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, tokens
 from tests.hf.reference import load, reference
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
-SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (4, 128), (2, 300))
+# As many rows as GEMMs take differently: one, few, more than a block, and many (the wide model has 4 x 128).
+SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (2, 300))
+# The copy of the keys shows, or does not, by the GEMM of a head's queries and keys: one row, few, and many.
+CACHED_SHAPES = ((1, 1), (3, 7), (2, 300))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn")
 CASES = [(model, profile) for model in MODELS for profile in PROFILES] + [("qwen3_moe_odd", "hf-eager")]
 
@@ -40,7 +43,7 @@ def test_small_models(
     assert_equal(opened(request.getfixturevalue(name)), profile, dtype, shape)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=size)
+@pytest.mark.parametrize("shape", CACHED_SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "qwen3"])

@@ -93,7 +93,7 @@ def test_simulated_ranks_equal_live_ones(folder: Path, world: int) -> None:
 def test_the_cases_would_show_other_ranks_or_another_plan(folder: Path) -> None:
     """Rows cut over other ranks, columns, and from four ranks on a reduce-scatter, all give other bits."""
     of = {world: load_file(folder / f"{world}.safetensors") for world in WORLDS}
-    for name in (str(case) for case in cases() if case.plan == "default"):
+    for name in (str(case) for case in cases() if case.plan == "default" and case.attention == "sdpa"):
         assert not same_bits(of[2][name], of[4][name]), name
         assert not same_bits(of[4][name], of[8][name]), name
         assert all(not same_bits(of[world][name], of[world][named(name, "stable")]) for world in WORLDS), name

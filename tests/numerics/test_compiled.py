@@ -22,6 +22,15 @@ Function = Callable[..., torch.Tensor]
 N = 12
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_precompiled_headers() -> Iterator[None]:
+    """To compile Inductor's headers in advance takes longer than the few functions compiled here."""
+    from torch._inductor import config
+
+    with config.patch(cpp_cache_precompile_headers=False):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
     compiled.forget()

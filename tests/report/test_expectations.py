@@ -13,8 +13,8 @@ from moeparity.errors import MoeparityError, Where
 from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
 from moeparity.report.expectations import Checked, Finding, combined, expectations, refuse_unknown
-from moeparity.report.model import Metrics, Report
-from moeparity.spec.expect import Expect, MetricBounds
+from moeparity.report.model import Distribution, Metrics, Report
+from moeparity.spec.expect import DistributionBounds, Expect, MetricBounds
 from tests.errors.base import BASE, copy
 from tests.report.made import REPORT, grown
 
@@ -54,6 +54,16 @@ def test_without_expectations_the_gate_is_to_be_passed() -> None:
     assert judged({}, with_verdict("pass")) == [("verdict pass", "ok")]
     assert status({}, with_verdict("fail")) == "fail"
     assert [says for says, _ in judged({"culprits": ["idle"]})] == ["culprit idle"]
+
+
+def test_every_number_of_the_whole_distributions_can_be_bounded() -> None:
+    assert list(DistributionBounds.model_fields) == [field.name for field in fields(Distribution)]
+    whole = Distribution(jsd=0.25, tv=0.25, max_tv=0.25, top10_jaccard=0.25, rank_change=0.25)
+    for name in DistributionBounds.model_fields:
+        met, missed = ({"distribution": {name: {"below": bound}}} for bound in (0.5, 0.125))
+        assert judged(met, replace(REPORT, distribution=whole)) == [(f"{name} below 0.5", "ok")]
+        assert status(missed, replace(REPORT, distribution=whole)) == "fail"
+        assert status(met, replace(REPORT, distribution=None)) == "fail"
 
 
 def test_every_metric_of_the_report_can_be_bounded() -> None:

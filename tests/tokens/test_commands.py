@@ -1,10 +1,7 @@
-"""`moeparity tokens` and `moeparity sample` as a user runs them."""
+"""`moeparity tokens` and `moeparity sample` as a user runs them, in a process of its own once each."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.tokens import read_tokens
+from tests.command import alone, inside
 
 LINES = '{"text": "Hi\\n", "labels": "text", "logprobs": [null, -0.5, -1]}\n{"text": "A", "labels": "code"}\n'
-
-
-def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "moeparity.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.fixture
@@ -39,7 +31,7 @@ def folder(qwen3_moe: Path, tmp_path: Path) -> Path:
 
 
 def test_ids_are_shown_beside_their_text(folder: Path) -> None:
-    done = run("tokens", "shown.yaml", cwd=folder)
+    done = alone("tokens", "shown.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
     words = [line.split() for line in done.stdout.splitlines() if line.strip()]
     assert " ".join(words[0]) == "2 sequences of up to 3 tokens, 2 scored, 2 pads"
@@ -56,13 +48,13 @@ def test_ids_are_shown_beside_their_text(folder: Path) -> None:
 
 
 def test_prompts_are_not_scored(folder: Path) -> None:
-    done = run("tokens", "sampled.yaml", cwd=folder)
+    done = inside("tokens", "sampled.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 sequences of up to 2 tokens, 0 scored, 1 pads")
 
 
 def test_a_file_is_shown_with_a_tokenizer_named_on_the_command_line(folder: Path) -> None:
-    done = run("tokens", "t.jsonl", "--tokenizer", "bytes", "--sequences", "1", "--length", "2", cwd=folder)
+    done = inside("tokens", "t.jsonl", "--tokenizer", "bytes", "--sequences", "1", "--length", "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "sequence 1" not in done.stdout
     assert "105" in done.stdout
@@ -70,7 +62,7 @@ def test_a_file_is_shown_with_a_tokenizer_named_on_the_command_line(folder: Path
 
 
 def test_sampled_tokens_are_written_for_another_run(folder: Path) -> None:
-    done = run("sample", "sampled.yaml", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
+    done = alone("sample", "sampled.yaml", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "2 x 5 tokens, 6 generated, 1 pads" in done.stdout
     assert "next: tokens: {file: out.safetensors, sampled_from: reference}" in done.stdout
@@ -81,7 +73,7 @@ def test_sampled_tokens_are_written_for_another_run(folder: Path) -> None:
 
 def test_forward_takes_json_lines(folder: Path, qwen3_moe: Path) -> None:
     arguments = ("--tokens", "t.jsonl", "--tokenizer", "bytes", "--out", "o.safetensors", "--device", "cpu")
-    done = run("forward", qwen3_moe, *arguments, cwd=folder)
+    done = inside("forward", qwen3_moe, *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     logits = load_file(folder / "o.safetensors")["logits"]
     assert logits.shape[:2] == (2, 3)

@@ -1,0 +1,185 @@
+"""Decoy cases: which checkpoint, which attributes differ. Drawn from a seed, without torch and without moeparity."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from benchmarks.planted import attributes
+from benchmarks.planted.attributes import ALONE, ONLY, Value
+
+Background = Literal["fp32", "bf16", "mixed", "clean"]
+FAMILIES = ("qwen3_moe", "mixtral", "qwen2_moe", "glm4_moe")
+LAYERS = 2
+SEQUENCES, TOKENS, CHUNKS = 96, 24, 2
+"""What moeparity is given, and how many such chunks the truth is taken over, the one given being the first."""
+LEAST, MOST = 12, 14
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One attribute that differs: `selector:attribute`, with its value on either side."""
+
+    selector: str
+    attribute: str
+    reference: Value
+    candidate: Value
+
+    @property
+    def key(self) -> str:
+        """As a recipe's `set:` names it."""
+        return f"{self.selector}:{self.attribute}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pair of sides over one checkpoint. `stored` is the checkpoint's dtype, `dtype` that of both sides.
+
+    `damped`: see `checkpoints.write`. In fp32 a token whose experts change costs as much as thousands of roundings,
+    unless experts add little; and what a handful of tokens cost is no share that so few sequences could resolve.
+    """
+
+    number: int
+    attempt: int
+    background: Background
+    family: str
+    stored: str
+    dtype: str
+    damped: float
+    planted: tuple[Planted, ...]
+
+    @property
+    def seed(self) -> int:
+        """Of the checkpoint, and of its tokens."""
+        return 1000 * self.number + self.attempt
+
+    def data(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def read(data: dict[str, Any]) -> Case:
+    """The inverse of `Case.data`."""
+    return Case(**{**data, "planted": tuple(Planted(**each) for each in data["planted"])})
+
+
+def backgrounds(count: int) -> list[Background]:
+    """So many cases in turn: a third each of fp32, bf16 and mixed, and on top of them one clean pair in ten."""
+    first, second, third, clean = get_args(Background)
+    turn = [first, second, third] * 3 + [clean]
+    return [turn[i % len(turn)] for i in range(count)]
+
+
+def draw(number: int, attempt: int, background: Background) -> Case:
+    """One draw; the same arguments give the same case."""
+    rng = random.Random(f"{number} {attempt} {background}")  # noqa: S311 - a reproducible draw
+    family = rng.choice(FAMILIES)
+    dtype = rng.choice(("fp32", "bf16")) if background == "clean" else "fp32" if background == "fp32" else "bf16"
+    stored = rng.choice(("bfloat16", "float32")) if background == "fp32" else "bfloat16"
+    chosen = tuple(_chosen(rng, family, dtype, background, stored))
+    damped = 0.1 if background == "fp32" else 0.5
+    return Case(number, attempt, background, family, stored, dtype, damped, chosen)
+
+
+def _chosen(rng: random.Random, family: str, dtype: str, background: Background, stored: str) -> list[Planted]:
+    table = attributes.FP32 if dtype == "fp32" else attributes.BF16
+    # Weights stored in bf16 are not changed by that dtype.
+    idle = [each for each in table["none"] if stored == "bfloat16" or each[1] != "bf16"]
+    wanted: list[tuple[Sequence[tuple[str, Value]], int]] = []
+    if background == "mixed":
+        wanted.append((attributes.SEMANTIC, rng.choice((1, 1, 2, 2, 3))))
+    if background != "clean":
+        wanted.append((table["large"], rng.choice((1, 2) if background == "mixed" else (1, 2, 3, 4))))
+        wanted.append((table["small"], rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))))
+    wanted.append((idle, MOST))
+    found: list[Planted] = []
+    total = rng.randint(LEAST, MOST)
+    for pool, count in wanted:
+        before = len(found)
+        for planted in _shuffled(rng, pool, family, dtype):
+            if len(found) in {total, before + count}:
+                break
+            if not any(_clash(planted, other) for other in found):
+                found.append(planted)
+    assert len(found) >= LEAST, f"{family} in {dtype} has too few attributes without effect"
+    rng.shuffle(found)
+    return found
+
+
+def _shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str, dtype: str) -> Iterator[Planted]:
+    """A pool at every single layer and at all of them, in random order, as far as a family has it."""
+    places = [
+        (place.replace("[L]", layer), value)
+        for place, value in pool
+        if _has(family, place, value)
+        for layer in (("[0]", "[1]", "[*]") if "[L]" in place else ("",))
+    ]
+    rng.shuffle(places)
+    for key, value in places:
+        selector, _, attribute = key.rpartition(":")
+        if value == "same":
+            value = 1e-6 if family in {"qwen3_moe", "qwen2_moe"} else 1e-5
+        if value == "bf16" and dtype == "fp32" and attribute != "weight" and rng.random() < 0.3:
+            value = "fp16"
+        node = selector.rpartition(".")[2]
+        yield Planted(selector, attribute, _reference(node, attribute, family), value)
+
+
+def _has(family: str, place: str, value: Value) -> bool:
+    node, attribute = place.rpartition(":")[0].rpartition(".")[2], place.rpartition(":")[2]
+    keys = (node, f"{node}:{attribute}", f"{node}:{attribute}={value}")
+    return all(family in ONLY.get(key, FAMILIES) for key in keys)
+
+
+_FORMS: dict[str, Value] = {
+    "eps": "config",
+    "offset": 0.0,
+    "association": "x_rstd_first",
+    "norm:order": "native",
+    "combine:order": "sequential",
+    "mean": "native",
+    "rsqrt": "native",
+    "softmax": "native",
+    "sigmoid": "native",
+    "implementation": "eager",
+    "kv_layout": "projected",
+    "timing": "before_topk",
+    "rank_on": "scores",
+    "tie_break": "torch_topk",
+    "renormalize": "divide",
+    "renormalize_order": "native",
+    "gate_up": "fused",
+    "leaves": "expert",
+    "weight": "fp32",
+    "square": "fp32",
+    "correction": "fp32",
+    "quotient": "fp32",
+    "router:scores": "fp32",
+}
+
+
+def _reference(node: str, attribute: str, family: str) -> Value:
+    """What transformers does, which the reference is."""
+    if attribute == "renormalize_eps":
+        return 1e-20 if family == "glm4_moe" else 0.0
+    if family == "glm4_moe" and node in {"gate", "router"} and attribute in {"inputs", "output", "weights"}:
+        return "fp32"
+    if family == "mixtral" and (node, attribute) == ("router", "weights"):
+        return "fp32"
+    known = _FORMS.get(attribute, _FORMS.get(f"{node}:{attribute}"))
+    return "model" if known is None else known
+
+
+def _clash(one: Planted, other: Planted) -> bool:
+    """Whether both are at one node and cannot be there together."""
+    if not _overlap(one.selector, other.selector):
+        return False
+    return one.attribute == other.attribute or bool({one.attribute, other.attribute} & ALONE)
+
+
+def _overlap(one: str, other: str) -> bool:
+    if one.rpartition(".")[2] != other.rpartition(".")[2]:
+        return False
+    return one == other or (one.partition(".")[2] == other.partition(".")[2] and "*" in one + other)

@@ -1,0 +1,77 @@
+"""`moeparity metrics`: what the log-probabilities of a log say of its sampler and its trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Join = Literal["id", "order"]
+
+
+def metrics(
+    files: Annotated[
+        list[Path], typer.Argument(help="Logs of log-probabilities; files that hold one side each are joined by id.")
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Also metrics as a framework defines them: nemo-rl, verl, slime, miles, trl, "
+            "openrlhf, areal, pipelinerl, tinker, prime-rl or all; may be repeated.",
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also the tokens in groups: position, probability, group, step, flipped, version_lag; may be repeated."
+        ),
+    ] = None,
+    gate: Annotated[
+        str | None, typer.Option(metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'.")
+    ] = None,
+    trainer: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of the trainer's side, where FILES are the sampler's alone; may be repeated."),
+    ] = None,
+    join: Annotated[Join, typer.Option(help="How the sides' sequences are matched: by id, or by order.")] = "id",
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Leave out sequences that only one side has, instead of refusing them.")
+    ] = False,
+    format: Annotated[
+        str | None, typer.Option("--format", help="What the files are, where their contents leave it open.")
+    ] = None,
+    trainer_format: Annotated[str | None, typer.Option(help="The same of the trainer's files.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+) -> None:
+    """KL, importance weights and their kin from logged log-probabilities of sampler and trainer; no weights needed.
+
+    Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
+    """
+    from moeparity.cli.progress import shown
+    from moeparity.cli.render import console
+    from moeparity.measuring import Asked, Opening, measure_files, read_gate
+    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.report.log_text import print_log
+
+    for path in (json, plot):
+        if path is not None:
+            refuse_unwritable(path)
+    asked = Asked(
+        sets=tuple(sets or ()),
+        by=tuple(by or ()),
+        gate=None if gate is None else read_gate(gate),
+    )
+    opening = Opening(
+        trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
+    )
+    with shown() as progress:
+        report = measure_files(files, asked, opening, progress, plot)
+    print_log(report, console(), sets=asked.sets)
+    if json is not None:
+        write_text(json, report.to_json())
+    raise typer.Exit(report.exit_code)

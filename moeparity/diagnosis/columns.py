@@ -1,0 +1,174 @@
+"""Per-token quantities that the tests of a diagnosis sum over each sequence.
+
+Natural logarithms; r = log P_sampler, t = log P_trainer as reported, delta = t - r, rho = exp(delta). Each statistic
+comes as a pair: what the cause explains, and the size of what there is to explain (`*_gross`); their ratio of sums is a
+share in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.quantities import k3
+
+SHIFTS = (-4, -3, -2, -1, 1, 2, 3, 4)
+BASES: Mapping[str, float] = {
+    "rollout in log2": 1 / math.log(2),
+    "rollout in log10": 1 / math.log(10),
+    "trainer in log2": math.log(2),
+    "trainer in log10": math.log(10),
+}
+"""What r / t is when one side's logarithms have another base."""
+OUTSIDE = 0.2
+"""PPO's usual clip range: a token with |rho - 1| above it is clipped or masked by many objectives."""
+
+# Beyond so many nats exp(delta) says nothing more (verl's clamp).
+_SAFETY = 20.0
+# Corner of the bounded offsets: small ones count by size, so that a few tokens cannot outvote all others.
+_CORNER = 0.1
+# The same for distances between log-probabilities that may belong to different tokens.
+_FAR = 5.0
+_HALF = math.log(0.5)
+# Log-probabilities nearer to 0 than this are rounding of an fp32 log-softmax (logits of 30 have an ulp of 2e-6).
+_ROUNDING = 1e-5
+# What an exact 0 must differ by to be more than that.
+_CERTAIN = 1e-4
+_TAIL = math.log(0.05)
+_CONFIDENT = math.log(0.9)
+_LEAST_LOG = -20.0
+
+
+def columns(chunk: Chunk) -> dict[str, Tensor]:
+    """Every column of a chunk by name, fp64 [N]. -inf and placeholder zeros count in columns of their own only."""
+    r, t = chunk.rollout, chunk.trainer
+    positive = (r > _CERTAIN) | (t > _CERTAIN)
+    impossible = (r == -math.inf) | (t == -math.inf)
+    zero_r, zero_t = (r == 0) & (t < _HALF), (t == 0) & (r < _HALF)
+    usable = ~(impossible | zero_r | zero_t)
+    r, t = torch.where(usable, r, 0.0), torch.where(usable, t, 0.0)
+    found = {
+        "impossible": impossible,
+        "zero_rollout": zero_r & ~impossible,
+        "zero_trainer": zero_t & ~impossible,
+        "all_zero_rollout": chunk.rollout == 0,
+        "all_zero_trainer": chunk.trainer == 0,
+        "below_half_trainer": chunk.trainer < _HALF,
+        "below_half_rollout": chunk.rollout < _HALF,
+        "positive": positive,
+        "usable": usable,
+        "certain_rollout": usable & (r == 0) & (t < -_CERTAIN),
+        "certain_trainer": usable & (t == 0) & (r < -_CERTAIN),
+    }
+    return {
+        **{name: column.double() for name, column in found.items()},
+        **_ratios(r, t),
+        **_offsets(r, t),
+        **_correlation(r, t, usable),
+        **_formats(r, t),
+        **_calibration(chunk, usable),
+    }
+
+
+def _ratios(r: Tensor, t: Tensor) -> dict[str, Tensor]:
+    """rho - 1 and 1/rho - 1, and the moments from which the exponent of p_trainer ~ p_rollout^kappa is had."""
+    delta = (t - r).clamp(-_SAFETY, _SAFETY)
+    ratio, inverse = delta.expm1(), (-delta).expm1()
+    return {
+        "side": (delta / 2).tanh(),
+        "side_square": (delta / 2).tanh().square(),
+        "abs_delta": delta.abs(),
+        "k3": k3(delta),
+        "ratio": ratio,
+        "ratio_gross": ratio.abs(),
+        "inverse": inverse,
+        "inverse_gross": inverse.abs(),
+        "kappa_x": r * ratio,
+        "kappa_y": t * ratio,
+        "kappa_inverse_x": t * inverse,
+        "kappa_inverse_y": r * inverse,
+        "outside": (ratio.abs() > OUTSIDE).double(),
+        "beyond_2": (delta.abs() > math.log(2)).double(),
+        "confident_k3": torch.where(torch.maximum(r, t) > _CONFIDENT, k3(delta), 0.0),
+    }
+
+
+def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
+    """Bounded offsets of all tokens, of those that the distribution prefers and of those in its tail.
+
+    A token with P > 1/2 is its context's mode; there the offset is that of the logit, log P/(1-P), on which noise acts
+    alike however near P is to 1.
+    """
+    middle = (r + t) / 2
+    mode = (middle > _HALF) & (torch.minimum(r, t) < -_ROUNDING)
+    logits = [side - torch.log(-torch.expm1(side.clamp(max=-1e-300))) for side in (r, t)]
+    in_mode = torch.where(mode, logits[1] - logits[0], 0.0).clamp(-_CORNER, _CORNER)
+    bulk = (t - r).clamp(-_CORNER, _CORNER)
+    tail = torch.where(middle < _TAIL, bulk, 0.0)
+    return {
+        "bulk": bulk,
+        "bulk_gross": bulk.abs(),
+        "mode": in_mode,
+        "mode_gross": in_mode.abs(),
+        "tail": tail,
+        "tail_gross": tail.abs(),
+    }
+
+
+def _correlation(r: Tensor, t: Tensor, usable: Tensor) -> dict[str, Tensor]:
+    x, y = r.clamp(min=_LEAST_LOG), t.clamp(min=_LEAST_LOG)
+    return {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y, "pairs": usable.double()}
+
+
+def _formats(r: Tensor, t: Tensor) -> dict[str, Tensor]:
+    """Distances between the sides, as they are and with one side read in another format."""
+    scaled = {f"distance {name}": _distance(r, base * t) for name, base in BASES.items()}
+    return {
+        "distance": _distance(r, t),
+        **scaled,
+        "distance negated": _distance(-r.abs(), -t.abs()),
+        "distance rollout P": _distance(_log(r), t),
+        "distance trainer P": _distance(r, _log(t)),
+        "distance both P": _distance(_log(r), _log(t)),
+        "positive_rollout": (r > _CERTAIN).double(),
+        "positive_trainer": (t > _CERTAIN).double(),
+    }
+
+
+def _distance(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y).abs().clamp(max=_FAR)
+
+
+def _log(p: Tensor) -> Tensor:
+    """log of what may be a probability; far from everything where it can't be one."""
+    return torch.where((p > 0) & (p <= 1 + _CERTAIN), p, 1e-300).log()
+
+
+def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
+    """t + H: a token's surprise against what the trainer's own distribution expects."""
+    entropy = chunk.values.get("entropy")
+    if entropy is None:
+        nothing = torch.zeros_like(chunk.trainer)
+        return {"surprise": nothing, "surprises": nothing}
+    known = usable & entropy.isfinite()
+    return {"surprise": torch.where(known, chunk.trainer + entropy, 0.0), "surprises": known.double()}
+
+
+def shifted(chunk: Chunk, by: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distances [M] of r[i] to t[i] and to t[i + by] where position i + by is scored in the same sequence.
+
+    Third: the sequence of each pair, int64 [M].
+    """
+    size = chunk.tokens.numel()
+    index = torch.arange(max(0, -by), size - max(0, by))
+    other = index + by
+    pair = (chunk.sequence[index] == chunk.sequence[other]) & (chunk.position[other] - chunk.position[index] == by)
+    index, other = index[pair], other[pair]
+    r = chunk.rollout[index]
+    known = (r > -math.inf) & (chunk.trainer[index] > -math.inf) & (chunk.trainer[other] > -math.inf)
+    index, other, r = index[known], other[known], r[known]
+    return _distance(r, chunk.trainer[index]), _distance(r, chunk.trainer[other]), chunk.sequence[index]

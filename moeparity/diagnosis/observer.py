@@ -1,0 +1,110 @@
+"""The front door: take in a log chunk by chunk, give the diagnosis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from moeparity.diagnosis.finding import Diagnosis, Finding
+from moeparity.diagnosis.path import inference_path
+from moeparity.diagnosis.semantics import semantics
+from moeparity.diagnosis.staleness import Lags, objective, staleness
+from moeparity.diagnosis.state import State
+from moeparity.logs.record import Sampling, Sequence
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.groups import select
+
+FIX_FIRST = (
+    "Set what is named above, record one batch again with unchanged weights (learning rate 0), and run moeparity "
+    "metrics on it: numerics are worth a look only where E[rho] = 1 and both columns mean the same."
+)
+BISECT = (
+    (
+        "To bisect what is left, moeparity needs the checkpoint folder of these weights (config.json, safetensors) and "
+        "the token ids of this log."
+    ),
+    (
+        "moeparity init CHECKPOINT writes a recipe. Put the sequences into a tokens file, one {input_ids, mask, "
+        "logprobs} per line (docs/tokens.md), and name it in the recipe: tokens: {file: log.jsonl, sampled_from: "
+        "candidate}."
+    ),
+    (
+        "moeparity engines --config LAUNCH_FILE reads the profile of each side from its launch configuration; set them "
+        "as reference and candidate, then moeparity bisect recipe.yaml."
+    ),
+)
+
+
+@dataclass(slots=True)
+class Observer:
+    """Feed it every chunk of a log, in any cut, and each sequence if at hand; the same log gives the same diagnosis.
+
+    Memory: about 1 KB per sequence, whatever their length.
+    """
+
+    _fresh: State = field(default_factory=State)
+    _stale: State = field(default_factory=State)
+    _lags: Lags = field(default_factory=Lags)
+    _sampling: Counter[Sampling] = field(default_factory=Counter)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in the scored tokens of whole sequences."""
+        self._lags.add(chunk)
+        lag = chunk.labels.get("version_lag")
+        if lag is None or bool((lag == 0).all()):
+            self._fresh.add(chunk)
+            return
+        self._fresh.add(select(chunk, lag == 0))
+        self._stale.add(select(chunk, lag != 0))
+
+    def note(self, sequence: Sequence) -> None:
+        """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
+        self._sampling[sequence.sampling] += 1
+        if sequence.versions is not None:
+            known = sequence.versions[sequence.mask]
+            self._lags.versions_mixed += bool(len(known := known[known >= 0]) and known.min() < known.max())
+
+    def diagnosis(self) -> Diagnosis:
+        """The findings so far."""
+        judged = self._fresh if self._fresh.tokens else self._stale
+        if not judged.tokens:
+            reason = "The log has no scored token."
+            nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
+            return Diagnosis(sequences=0, tokens=0, stale=0, declared=(), findings=(nothing,), next=(reason,))
+        meaning = semantics(judged)
+        wrong = any(finding.verdict == "named" for finding in meaning)
+        findings = (
+            staleness(self._lags, self._fresh, self._stale),
+            *meaning,
+            *(() if wrong else inference_path(judged)),
+            *objective(self._lags, self._fresh, self._stale),
+        )
+        return Diagnosis(
+            sequences=len(judged.ids),
+            tokens=judged.tokens,
+            stale=self._stale.tokens if self._fresh.tokens else 0,
+            declared=tuple(f"{_declared(each)}: {count} sequences" for each, count in self._sampling.most_common()),
+            findings=findings,
+            next=_next(findings, wrong=wrong),
+        )
+
+
+def _declared(sampling: Sampling) -> str:
+    said = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "log-probabilities": sampling.logprobs_mode,
+    }
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None) or "nothing said"
+
+
+def _next(findings: tuple[Finding, ...], *, wrong: bool) -> tuple[str, ...]:
+    """What to do, first things first."""
+    named = [f.advice for f in findings if f.verdict == "named" and f.advice]
+    if wrong:
+        return (*named, FIX_FIRST)
+    open_ones = [
+        f"{f.name}: {f.tells_apart} would decide." for f in findings if f.verdict == "undecided" and f.tells_apart
+    ]
+    return (*named, *open_ones, *BISECT)

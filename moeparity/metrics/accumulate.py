@@ -1,0 +1,248 @@
+"""Metrics of a stream of chunks in bounded memory.
+
+Kept per sequence: 8 bytes for each token quantity that a metric asked for needs, and 8 for the count. Kept in all: a
+few numbers per quantity whose extremes, spread or quantiles are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.declaration import Metric
+from moeparity.metrics.quantiles import Magnitudes
+from moeparity.metrics.quantities import FP32_EXP, SEQUENCE, TOKEN, Sums
+
+
+@dataclass(slots=True)
+class Moments:
+    """Means and centred second moments of pairs (x, y) in one pass (Chan, Golub and LeVeque, 1983)."""
+
+    count: int = 0
+    mean: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
+    squares: Tensor = field(default_factory=lambda: torch.zeros(2, 2, dtype=torch.float64))
+
+    def add(self, pairs: Tensor) -> None:
+        """Take in fp64 [2, N]."""
+        n = pairs.shape[1]
+        if not n:
+            return
+        mean = pairs.mean(1)
+        centred = pairs - mean[:, None]
+        gap, total = mean - self.mean, self.count + n
+        self.squares = self.squares + centred @ centred.T + torch.outer(gap, gap) * (self.count * n / total)
+        self.mean, self.count = self.mean + gap * (n / total), total
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's; NaN for fewer than two pairs or where a side does not vary."""
+        spread = float((self.squares[0, 0] * self.squares[1, 1]).sqrt())
+        return float(self.squares[0, 1]) / spread if self.count > 1 and spread > 0 else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of x with n - 1; NaN for fewer than two pairs."""
+        return math.sqrt(float(self.squares[0, 0]) / (self.count - 1)) if self.count > 1 else math.nan
+
+
+@dataclass(slots=True)
+class LogSum:
+    """log of a sum of exponentials of a stream, which overflows only where a term is infinite."""
+
+    value: float = -math.inf
+
+    def add(self, exponents: Tensor) -> None:
+        """Take in fp64 [N]."""
+        if exponents.numel():
+            both = torch.tensor([self.value, float(exponents.logsumexp(0))], dtype=torch.float64)
+            self.value = float(both.logsumexp(0))
+
+
+OF_TOTALS: dict[str, tuple[str, ...]] = {
+    "pearson": (),
+    "abs_dp_std": (),
+    "k3_std": (),
+    "ess": (),
+    "ess_fraction": (),
+    "truncated_std": ("truncated", "truncated_squared"),
+    "truncated_ess": ("truncated", "truncated_squared"),
+    "kl_ent_ratio": ("k3", "entropy"),
+}
+"""The quantities whose sums each formula in totals needs."""
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """Takes in chunks and gives the estimates of `metrics`; those that need columns a log lacks are `missing`."""
+
+    metrics: tuple[Metric, ...]
+    missing: dict[str, str] = field(default_factory=dict)
+    ids: list[str] = field(default_factory=list)
+    infinite: int = 0
+    overflowing: int = 0
+    _counts: list[Tensor] = field(default_factory=list)
+    _columns: dict[str, list[Tensor]] = field(default_factory=dict)
+    _extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _quantiles: dict[str, Magnitudes] = field(default_factory=dict)
+    _moments: dict[str, Moments] = field(default_factory=dict)
+    _logsums: dict[str, LogSum] = field(default_factory=dict)
+    _needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:
+            of, kind = metric.reduce.of, metric.reduce.kind
+            if kind == "of totals":
+                self._needed |= dict.fromkeys(OF_TOTALS[of], metric.needs)
+                self._start_totals(of)
+            elif kind in {"token mean", "sequence mean"}:
+                self._needed[of] = metric.needs
+            elif kind in {"token max", "token min"}:
+                self._extremes[of] = (math.inf, -math.inf)
+            elif kind == "token quantile":
+                self._quantiles[of] = Magnitudes()
+            else:
+                self._needed |= dict.fromkeys(SEQUENCE[of][0], metric.needs)
+        self._columns = {name: [] for name in self._needed}
+
+    def _start_totals(self, of: str) -> None:
+        if of in {"pearson", "abs_dp_std", "k3_std"}:
+            self._moments[of] = Moments()
+        elif of in {"ess", "ess_fraction"}:
+            self._logsums |= {"delta": LogSum(), "twice": LogSum()}
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in whole sequences. Those without a scored token change nothing."""
+        if not chunk.tokens.numel():
+            return
+        self._drop_missing(chunk)
+        delta, counts = chunk.delta, chunk.counts
+        kept = counts > 0
+        self.ids += [chunk.ids[index] for index in kept.nonzero().squeeze(-1).tolist()]
+        self.infinite += int(delta.isinf().sum())
+        self.overflowing += int((delta.abs() > FP32_EXP).sum())
+        self._counts.append(counts[kept])
+        values: dict[str, Tensor] = {}
+
+        def value(name: str) -> Tensor:
+            if name not in values:
+                values[name] = TOKEN[name](chunk)
+            return values[name]
+
+        for name, column in self._columns.items():
+            sums = torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, value(name))
+            column.append(sums[kept])
+        for name, (least, greatest) in self._extremes.items():
+            found = value(name)
+            self._extremes[name] = (min(least, float(found.min())), max(greatest, float(found.max())))
+        for name, quantiles in self._quantiles.items():
+            quantiles.add(value(name))
+        for name, moments in self._moments.items():
+            moments.add(_pairs(name, chunk))
+        for name, logsum in self._logsums.items():
+            logsum.add(delta if name == "delta" else 2 * delta)
+
+    def _drop_missing(self, chunk: Chunk) -> None:
+        """Leave out, with the reason, metrics whose columns this chunk lacks or has NaN in."""
+        for metric in self.metrics:
+            for need in metric.needs:
+                column = chunk.values.get(need)
+                if metric.name not in self.missing and (column is None or bool(column.isnan().any())):
+                    self.missing[metric.name] = f"the log has no {need} for every scored token"
+        for name in [name for name, needs in self._needed.items() if needs and self._lost(name)]:
+            del self._columns[name], self._needed[name]
+
+    def _lost(self, name: str) -> bool:
+        """Whether every metric that needs this column is missing."""
+        return all(m.name in self.missing for m in self.metrics if name in _columns_of(m))
+
+    @property
+    def counts(self) -> Tensor:
+        """Scored tokens of each sequence that has one, fp64 [B]."""
+        return torch.cat(self._counts) if self._counts else torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def tokens(self) -> int:
+        """All scored tokens."""
+        return int(self.counts.sum())
+
+    def sums(self, name: str) -> Tensor:
+        """The sums of a token quantity over each sequence that has a scored token, fp64 [B]."""
+        parts = self._columns[name]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def per_sequence(self, metric: Metric) -> tuple[Tensor, Tensor]:
+        """Of a mean: sums and counts fp64 [B] whose ratio of totals it is, less its offset.
+
+        What intervals and verdicts over sequences are made from. Raises ValueError for what is no mean.
+        """
+        kind, of = metric.reduce.kind, metric.reduce.of
+        if kind == "token mean":
+            return self.sums(of), self.counts
+        ones = torch.ones_like(self.counts)
+        if kind == "sequence mean":
+            return self.sums(of) / self.counts, ones
+        if kind == "mean over sequences":
+            return self.of_sequences(of), ones
+        raise ValueError(f"{metric.name} is a {kind}, no mean")
+
+    def of_sequences(self, name: str) -> Tensor:
+        """A quantity of each sequence as a whole, fp64 [B]."""
+        needed, formula = SEQUENCE[name]
+        return formula(Sums(self.counts, {column: self.sums(column) for column in needed}))
+
+    def estimate(self, metric: Metric) -> float:
+        """The metric's number; NaN without a token, or where it is `missing`."""
+        if not self.tokens or metric.name in self.missing:
+            return math.nan
+        kind, of = metric.reduce.kind, metric.reduce.of
+        if metric.reduce.has_interval:
+            sums, counts = self.per_sequence(metric)
+            found = float(sums.sum() / counts.sum())
+        elif kind == "token quantile":
+            found = self._quantiles[of].quantile(metric.reduce.at or 0.5)
+        elif kind in {"token max", "token min"}:
+            found = self._extremes[of][kind == "token max"]
+        elif kind in {"sequence max", "sequence min"}:
+            values = self.of_sequences(of)
+            found = float(values.max() if kind == "sequence max" else values.min())
+        else:
+            found = self._of_totals(of)
+        return found + metric.reduce.offset
+
+    def _of_totals(self, name: str) -> float:
+        if name == "pearson":
+            return self._moments[name].correlation
+        if name in self._moments:
+            return self._moments[name].deviation
+        if name in {"ess", "ess_fraction"}:
+            found = math.exp(min(2 * self._logsums["delta"].value - self._logsums["twice"].value, 700.0))
+            return found / self.tokens if name == "ess_fraction" else found
+        sums = {column: float(self.sums(column).sum()) / self.tokens for column in OF_TOTALS[name]}
+        if name == "kl_ent_ratio":
+            return sums["k3"] / sums["entropy"] if sums["entropy"] else math.nan
+        if name == "truncated_std":
+            return math.sqrt(max(0.0, sums["truncated_squared"] - sums["truncated"] ** 2))
+        square = sums["truncated_squared"] / (sums["truncated"] + 1e-8) ** 2
+        return 1 / square if square else math.nan
+
+
+def _pairs(name: str, chunk: Chunk) -> Tensor:
+    if name == "pearson":
+        return torch.stack([chunk.trainer.exp(), chunk.rollout.exp()])
+    column = TOKEN["abs_dp" if name == "abs_dp_std" else "k3"](chunk)
+    return torch.stack([column, column])
+
+
+def _columns_of(metric: Metric) -> Iterable[str]:
+    """The token quantities whose sums a metric is made of."""
+    kind, of = metric.reduce.kind, metric.reduce.of
+    if kind == "of totals":
+        return OF_TOTALS[of]
+    if kind in {"token mean", "sequence mean"}:
+        return (of,)
+    return SEQUENCE[of][0] if of in SEQUENCE else ()

@@ -1,0 +1,88 @@
+"""How a metric is declared: what it is, what it estimates, how it is reduced, and whose definition it is.
+
+Plain data without torch. `Metric.reduce` names a quantity of `moeparity.metrics.quantities`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "token mean", "sequence mean", "mean over sequences", "token max", "token min", "sequence max", "sequence min",
+    "token quantile", "of totals",
+]  # fmt: skip
+"""How a metric is reduced. A `sequence mean` is the mean over sequences of each one's mean over its tokens; a `mean
+over sequences` that of a value which a sequence has as a whole; `of totals` is a formula in sums over all tokens."""
+
+By = Literal["position", "probability", "group", "step", "flipped", "version_lag"]
+"""Ways of grouping scored tokens."""
+
+Level = Literal["read", "secondary", "inferred"]
+"""read: in the source itself. secondary: in a text that quotes it. inferred: derived here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A reduction of one quantity; `offset` is added to the result, `at` is the rank of a quantile in (0, 1]."""
+
+    kind: Kind
+    of: str
+    offset: float = 0.0
+    at: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether it is a mean whose interval over sequences is known."""
+        return self.kind in {"token mean", "sequence mean", "mean over sequences"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a definition stands: project, file, commit, and how sure that is."""
+
+    project: str
+    file: str
+    commit: str
+    level: Level = "read"
+
+    def __str__(self) -> str:
+        """`verl-project/verl verl/x.py @ 1dda039b9 (read)`."""
+        commit = f" @ {self.commit}" if self.commit else ""
+        return f"{self.project} {self.file}{commit} ({self.level})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    name: as reports, `expect:` and `--gate` know it; the framework before a slash, where the definition is one's own.
+    formula: in words and ASCII, with delta = log P_trainer - log P_sampler and rho = exp(delta) on sampled tokens.
+    estimates: of what, in which direction. unit: nats, or 1 for a plain number. clamp: what is cut off, and where.
+    not_finite: what becomes of infinities. needs: columns of `Chunk.values` without which there is no number.
+    healthy, alarm: as published, in words; alarm_above, alarm_below: the alarm as a bound on the estimate.
+    """
+
+    name: str
+    reduce: Reduce
+    formula: str
+    estimates: str
+    source: Source
+    unit: str = "nats"
+    clamp: str = "none"
+    not_finite: str = "kept: an infinite token makes it infinite"
+    needs: tuple[str, ...] = ()
+    healthy: str = ""
+    alarm: str = ""
+    alarm_above: float | None = None
+    alarm_below: float | None = None
+
+    @property
+    def set(self) -> str:
+        """The framework whose definition it is, or `common`."""
+        return self.name.split("/")[0] if "/" in self.name else "common"
+
+    def alarms(self, estimate: float) -> bool:
+        """Whether a published alarm is raised by this estimate; NaN raises every alarm there is."""
+        above, below = self.alarm_above, self.alarm_below
+        return (above is not None and not estimate <= above) or (below is not None and not estimate >= below)

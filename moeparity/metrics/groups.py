@@ -1,0 +1,82 @@
+"""The scored tokens of chunks split by position, probability, step, label or flip, each part with its own metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.declaration import By
+from moeparity.metrics.registry import METRICS
+
+POSITIONS = (0, 1, 16, 64, 256, 1024, 4096, 16384)
+PROBABILITIES = (0.0, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99)
+SHOWN = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta", "mean_ratio", "f2"))
+"""What each group is measured by."""
+
+
+def keys(chunk: Chunk, by: By) -> Tensor | None:
+    """The group of each token, int64 [N]; None where the chunk does not say."""
+    if by == "position":
+        return torch.bucketize(chunk.position, torch.tensor(POSITIONS), right=True) - 1
+    if by == "probability":
+        bounds = torch.tensor([math.log(p) if p else -math.inf for p in PROBABILITIES], dtype=torch.float64)
+        return torch.bucketize(chunk.rollout, bounds, right=True) - 1
+    return chunk.labels.get(by)
+
+
+def name(by: By, key: int) -> str:
+    """A group in words; what `group` numbers is known to the reader alone."""
+    if by in {"position", "probability"}:
+        bounds = POSITIONS if by == "position" else PROBABILITIES
+        last = key + 1 == len(bounds)
+        if by == "position":
+            return f"{bounds[key]} on" if last else f"{bounds[key]} to {int(bounds[key + 1]) - 1}"
+        return f"P {bounds[key]:g} to {1 if last else format(bounds[key + 1], 'g')}"
+    if by == "flipped":
+        return {0: "not flipped", 1: "flipped"}.get(key, "routes unknown")
+    return str(key)
+
+
+def select(chunk: Chunk, kept: Tensor) -> Chunk:
+    """The chunk with only the tokens where bool [N] `kept`, and only the sequences that have one."""
+    present, sequence = torch.unique_consecutive(chunk.sequence[kept], return_inverse=True)
+    rows = present.tolist()
+    return Chunk(
+        rollout=chunk.rollout[kept],
+        trainer=chunk.trainer[kept],
+        sequence=sequence,
+        position=chunk.position[kept],
+        tokens=chunk.tokens[kept],
+        ids=tuple(chunk.ids[row] for row in rows),
+        where=tuple(chunk.where[row] for row in rows),
+        labels={key: column[kept] for key, column in chunk.labels.items()},
+        values={key: column[kept] for key, column in chunk.values.items()},
+    )
+
+
+@dataclass(slots=True)
+class Groups:
+    """An accumulator for each group that was seen. `unknown` counts tokens of chunks that do not say."""
+
+    by: By
+    parts: dict[int, Accumulator] = field(default_factory=dict)
+    unknown: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in whole sequences."""
+        found = keys(chunk, self.by)
+        if found is None:
+            self.unknown += chunk.tokens.numel()
+            return
+        for key in torch.unique(found).tolist():
+            self.parts.setdefault(key, Accumulator(SHOWN)).add(select(chunk, found == key))
+
+    def __iter__(self) -> Iterator[tuple[int, Accumulator]]:
+        """Groups in order of their keys."""
+        return iter(sorted(self.parts.items()))

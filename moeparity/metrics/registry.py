@@ -1,0 +1,36 @@
+"""All declared metrics, by name and by set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from moeparity.errors import MoeparityError, did_you_mean, listed
+from moeparity.metrics import common, nemo_rl, others, verl
+from moeparity.metrics.declaration import Metric
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric for metric in (*common.METRICS, *nemo_rl.METRICS, *verl.METRICS, *others.METRICS)
+}
+SETS: tuple[str, ...] = tuple(dict.fromkeys(metric.set for metric in METRICS.values()))
+
+
+def find(name: str, where: str) -> Metric:
+    """The metric of that name; `where` says who asks. Raises MoeparityError with the nearest name."""
+    if name not in METRICS:
+        nearest = did_you_mean(name, METRICS) or did_you_mean(name.rpartition("/")[2], METRICS)
+        raise MoeparityError(
+            f"{where}: {name!r} is no metric; docs/metrics.md lists them: k1, k2, k3, mean_abs_delta and others, or "
+            f"`set/name` with a framework's own name, as in 'verl/k3_kl'.{nearest}"
+        )
+    return METRICS[name]
+
+
+def of_sets(names: Iterable[str]) -> tuple[Metric, ...]:
+    """The metrics of `common` and of the sets named, `all` for every one. Raises MoeparityError for another name."""
+    wanted = {"common", *names}
+    for name in wanted - {"all"}:
+        if name not in SETS:
+            raise MoeparityError(
+                f"--set: {name!r} is no set of metrics; expected one of all, {listed(SETS)}.{did_you_mean(name, SETS)}"
+            )
+    return tuple(metric for metric in METRICS.values() if "all" in wanted or metric.set in wanted)

@@ -1,0 +1,130 @@
+"""Smoothing, trend and spikes of values at increasing, possibly irregular, steps. Pure functions of plain numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, median
+
+import torch
+
+_MAD = 1.4826
+# Steps beyond which pairs are made of medians of blocks: 2 million pairs.
+_POINTS = 2000
+
+
+def ema(steps: Sequence[float], values: Sequence[float], tau: float) -> list[float]:
+    """The exponential moving average weighted by time: y += (1 - exp(-dt / tau)) (x - y), dt the steps since the last.
+
+    tau in steps. The first value starts it. A value that is not finite leaves it where it is, and its time counts to
+    the next; before any finite value it is NaN. Raises ValueError for a tau that is not positive, or steps that do not
+    increase.
+    """
+    if not tau > 0:
+        raise ValueError(f"tau is {tau}; a number of steps above 0 expected")
+    _increasing(steps)
+    found: list[float] = []
+    last, now = math.nan, math.nan
+    for step, value in zip(steps, values, strict=True):
+        if math.isfinite(value):
+            now = value if math.isnan(now) else now - math.expm1(-(step - last) / tau) * (value - now)
+            last = step
+        found.append(now)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """Theil and Sen's slope: the median of the slopes of all pairs of points, per step.
+
+    log: whether it is of the natural logarithm, so that exp(slope) is a factor per step. p: two-sided, of Mann and
+    Kendall's test that the order is by chance, with ties and the normal approximation; it takes the steps for
+    independent, which training steps are not quite, so read it as a lower bound. points: how many it is of.
+    """
+
+    slope: float
+    p: float
+    points: int
+    log: bool
+
+
+def trend(steps: Sequence[float], values: Sequence[float]) -> Trend:
+    """The trend of the finite values; of their logarithms where all are positive. NaN, with p = 1, of fewer than 4.
+
+    Beyond 2000 points, blocks of neighbours are replaced by their medians. Raises ValueError for steps that do not
+    increase.
+    """
+    _increasing(steps)
+    pairs = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    log = bool(pairs) and all(value > 0 for _, value in pairs)
+    if log:
+        pairs = [(step, math.log(value)) for step, value in pairs]
+    count = len(pairs)
+    if count < 4:
+        return Trend(slope=math.nan, p=1.0, points=count, log=log)
+    size = math.ceil(count / _POINTS)
+    blocks = [pairs[start : start + size] for start in range(0, count, size)]
+    x, y = (
+        torch.tensor([median(pair[column] for pair in block) for block in blocks], dtype=torch.float64)
+        for column in (0, 1)
+    )
+    first, second = torch.triu_indices(len(x), len(x), offset=1)
+    rises = y[second] - y[first]
+    slopes = (rises / (x[second] - x[first])).sort().values
+    middle = len(slopes) // 2
+    slope = float(slopes[middle] if len(slopes) % 2 else (slopes[middle - 1] + slopes[middle]) / 2)
+    return Trend(slope=slope, p=_kendall(int(rises.sign().sum()), y.tolist()), points=count, log=log)
+
+
+def _kendall(score: int, values: list[float]) -> float:
+    """The two-sided p of Mann and Kendall's S, with the variance for ties and the continuity correction."""
+    ties = [count for count in Counter(values).values() if count > 1]
+    n = len(values)
+    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    if not variance or not score:
+        return 1.0
+    z = (abs(score) - 1) / math.sqrt(variance)
+    return min(1.0, 2 * NormalDist().cdf(-z))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A point above its neighbourhood. index: into the values. distance: in robust standard deviations."""
+
+    index: int
+    distance: float
+
+
+def spikes(values: Sequence[float], *, window: int = 21, alarm: float = 0.01) -> tuple[Spike, ...]:
+    """Points that stand out above the running median.
+
+    A residual is a value less the median of the `window` values around it, of logarithms where all are positive. Their
+    spread is 1.4826 times the median of |residual| (MAD). A spike lies above the normal quantile that one of so many
+    normal residuals exceeds with the chance `alarm`: 3.7 for 100 points. An infinite value always is one. Where more
+    than half of the residuals are 0, any residual above 0 is. None of fewer than 8 finite values.
+    """
+    finite = [index for index, value in enumerate(values) if math.isfinite(value)]
+    always = [Spike(index=index, distance=math.inf) for index, value in enumerate(values) if value == math.inf]
+    if len(finite) < 8:
+        return tuple(always)
+    kept = [values[index] for index in finite]
+    if all(value > 0 for value in kept):
+        kept = [math.log(value) for value in kept]
+    half = window // 2
+    residuals = [value - median(kept[max(0, at - half) : at + half + 1]) for at, value in enumerate(kept)]
+    spread = _MAD * median(abs(each) for each in residuals)
+    limit = NormalDist().inv_cdf(1 - alarm / len(kept))
+    found = [
+        Spike(index=index, distance=residual / spread if spread else math.inf)
+        for index, residual in zip(finite, residuals, strict=True)
+        if residual > limit * spread
+    ]
+    return tuple(sorted(found + always, key=lambda spike: spike.index))
+
+
+def _increasing(steps: Sequence[float]) -> None:
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        raise ValueError("steps must increase")

@@ -1,0 +1,52 @@
+"""Declarations that say everything, alarms, and the page that is made of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from moeparity.metrics.accumulate import OF_TOTALS
+from moeparity.metrics.common import PRIMARY
+from moeparity.metrics.declaration import Metric
+from moeparity.metrics.quantities import SEQUENCE, SHARES, TOKEN
+from moeparity.metrics.registry import METRICS, SETS
+from scripts.metrics_page import PAGE, page
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_declares_what_it_is_made_of(metric: Metric) -> None:
+    kind, of = metric.reduce.kind, metric.reduce.of
+    known = OF_TOTALS if kind == "of totals" else SEQUENCE if kind.startswith(("mean over", "sequence m")) else TOKEN
+    assert of in (TOKEN if kind == "sequence mean" else known)
+    assert metric.formula
+    assert metric.source.level in {"read", "secondary", "inferred"}
+    assert bool(metric.source.commit) or metric.source.level != "read"
+    # An alarm that is checked is told, and the other way round where it is a bound on an estimate.
+    assert bool(metric.alarm) >= (metric.alarm_above is not None or metric.alarm_below is not None)
+    assert (metric.reduce.at is not None) == (kind == "token quantile")
+
+
+def test_no_quantity_is_unused() -> None:
+    used = {metric.reduce.of for metric in METRICS.values()}
+    used |= {name for of in used & SEQUENCE.keys() for name in SEQUENCE[of][0]}
+    used |= {name for of in used & OF_TOTALS.keys() for name in OF_TOTALS[of]}
+    assert used == TOKEN.keys() | SEQUENCE.keys() | OF_TOTALS.keys()
+    assert used >= SHARES
+    assert set(PRIMARY) <= METRICS.keys()
+
+
+def test_alarms() -> None:
+    ess, k1 = METRICS["ess_fraction"], METRICS["verl/kl"]
+    assert [ess.alarms(value) for value in (0.29, 0.3, 1.0, math.nan)] == [True, False, False, True]
+    assert [k1.alarms(value) for value in (-0.2, 0.0, 0.2)] == [True, False, True]
+    assert not METRICS["k1"].alarms(math.nan)
+
+
+def test_names_carry_their_set() -> None:
+    assert SETS[0] == "common"
+    assert all((metric.set == "common") == ("/" not in name) for name, metric in METRICS.items())
+
+
+def test_the_page_is_that_of_the_declarations() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run `python -m scripts.metrics_page`"

@@ -2,8 +2,8 @@
 
 Writes a log of NeMo-RL of that size and one of a tenth of it. A process of its own per file parses every line with
 `orjson.loads` and nothing else, reads the log, and reads and measures it with the metrics and the diagnosis of
-`moeparity metrics`. Prints a table in Markdown: MB/s of the process's CPU time, the share of plain parsing's rate, and the largest
-resident memory. Exits with 1 where ten times the file takes more than 1.5 times the memory.
+`moeparity metrics`. Prints a table in Markdown: MB/s of the process's CPU time, the share of plain parsing's rate, and
+the largest resident memory. Exits with 1 where ten times the file takes more than 1.5 times the memory.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ WORKS: dict[str, Callable[[Path], None]] = {PARSED: parse, READ: read, MEASURED:
 def child(path: Path) -> None:
     """Run the works in turn and print their CPU seconds and this process's memory, in bytes."""
     torch.set_num_threads(1)
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, int]] = {}
     for name, work in WORKS.items():
         start = time.process_time()
         work(path)
-        found[name] = time.process_time() - start
-    # Linux counts in KiB.
-    print(json.dumps({"seconds": found, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+        # Linux counts in KiB; the peak so far, which each work can only raise.
+        found[name] = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(found))
 
 
 def main() -> int:
@@ -124,11 +124,11 @@ def _row(folder: Path, megabytes: int) -> float:
     finally:
         path.unlink(missing_ok=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    plain = found["seconds"][PARSED]
-    for name, seconds in found["seconds"].items():
-        memory = f"{found['memory'] / 1e6:.0f}" if name == MEASURED else ""
-        print(f"| {size:.0f} | {name} | {seconds:.1f} | {size / seconds:.0f} | {plain / seconds:.2f} | {memory} |")
-    return float(found["memory"])
+    plain = found[PARSED][0]
+    for name, (seconds, memory) in found.items():
+        rates = f"{size / seconds:.0f} | {plain / seconds:.2f}"
+        print(f"| {size:.0f} | {name} | {seconds:.1f} | {rates} | {memory / 1e6:.0f} |")
+    return float(found[MEASURED][1])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Near ties in a file of prompts: which are likely to route otherwise in the candidate, from a pass of the reference."""
+"""Near ties in a file of prompts: which are likely to route otherwise in the candidate, from one reference pass."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,14 @@ BROKEN = [
 """Bad inputs of which a schema can know that they are bad."""
 
 
+@cache
+def validator(kind: str) -> Any:
+    return jsonschema.Draft202012Validator(json_schema(kind))
+
+
 def errors(kind: str, data: Any) -> list[str]:
-    validator = jsonschema.Draft202012Validator(json_schema(kind))
     # As an editor sees it: no lines, no tuples.
-    return [error.message for error in validator.iter_errors(json.loads(json.dumps(data)))]
+    return [error.message for error in validator(kind).iter_errors(json.loads(json.dumps(data)))]
 
 
 def profile(rule: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from benchmarks.planted import attributes
@@ -72,40 +72,58 @@ def backgrounds(count: int) -> list[Background]:
     return [turn[i % len(turn)] for i in range(count)]
 
 
-def draw(number: int, attempt: int, background: Background) -> Case:
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draw before it is cast: who may matter, in random order, and who is not meant to.
+
+    wanted: how many of `large` are taken. total: how many attributes differ in the end.
+    """
+
+    case: Case
+    large: tuple[Planted, ...]
+    wanted: int
+    beside: tuple[Planted, ...]
+    small: tuple[Planted, ...]
+    idle: tuple[Planted, ...]
+    total: int
+
+    def cast(self, chosen: Sequence[Planted]) -> Case:
+        """The case in which those chosen matter, filled up with what does not."""
+        found = list(chosen)
+        for pool, most in ((self.beside, len(self.beside)), (self.small, len(self.small)), (self.idle, self.total)):
+            for planted in pool[:most]:
+                if len(found) < self.total and compatible(planted, found):
+                    found.append(planted)
+        random.Random(self.case.seed).shuffle(found)  # noqa: S311 - a reproducible draw
+        return replace(self.case, planted=tuple(found))
+
+
+def draw(number: int, attempt: int, background: Background) -> Draft:
     """One draw; the same arguments give the same case."""
     rng = random.Random(f"{number} {attempt} {background}")  # noqa: S311 - a reproducible draw
     family = rng.choice(FAMILIES)
     dtype = rng.choice(("fp32", "bf16")) if background == "clean" else "fp32" if background == "fp32" else "bf16"
     stored = rng.choice(("bfloat16", "float32")) if background == "fp32" else "bfloat16"
-    chosen = tuple(_chosen(rng, family, dtype, background, stored))
     damped = 0.1 if background == "fp32" else 0.5
-    return Case(number, attempt, background, family, stored, dtype, damped, chosen)
-
-
-def _chosen(rng: random.Random, family: str, dtype: str, background: Background, stored: str) -> list[Planted]:
     table = attributes.FP32 if dtype == "fp32" else attributes.BF16
     # Weights stored in bf16 are not changed by that dtype.
     idle = [each for each in table["none"] if stored == "bfloat16" or each[1] != "bf16"]
-    wanted: list[tuple[Sequence[tuple[str, Value]], int]] = []
-    if background == "mixed":
-        wanted.append((attributes.SEMANTIC, rng.choice((1, 1, 2, 2, 3))))
-    if background != "clean":
-        wanted.append((table["large"], rng.choice((1, 2) if background == "mixed" else (1, 2, 3, 4))))
-        wanted.append((table["small"], rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))))
-    wanted.append((idle, MOST))
-    found: list[Planted] = []
-    total = rng.randint(LEAST, MOST)
-    for pool, count in wanted:
-        before = len(found)
-        for planted in _shuffled(rng, pool, family, dtype):
-            if len(found) in {total, before + count}:
-                break
-            if not any(_clash(planted, other) for other in found):
-                found.append(planted)
-    assert len(found) >= LEAST, f"{family} in {dtype} has too few attributes without effect"
-    rng.shuffle(found)
-    return found
+    large, small = (tuple(_shuffled(rng, table[kind], family, dtype)) for kind in ("large", "small"))
+    clean, mixed = background == "clean", background == "mixed"
+    return Draft(
+        case=Case(number, attempt, background, family, stored, dtype, damped, ()),
+        large=tuple(_shuffled(rng, attributes.SEMANTIC, family, dtype)) if mixed else large,
+        wanted=0 if clean else rng.choice((1, 2, 3) if mixed else (2, 3, 4)) if dtype == "bf16" else 1 + number % 4,
+        beside=large[: rng.choice((1, 2))] if mixed else (),
+        small=() if clean else small[: rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))],
+        idle=tuple(_shuffled(rng, idle, family, dtype)),
+        total=rng.randint(LEAST, MOST),
+    )
+
+
+def compatible(planted: Planted, others: Sequence[Planted]) -> bool:
+    """Whether an attribute can differ beside others."""
+    return not any(_clash(planted, other) for other in others)
 
 
 def _shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str, dtype: str) -> Iterator[Planted]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import moeparity
 from benchmarks.planted.cases import SEQUENCES, Case
-from benchmarks.planted.truth import Truth
 from moeparity.plan import Options
 from moeparity.report.model import Report
 

@@ -55,8 +55,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
 """And what it does for one family only."""
 
 _DTYPED = frozenset(
-    "inputs output square weight normalized products scores probabilities weights total quotient correction choice "
-    "projections activation product weighted accumulate".split()
+    {"inputs", "output", "square", "weight", "normalized", "products", "scores", "probabilities", "weights", "total"}
+    | {"quotient", "correction", "choice", "projections", "activation", "product", "weighted", "accumulate"}
 )
 
 
@@ -141,7 +141,7 @@ def _steps(program: Program) -> Iterable[Step]:
     x = "embed"
     for layer in range(config["num_hidden_layers"]):
         build = _Layer(program, layer)
-        yield from build.attention(x, heads, head_dim)
+        yield from build.attention(x, heads)
         yield from build.moe(f"layers[{layer}].attention.residual")
         x = f"layers[{layer}].moe.residual"
     yield _norm("norm", x, weights["model.norm.weight"], config)
@@ -181,7 +181,7 @@ class _Layer:
     def weight(self, name: str) -> Tensor:
         return self.program.weights[f"model.layers.{self.number}.{name}.weight"]
 
-    def attention(self, x: str, heads: int, head_dim: int) -> Iterable[Step]:
+    def attention(self, x: str, heads: int) -> Iterable[Step]:
         at, groups = f"layers[{self.number}].attention", self.config["num_key_value_heads"]
         yield _norm(f"{at}.norm", x, self.weight("input_layernorm"), self.config)
         given = {}

@@ -15,7 +15,8 @@ from moeparity.metrics.quantiles import Magnitudes
 from moeparity.metrics.quantities import k3
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
-"""Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself."""
+"""Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last
+one |delta| is the rounding of an fp32 log-softmax and is left out."""
 
 # |delta| below this is taken as this before its logarithm: fp64 has nothing to say there.
 _LEAST = 1e-9
@@ -152,8 +153,9 @@ def _scale_sums(chunk: Chunk, usable: Tensor) -> Tensor:
     starts = chunk.counts.cumsum(0) - chunk.counts
     within = torch.arange(chunk.tokens.numel()) - starts[chunk.sequence]
     late = (2 * within >= chunk.counts[chunk.sequence]).long()
-    cells = (chunk.sequence * 2 + late) * (len(PROBABILITIES) + 1) + bins
-    size = chunk.sequences * 2 * (len(PROBABILITIES) + 1)
-    logs = torch.where(usable > 0, chunk.delta.abs().clamp(_LEAST, 20.0).log(), 0.0)
-    sums = [torch.bincount(cells, weights=weights, minlength=size) for weights in (usable, logs)]
+    kept = (usable > 0) & (bins < len(PROBABILITIES))
+    cells = (chunk.sequence * 2 + late) * len(PROBABILITIES) + bins.clamp(max=len(PROBABILITIES) - 1)
+    size = chunk.sequences * 2 * len(PROBABILITIES)
+    logs = torch.where(kept, chunk.delta.abs().clamp(_LEAST, 20.0).log(), 0.0)
+    sums = [torch.bincount(cells, weights=weights, minlength=size) for weights in (kept.double(), logs)]
     return torch.stack(sums, -1).view(chunk.sequences, 2, -1, 2)

@@ -191,6 +191,8 @@ def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
     """Whether a shadow would read partial sums that its plan does not know, or a whole value in their place; or what
     was made by an op that left its node another part of the work than its plan says.
     """
+    if plan is source:
+        return False
     cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
     if cut or plan.told_to(node) != source.told_to(node):
         return True

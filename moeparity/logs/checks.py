@@ -13,6 +13,7 @@ from moeparity.tokens.tokenset import LARGEST_LOGPROB
 
 NONE_GIVEN = -9999.0
 """What OpenAI's and vLLM's servers write for a log-probability that they have not, or that is -inf."""
+_SAMPLER, _TRAINER = "the sampler's", "the trainer's"
 _FEWEST = 8
 """Scored tokens from which on a side of nothing but exact zeros is taken for a placeholder."""
 
@@ -20,15 +21,11 @@ _FEWEST = 8
 def checked(sequence: Sequence) -> Sequence:
     """The sequence, once its scored log-probabilities are found to be such. Raises LogError with the token's index."""
     every = bool(sequence.mask.all())
-    sides = {"the sampler's": sequence.rollout, "the trainer's": sequence.trainer}
+    sides = {_SAMPLER: sequence.rollout, _TRAINER: sequence.trainer}
     scored = {name: values if every else values[sequence.mask] for name, values in sides.items() if values is not None}
     for name, values in scored.items():
-        if not values.numel():
-            continue
-        low, high = torch.aminmax(values)
-        # NaN fails both comparisons, and aminmax hands it on.
-        if not (float(low) > NONE_GIVEN and float(high) <= LARGEST_LOGPROB):
-            raise _refusal(sequence, name, values)
+        if values.numel():
+            _check_values(sequence, name, values)
     for name, values in scored.items():
         blank = len(values) >= _FEWEST and not bool(values.any())
         if blank and any(bool(other.any()) for other in scored.values()):
@@ -39,18 +36,29 @@ def checked(sequence: Sequence) -> Sequence:
     return sequence
 
 
-def _refusal(sequence: Sequence, side: str, values: Tensor) -> LogError:
+def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
+    low, high = torch.aminmax(values)
+    # NaN fails both comparisons, and aminmax hands it on.
+    if float(low) > NONE_GIVEN and float(high) <= LARGEST_LOGPROB:
+        return
     bad = ~((values > NONE_GIVEN) & (values <= LARGEST_LOGPROB))
-    place = int(sequence.mask.nonzero()[bad.nonzero()[0, 0], 0])
-    value = float(values[bad][0])
-    at = f"{sequence.where}: token {place} of sequence {sequence.id} is scored, but {side} log-probability there is"
-    if math.isnan(value):
-        return LogError(f"{at} missing (NaN or null). Mask the token, or log the value.")
-    if value > 0:
-        return LogError(f"{at} {value:g}; expected nats, at most 0. Is it a probability, or its negative logarithm?")
-    if value == -torch.inf:
-        return LogError(
-            f"{at} -inf: that side could not have made this token. Other weights, another token, or a cut "
-            "by top-p or top-k?"
+    if side == _TRAINER:
+        # A trainer may give a token of the sampler's no probability, which is a finding; a sampler cannot.
+        bad &= values != -torch.inf
+    if bool(bad.any()):
+        place = int(sequence.mask.nonzero()[bad.nonzero()[0, 0], 0])
+        told = _told(float(values[bad][0]))
+        raise LogError(
+            f"{sequence.where}: token {place} of sequence {sequence.id} is scored, but {side} log-probability there is "
+            f"{told}"
         )
-    return LogError(f"{at} {value:g}, which servers write for one they do not have. Ask for more `logprobs`.")
+
+
+def _told(value: float) -> str:
+    if math.isnan(value):
+        return "missing (NaN or null). Mask the token, or log the value."
+    if value > 0:
+        return f"{value:g}; expected nats, at most 0. Is it a probability, or its negative logarithm?"
+    if value == -math.inf:
+        return "-inf: it could not have made this token. Another token, or another sequence's log-probabilities?"
+    return f"{value:g}, which servers write for one they do not have. Ask for more `logprobs`."

@@ -40,8 +40,8 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
         said = fields.mapping("usage").whole("completion_tokens")
         if made != said:
             raise LogError(
-                f"{fields.where}: logprobs of {made} generated tokens; usage has {said} completion_tokens. A piece of a "
-                "stream? Keep whole responses."
+                f"{fields.where}: logprobs of {made} generated tokens; usage has {said} completion_tokens. A piece of "
+                "a stream? Keep whole responses."
             )
     return found
 

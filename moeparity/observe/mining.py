@@ -117,8 +117,8 @@ class NearTies:
         if not view.ran(self.reference, self.gated) or view.regions:
             return
         if view.node.op.name == "gate":
-            logits = (view.tensor(side) for side in (self.reference, self.gated))
-            self._inputs[view.wave[0]] = (_input(view, self.reference), *logits)
+            own, gated = (view.tensor(side) for side in (self.reference, self.gated))
+            self._inputs[view.wave[0]] = (_input(view, self.reference), own, gated)
         elif view.node.name in self.noise and view.wave[0] in self._inputs:
             self._router(view, slice(*view.wave))
 

@@ -130,7 +130,7 @@ LINES: dict[str, Case] = {
     "minus infinity": Case(
         NEMO,
         _of("generation_logprobs", to=lambda v: [[*v[0][:4], float("-inf"), *v[0][5:]]]),
-        "the sampler's log-probability there is -inf",
+        "the sampler's log-probability there is -inf: it could not have made this token",
     ),
     "NaN": Case(
         NEMO,

@@ -247,7 +247,9 @@ def _openai(position: Callable[[int, float], Any]) -> None:
         choice = completion.CompletionResponseChoice(
             index=0, text="x", logprobs=listed, token_ids=ids, prompt_token_ids=truth.ids[: truth.prompt]
         )
-        return completion.CompletionResponse(id=f"r{number}", model="m", choices=[choice], usage=usage(truth, len(ids)))
+        return completion.CompletionResponse(
+            id=f"r{number}", created=0, model="m", choices=[choice], usage=usage(truth, len(ids))
+        )
 
     def chatted(number: int, truth: Truth) -> Any:
         pairs = zip(truth.ids[truth.response], truth.rollout[truth.response], strict=True)
@@ -258,7 +260,7 @@ def _openai(position: Callable[[int, float], Any]) -> None:
             logprobs=chat.ChatCompletionLogProbs(content=content),
         )
         return chat.ChatCompletionResponse(
-            id=f"r{number}", model="m", choices=[choice], usage=usage(truth, len(content))
+            id=f"r{number}", created=0, model="m", choices=[choice], usage=usage(truth, len(content))
         )
 
     def scored(number: int, truth: Truth) -> Any:
@@ -267,7 +269,9 @@ def _openai(position: Callable[[int, float], Any]) -> None:
         choice = completion.CompletionResponseChoice(
             index=0, text="x", prompt_logprobs=positions, prompt_token_ids=truth.ids, token_ids=[1]
         )
-        return completion.CompletionResponse(id=f"r{number}", model="m", choices=[choice], usage=usage(truth, 1))
+        return completion.CompletionResponse(
+            id=f"r{number}", created=0, model="m", choices=[choice], usage=usage(truth, 1)
+        )
 
     for name, make in (("completions", completed), ("chat", chatted), ("scored", scored)):
         lines = [make(number, truth).model_dump_json() for number, truth in enumerate(TRUTHS)]

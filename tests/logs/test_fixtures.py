@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import io
+import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from moeparity import logs
+from tests.logs.broken import records
 from tests.logs.truth import STEP, TRUTHS, Truth
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -84,6 +91,62 @@ def test_entropy_and_advantages_are_kept() -> None:
     (first, *_) = read("prime-rl")
     assert first.entropy.tolist() == [1.25] * len(first.token_ids)
     assert first.extra["advantages"].tolist() == [0.5] * len(first.token_ids)
+
+
+def test_a_trainer_may_give_a_token_no_probability(tmp_path: Path) -> None:
+    lines = records("moeparity/log.jsonl")
+    lines[0]["trainer_logprobs"][4] = -math.inf
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, *_ = logs.open([path])
+    assert first.trainer[4] == -math.inf
+
+
+def test_packed_lines_and_whole_documents_are_read_too(tmp_path: Path) -> None:
+    content = (FIXTURES / "sglang/generate.jsonl").read_text()
+    document, packed = tmp_path / "a.json", tmp_path / "a.jsonl.gz"
+    document.write_text(json.dumps([json.loads(line) for line in content.splitlines()], indent=2))
+    packed.write_bytes(gzip.compress(content.encode()))
+    scored = [FIXTURES / "sglang/scored.jsonl"]
+    expected = [sequence.rollout.nan_to_num().tolist() for sequence in read("sglang")]
+    for path in (document, packed):
+        assert [s.rollout.nan_to_num().tolist() for s in logs.open([path], trainer=scored)] == expected
+    by_place = logs.open([packed], trainer=[FIXTURES / "vllm/scored.jsonl"], join="order")
+    assert [sequence.id for sequence in by_place] == ["r0", "r1", "r2"]
+
+
+def test_what_only_one_side_has_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "scored.jsonl"
+    path.write_text("".join((FIXTURES / "sglang/scored.jsonl").read_text().splitlines(keepends=True)[1:]))
+    log = logs.open([FIXTURES / "sglang/generate.jsonl"], trainer=[path], partial=True)
+    assert [sequence.id for sequence in log] == ["r1", "r2"]
+    assert log.left_out == 1
+
+
+def test_routes_are_kept_where_their_shape_is_told(tmp_path: Path) -> None:
+    lines = records("sglang/generate.jsonl")
+    size = len(TRUTHS[0].ids)
+    routes = np.stack([np.arange(size - 1) % 4, np.arange(size - 1) % 4 + 4], -1)[:, None].astype("uint8")
+    npy = io.BytesIO()
+    np.save(npy, routes)
+    shaped = base64.b64encode(npy.getvalue()).decode()
+    for given, kept in ((shaped, True), (base64.b64encode(routes.astype("<i4").tobytes()).decode(), False)):
+        lines[0]["meta_info"]["routed_experts"] = given
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        first, *_ = logs.open([path], trainer=[FIXTURES / "sglang/scored.jsonl"])
+        assert ("routed_experts" in first.extra) == kept
+    expected = [*routes.tolist(), [[-1, -1]]]
+    row, *_ = _with_routes(tmp_path, expected)
+    assert row.extra["routed_experts"].tolist() == expected
+
+
+def _with_routes(folder: Path, routes: list[list[list[int]]]) -> list[logs.Sequence]:
+    lines = records("moeparity/log.jsonl")
+    lines[0]["routed_experts"] = [None if row == [[-1, -1]] else row for row in routes]
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return list(logs.open([path]))
 
 
 def test_a_folder_stands_for_the_logs_in_it() -> None:

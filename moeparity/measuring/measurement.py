@@ -1,37 +1,30 @@
-"""Logs measured: from sequences to metrics with intervals, groups, the worst sequences, a verdict and a diagnosis."""
+"""A log measured as it goes by once: metrics with intervals, groups, the worst sequences, a verdict, a diagnosis."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from glob import glob
-from pathlib import Path
-from typing import get_args
 
 import torch
 
-from moeparity import diagnosis, logs
+from moeparity import diagnosis
 from moeparity.diagnosis.text import lines
-from moeparity.errors import MoeparityError, SpecError, Where, did_you_mean, display_path, listed
-from moeparity.logs import Join
+from moeparity.errors import MoeparityError
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.record import Sequence as Record
+from moeparity.measuring.asked import Asked
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
-from moeparity.metrics.declaration import By, Metric
+from moeparity.metrics.declaration import Metric
 from moeparity.metrics.groups import Groups, name
 from moeparity.metrics.quantities import SHARES
-from moeparity.metrics.registry import METRICS, find, of_sets
+from moeparity.metrics.registry import METRICS
 from moeparity.observe import statistics
-from moeparity.progress import Callback, Progress
 from moeparity.report.log import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
 from moeparity.report.model import Interval, Verdict
 from moeparity.series import Summary, of_steps, summarise
-from moeparity.series.figure import save_series
 from moeparity.series.terminal import chart
-from moeparity.spec.schema import LogCheck
 
 SERIES = ("k3", "mean_abs_delta")
 """The metrics that are followed over steps."""
@@ -39,61 +32,6 @@ FEWEST_DRAWN = 4
 """Steps from which on a series is drawn."""
 _DRAWS = 40_000_000
 _OUTLIERS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogGate:
-    """A bound below which a metric must lie for parity."""
-
-    metric: str
-    below: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is wanted of a log: sets of metrics beside `common`, ways of grouping, single metrics, a gate."""
-
-    sets: Sequence[str] = ()
-    by: Sequence[str] = ()
-    metrics: Sequence[str] = ()
-    gate: LogGate | None = None
-
-    def ways(self) -> tuple[By, ...]:
-        """The ways of grouping. Raises MoeparityError for an unknown one."""
-        for each in self.by:
-            if each not in get_args(By):
-                raise MoeparityError(
-                    f"--by: {each!r} is no way of grouping tokens; expected one of {listed(get_args(By))}."
-                    f"{did_you_mean(each, get_args(By))}"
-                )
-        return tuple(way for way in get_args(By) if way in self.by)
-
-    def chosen(self) -> tuple[Metric, ...]:
-        """The metrics to compute. Raises MoeparityError for an unknown name, or a gate on what is no mean."""
-        more = [find(each, "metrics") for each in self.metrics]
-        if self.gate is not None:
-            gated = find(self.gate.metric, "gate")
-            if not gated.reduce.has_interval:
-                raise MoeparityError(
-                    f"gate: {gated.name} is a {gated.reduce.kind}, of which there is no interval over sequences; "
-                    "expected a mean, such as k3. Bound its estimate under `expect: {metrics: ...}` instead."
-                )
-            more.append(gated)
-        return tuple(dict.fromkeys([*of_sets(self.sets), *more]))
-
-
-def read_gate(text: str) -> LogGate:
-    """`k3<1e-3` as a gate. Raises MoeparityError."""
-    found = re.fullmatch(r"\s*([\w./-]+)\s*<\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*", text)
-    try:
-        below = float(found[2]) if found else 0.0
-    except ValueError:
-        below = 0.0
-    if found is None or not below > 0:
-        raise MoeparityError(
-            f"--gate: {text!r} is no gate; expected a metric, `<` and a number above 0, as in 'k3<1e-3'."
-        )
-    return LogGate(metric=found[1], below=below)
 
 
 @dataclass(slots=True)
@@ -247,101 +185,6 @@ def measure(sequences: Iterable[Record], asked: Asked, files: tuple[LogFile, ...
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
         measurement.add(chunk)
     return measurement.report(files)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """How files are read; as `moeparity.logs.open`."""
-
-    trainer: Sequence[Path] = ()
-    format: str | None = None
-    trainer_format: str | None = None
-    join: Join = "id"
-    partial: bool = False
-
-
-def measure_files(
-    paths: Sequence[Path],
-    asked: Asked,
-    opening: Opening | None = None,
-    progress: Callback | None = None,
-    plot: Path | None = None,
-) -> LogReport:
-    """The report of log files, joined where each holds one side; `plot` is a PNG or SVG of its series over steps.
-
-    Raises LogError, MoeparityError.
-    """
-    how = opening or Opening()
-    measurement = Measurement(asked)
-    log = logs.open(
-        paths,
-        trainer=how.trainer,
-        format=how.format,
-        trainer_format=how.trainer_format,
-        join=how.join,
-        partial=how.partial,
-    )
-    for chunk in measurement.chunker.chunks(measurement.noted(log)):
-        measurement.add(chunk)
-        if progress is not None:
-            progress(_so_far(measurement.totals))
-    if plot is not None:
-        _plot(measurement.series(), plot)
-    left_out = [f"{log.left_out} sequences that only one side has"] if log.left_out else []
-    return measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
-
-
-def _plot(series: tuple[Summary, ...], path: Path) -> None:
-    if not series:
-        raise MoeparityError(
-            f"--plot {display_path(path)}: there is nothing to draw: the log does not tell of two steps or more."
-        )
-    save_series(list(series), path)
-
-
-def _so_far(totals: Accumulator) -> Progress:
-    # How many there will be is known at the end only.
-    return Progress(
-        step="reading", at=f"{len(totals.ids)} sequences", done=0, total=1, work=totals.tokens, unit="tokens"
-    )
-
-
-def _file(path: Path, format: logs.Format) -> LogFile:
-    by_hand = f"reader tested on a file {format.fixture}" if "by hand" in format.fixture else ""
-    return LogFile(path=display_path(path), format=format.name, note=by_hand)
-
-
-def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
-    """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
-    bounded = tuple(check.expect.metrics or {})
-    try:
-        asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))
-        asked.chosen()
-    except MoeparityError as error:
-        raise SpecError(f"{where}: {error}") from None
-    opening = Opening(
-        trainer=_matching(check.trainer, where, "trainer"),
-        format=check.format,
-        trainer_format=check.trainer_format,
-        join=check.join,
-        partial=check.partial,
-    )
-    return measure_files(_matching(check.files, where, "files"), asked, opening, progress)
-
-
-def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
-    """Files beside the check, the matches of a pattern in order of their names. Raises SpecError for one without."""
-    found: list[Path] = []
-    for pattern in patterns:
-        matches = [where.path.parent / pattern]
-        if "*" in pattern:
-            matches = sorted(map(Path, glob(str(matches[0]))))  # noqa: PTH207  an absolute pattern
-        if not matches or not all(match.exists() for match in matches):
-            raise SpecError(
-                f"{where}: {key}: there is no file {pattern!r}. A relative path starts at this file's folder."
-            )
-        found += matches
-    return found
 
 
 def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:

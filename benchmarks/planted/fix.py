@@ -1,0 +1,141 @@
+"""Fix the truth of the decoy cases, before moeparity runs: `python -m benchmarks.planted.fix --cases 160`.
+
+A draw becomes a checkpoint; from what its attributes cost one at a time some of like size are chosen to matter; tokens are
+sampled from the candidate; and every mixture of both sides is evaluated (`factorial.py`), over twice the sequences that
+moeparity will be given. From these it is judged who is a culprit (`truth.py`). A draw whose truth is unclear is drawn
+again, and how often is kept. Free of moeparity.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.planted import checkpoints
+from benchmarks.planted.cases import (
+    CHUNKS,
+    LAYERS,
+    LEAST,
+    SEQUENCES,
+    TOKENS,
+    Background,
+    Case,
+    Draft,
+    Planted,
+    backgrounds,
+    compatible,
+    draw,
+)
+from benchmarks.planted.cases import read as read_case
+from benchmarks.planted.factorial import Toggle, divergence, factorial
+from benchmarks.planted.program import Program, sample
+from benchmarks.planted.truth import STANDS_OUT, Truth, judged, spread, unclear
+from benchmarks.planted.truth import read as read_truth
+
+ALIKE = {"fp32": 2.2, "mixed": 2.2, "bf16": 1.5}
+"""By background: the costs of those chosen to matter are alike up to this factor of the first one's."""
+
+
+def fix(number: int, background: Background, folder: Path) -> tuple[Case, Truth]:
+    """Draw until the truth is clear. What is finished stays on disk and is not made again."""
+    target = folder / f"{number:03}"
+    if (target / "truth.json").exists():
+        return load(target)
+    reasons: list[str] = []
+    while True:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            reason = make(draw(number, len(reasons), background), Path(scratch))
+            if not reason:
+                (Path(scratch) / "redrawn.json").write_text(json.dumps(reasons), "utf-8")
+                shutil.copytree(scratch, target)
+                return load(target)
+        reasons.append(reason)
+
+
+def load(folder: Path) -> tuple[Case, Truth]:
+    """A case that was fixed."""
+    case, truth = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("case", "truth"))
+    return read_case(case), read_truth(truth)
+
+
+def make(draft: Draft, folder: Path) -> str:
+    """Checkpoint, tokens, case and truth of a draw in a folder; the reason where it is drawn again."""
+    case = draft.case
+    own = {"seed": case.seed, "layers": LAYERS, "dtype": case.stored, "damped": case.damped}
+    checkpoints.write(folder / "checkpoint", case.family, **own)
+    program = Program(folder / "checkpoint", case.dtype)
+    chosen = choose(draft, program)
+    if chosen is None:
+        return "too few of like size"
+    case = draft.cast(chosen)
+    if len(case.planted) < LEAST:
+        return "too few attributes without effect"
+    toggles = [Toggle(each.selector, each.attribute, each.reference, each.candidate) for each in case.planted]
+    candidate = {toggle.key: toggle.candidate for toggle in toggles}
+    chunks = sample(program, candidate, sequences=SEQUENCES * CHUNKS, tokens=TOKENS, seed=case.seed).split(SEQUENCES)
+    costs = np.concatenate([factorial(program, toggles, chunk) for chunk in chunks], 1) / (TOKENS - 1)
+    truth = judged([toggle.key for toggle in toggles], costs, SEQUENCES)
+    reason = unclear(truth, case.background)
+    if not reason:
+        save_file({"input_ids": chunks[0].contiguous()}, folder / "tokens.safetensors")
+        (folder / "case.json").write_text(json.dumps(case.data(), indent=1), "utf-8")
+        (folder / "truth.json").write_text(json.dumps(asdict(truth), indent=1), "utf-8")
+    return reason
+
+
+def choose(draft: Draft, program: Program) -> Sequence[Planted] | None:
+    """As many as are wanted that cost about as much one at a time, on random tokens; None where there are too few.
+
+    Where shares are to be resolved, costs that a few sequences make up are passed over.
+    """
+    generator = torch.Generator().manual_seed(draft.case.seed)
+    ids = torch.randint(0, program.config["vocab_size"], (SEQUENCES, TOKENS), generator=generator)
+    reference = program.logits(ids, {})
+    chosen: list[Planted] = []
+    first = 0.0
+    for planted in draft.large if draft.wanted else ():
+        if not compatible(planted, chosen):
+            continue
+        costs = divergence(program.logits(ids, {planted.key: planted.candidate}), reference)
+        cost = float(costs.mean())
+        resolved = draft.case.background == "bf16" or spread(costs, SEQUENCES) >= STANDS_OUT
+        alike = ALIKE.get(draft.case.background, 1.0)
+        if cost > 0 and resolved and (not chosen or first / alike <= cost <= first * alike):
+            first = first or cost
+            chosen.append(planted)
+        if len(chosen) == draft.wanted:
+            break
+    return chosen if len(chosen) == draft.wanted else None
+
+
+def main() -> None:
+    """Fix the truth of so many cases."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planted.fix", description=__doc__)
+    parser.add_argument("--cases", type=int, default=160)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "planted" / "decoys")
+    parser.add_argument("--part", default="0/1", help="every n-th case from the k-th on, as k/n")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    first, step = map(int, options.part.split("/"))
+    for number, background in list(enumerate(backgrounds(options.cases)))[first::step]:
+        case, truth = fix(number, background, options.folder)
+        print(
+            f"{number:3} {background:5} {case.family:9} draw {case.attempt}, whole {truth.whole:.2g}, culprits "
+            f"{sorted(truth.culprits)}, saturated {sorted(truth.saturated)}, {time.process_time():.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Log files measured, as the command line and a `kind: log` name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+from moeparity import logs
+from moeparity.errors import MoeparityError, SpecError, Where, display_path
+from moeparity.logs import Join
+from moeparity.measuring.asked import Asked, LogGate
+from moeparity.measuring.measurement import Measurement
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.progress import Callback, Progress
+from moeparity.report.log import LogFile, LogReport
+from moeparity.series import Summary
+from moeparity.series.figure import save_series
+from moeparity.spec.schema import LogCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How files are read; as `moeparity.logs.open`."""
+
+    trainer: Sequence[Path] = ()
+    format: str | None = None
+    trainer_format: str | None = None
+    join: Join = "id"
+    partial: bool = False
+
+
+def measure_files(
+    paths: Sequence[Path],
+    asked: Asked,
+    opening: Opening | None = None,
+    progress: Callback | None = None,
+    plot: Path | None = None,
+) -> LogReport:
+    """The report of log files, joined where each holds one side; `plot` is a PNG or SVG of its series over steps.
+
+    Raises LogError, MoeparityError.
+    """
+    how = opening or Opening()
+    measurement = Measurement(asked)
+    log = logs.open(
+        paths,
+        trainer=how.trainer,
+        format=how.format,
+        trainer_format=how.trainer_format,
+        join=how.join,
+        partial=how.partial,
+    )
+    for chunk in measurement.chunker.chunks(measurement.noted(log)):
+        measurement.add(chunk)
+        if progress is not None:
+            progress(_so_far(measurement.totals))
+    if plot is not None:
+        _plot(measurement.series(), plot)
+    left_out = [f"{log.left_out} sequences that only one side has"] if log.left_out else []
+    return measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
+
+
+def _plot(series: tuple[Summary, ...], path: Path) -> None:
+    if not series:
+        raise MoeparityError(
+            f"--plot {display_path(path)}: there is nothing to draw: the log does not tell of two steps or more."
+        )
+    save_series(list(series), path)
+
+
+def _so_far(totals: Accumulator) -> Progress:
+    # How many there will be is known at the end only.
+    return Progress(
+        step="reading", at=f"{len(totals.ids)} sequences", done=0, total=1, work=totals.tokens, unit="tokens"
+    )
+
+
+def _file(path: Path, format: logs.Format) -> LogFile:
+    by_hand = f"reader tested on a file {format.fixture}" if "by hand" in format.fixture else ""
+    return LogFile(path=display_path(path), format=format.name, note=by_hand)
+
+
+def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
+    """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
+    bounded = tuple(check.expect.metrics or {})
+    try:
+        asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))
+        asked.chosen()
+    except MoeparityError as error:
+        raise SpecError(f"{where}: {error}") from None
+    opening = Opening(
+        trainer=_matching(check.trainer, where, "trainer"),
+        format=check.format,
+        trainer_format=check.trainer_format,
+        join=check.join,
+        partial=check.partial,
+    )
+    return measure_files(_matching(check.files, where, "files"), asked, opening, progress)
+
+
+def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
+    """Files beside the check, the matches of a pattern in order of their names. Raises SpecError for one without."""
+    found: list[Path] = []
+    for pattern in patterns:
+        matches = [where.path.parent / pattern]
+        if "*" in pattern:
+            matches = sorted(map(Path, glob(str(matches[0]))))  # noqa: PTH207  an absolute pattern
+        if not matches or not all(match.exists() for match in matches):
+            raise SpecError(
+                f"{where}: {key}: there is no file {pattern!r}. A relative path starts at this file's folder."
+            )
+        found += matches
+    return found

@@ -61,6 +61,10 @@ def bisect(
         bool | None,
         typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
     ] = None,
+    envelope: Annotated[
+        int | None,
+        typer.Option(min=0, help="Also draw so many legal orders of each op that differs; the recipe's by default."),
+    ] = None,
     attribute: Annotated[
         bool | None,
         typer.Option(
@@ -89,6 +93,7 @@ def bisect(
             floor=floor,
             oracle=oracle,
             replay=replay,
+            envelope=envelope,
             attribute=attribute,
             allow_code=allow_code,
             memory_limit=memory_limit,

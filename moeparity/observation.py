@@ -25,6 +25,7 @@ from moeparity.graph.graph import Graph, Node
 from moeparity.observe.classes import Classes
 from moeparity.observe.distributions import Distributions
 from moeparity.observe.divergence import Error
+from moeparity.observe.envelope import Band, Envelope, Enveloped, Settings
 from moeparity.observe.flips import Census, FlipObserver, Margins, Ranking
 from moeparity.observe.logprobs import SequenceSums
 from moeparity.observe.observers import Changes, Divergence, Logits, NodeRecord, Routes
@@ -64,6 +65,7 @@ class Observed:
     classes: Classes | None
     distributions: Distributions | None
     census: Census | None
+    envelope: dict[str, Enveloped] | None
     memory: Memory
 
     def joined(self, further: Observed) -> Observed:
@@ -81,6 +83,7 @@ class Observed:
             classes=self.classes,
             distributions=self.distributions,
             census=self.census,
+            envelope=self.envelope,
             memory=self.memory.joined(further.memory),
         )
 
@@ -115,7 +118,8 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     records, classes = (_records(plan), _classes(plan)) if first else (None, None)
     whole = Distributions(plan.model.graph.output, REFERENCE, CANDIDATE, tokens, scored) if first else None
     flips = _flip_observer(plan, list(trials)) if first else None
-    observers += [observer for observer in (records, classes, whole, flips) if observer is not None]
+    envelope = _envelope(plan) if first else None
+    observers += [observer for observer in (records, classes, whole, flips, envelope) if observer is not None]
     weights = plan.model.weights
     footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
     with Peak(weights.device) as peak:
@@ -134,6 +138,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         classes=classes,
         distributions=whole,
         census=None if flips is None else flips.census,
+        envelope=None if envelope is None else envelope.found,
         memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
 
@@ -142,7 +147,10 @@ def codec(graph: Graph) -> Codec:
     """Writes and reads what a pass saw of a graph."""
     parts = (NodeRecord, Error, Distances, NodeDistances, Distance, Flips, SequenceSums, Counts, Memory)
     observers = (Divergence, Truth, Changes, Routes, Logits, Records, Classes, Distributions)
-    return Codec([Observed, *observers, *parts, Census, Drift, Margins], {node.name: node for node in graph.nodes})
+    return Codec(
+        [Observed, *observers, *parts, Census, Drift, Margins, Enveloped, Band],
+        {node.name: node for node in graph.nodes},
+    )
 
 
 def measured(toggle: Toggle, observed: Observed) -> Effect:
@@ -238,9 +246,29 @@ def _flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
 
 def ranking(plan: Plan, side: Side, node: Node) -> Ranking:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
+    how = _called(plan, side)
+    return Ranking(w=how.weights(node), p=node.params, at=how.at(node))
+
+
+def _envelope(plan: Plan) -> Envelope | None:
+    """Draws legal orders where the candidate's own numerics differ; None where the recipe asks for none."""
+    if not plan.recipe.envelope or not plan.attribution:
+        return None
+    return Envelope(
+        walkers=(REFERENCE, SHADOW),
+        sides=(_called(plan, plan.reference), _called(plan, plan.candidate)),
+        draws=plan.recipe.envelope,
+        length=plan.tokens.input_ids.shape[1],
+    )
+
+
+def _called(plan: Plan, side: Side) -> Settings:
+    """How a side's kernels are called outside of a pass."""
     bound = side.plan
-    settings = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
-    return Ranking(w=plan.model.weights.node(node, bound.dtype_of(node.name)), p=node.params, at=settings)
+    return Settings(
+        at=lambda node: kernel_settings(node, {**bound.told_to(node), **bound.active(node)}),
+        weights=lambda node: plan.model.weights.node(node, bound.dtype_of(node.name)),
+    )
 
 
 def _trials(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, str]]:

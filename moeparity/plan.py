@@ -41,6 +41,7 @@ class Options:
     floor: bool | None = None
     oracle: bool | None = None
     replay: bool | None = None
+    envelope: int | None = None
     attribute: bool | None = None
     allow_code: bool = False
     memory_limit: float | None = None
@@ -50,11 +51,11 @@ class Options:
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
         given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
-        given |= {"replay": self.replay, "attribute": self.attribute}
+        given |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
         kept = {key: value for key, value in given.items() if value is not None}
         kept["swap"] = [*recipe.swap, *self.swap]
         if not self.attribution:
-            kept |= {"split": 0, "swap": [], **dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)}
+            kept |= {"split": 0, "swap": [], "envelope": 0, **dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)}
         for override in self.overrides:
             recipe = override.applied(recipe)
         return recipe.model_copy(update=kept)

@@ -54,11 +54,10 @@ def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str
         (model / "model.safetensors").unlink()
     # bf16 GEMMs are slow where the processor has none.
     change(model, dtype="float32")
-    run = alone if kind == "text" else inside
-    done = run("init", model, cwd=tmp_path)
+    done = (alone if kind == "text" else inside)("init", model, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "next: moeparity bisect recipe.yaml" in done.stdout
-    bisected = run("bisect", "recipe.yaml", "--json", "report.json", "--device", "cpu", cwd=tmp_path)
+    bisected = inside("bisect", "recipe.yaml", "--json", "report.json", "--device", "cpu", cwd=tmp_path)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert bisected.returncode == EXIT[report["verdict"]["status"]], bisected.stderr
     assert report["verdict"]["status"].upper() in bisected.stdout
@@ -67,7 +66,7 @@ def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str
     assert report["roots"][0]["node"] == "layers[0].attention.attend"
     assert len(report["warnings"]) == (kind == "synthetic")
     assert (report["run"]["pads"] > 0) == (kind == "text")
-    shown = run("show", "recipe.yaml", cwd=tmp_path)
+    shown = inside("show", "recipe.yaml", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 

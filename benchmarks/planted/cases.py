@@ -137,12 +137,11 @@ def _shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str
     rng.shuffle(places)
     for key, value in places:
         selector, _, attribute = key.rpartition(":")
-        if value == "same":
-            value = 1e-6 if family in {"qwen3_moe", "qwen2_moe"} else 1e-5
-        if value == "bf16" and dtype == "fp32" and attribute != "weight" and rng.random() < 0.3:
-            value = "fp16"
+        narrow = value == "bf16" and dtype == "fp32" and attribute != "weight" and rng.random() < 0.3
+        own = 1e-6 if family in {"qwen3_moe", "qwen2_moe"} else 1e-5
         node = selector.rpartition(".")[2]
-        yield Planted(selector, attribute, _reference(node, attribute, family), value)
+        chosen = "fp16" if narrow else own if value == "same" else value
+        yield Planted(selector, attribute, _reference(node, attribute, family), chosen)
 
 
 def _has(family: str, place: str, value: Value) -> bool:

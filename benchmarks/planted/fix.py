@@ -1,7 +1,7 @@
 """Fix the truth of the decoy cases, before moeparity runs: `python -m benchmarks.planted.fix --cases 160`.
 
-A draw becomes a checkpoint; from what its attributes cost one at a time some of like size are chosen to matter; tokens are
-sampled from the candidate; and every mixture of both sides is evaluated (`factorial.py`), over twice the sequences that
+A draw becomes a checkpoint; from what its attributes cost one at a time some of like size are chosen to matter; tokens
+are sampled from the candidate; and every mixture of both sides is evaluated (`factorial.py`), over twice the sequences that
 moeparity will be given. From these it is judged who is a culprit (`truth.py`). A draw whose truth is unclear is drawn
 again, and how often is kept. Free of moeparity.
 """
@@ -39,7 +39,7 @@ from benchmarks.planted.cases import (
 from benchmarks.planted.cases import read as read_case
 from benchmarks.planted.factorial import Toggle, divergence, factorial
 from benchmarks.planted.program import Program, sample
-from benchmarks.planted.truth import STANDS_OUT, Truth, judged, spread, unclear
+from benchmarks.planted.truth import SATURATED, STANDS_OUT, UNCLEAR_SHARE, Costs, Truth, judged, spread, unclear
 from benchmarks.planted.truth import read as read_truth
 
 ALIKE = {"fp32": 2.2, "mixed": 2.2, "bf16": 1.5}
@@ -83,6 +83,9 @@ def make(draft: Draft, folder: Path) -> str:
     toggles = [Toggle(each.selector, each.attribute, each.reference, each.candidate) for each in case.planted]
     candidate = {toggle.key: toggle.candidate for toggle in toggles}
     chunks = sample(program, candidate, sequences=SEQUENCES * CHUNKS, tokens=TOKENS, seed=case.seed).split(SEQUENCES)
+    reason = _hopeless(program, toggles, chunks, case.background)
+    if reason:
+        return reason
     costs = np.concatenate([factorial(program, toggles, chunk) for chunk in chunks], 1) / (TOKENS - 1)
     truth = judged([toggle.key for toggle in toggles], costs, SEQUENCES)
     reason = unclear(truth, case.background)
@@ -116,6 +119,30 @@ def choose(draft: Draft, program: Program) -> Sequence[Planted] | None:
         if len(chosen) == draft.wanted:
             break
     return chosen if len(chosen) == draft.wanted else None
+
+
+def _hopeless(program: Program, toggles: Sequence[Toggle], chunks: Sequence[torch.Tensor], background: str) -> str:
+    """Why the factorial is not worth its time, from each toggle alone and restored; empty where it may be."""
+    if background not in {"fp32", "mixed"}:
+        return ""
+    reference = {toggle.key: toggle.reference for toggle in toggles}
+    bases = [program.logits(chunk, reference) for chunk in chunks]
+
+    def cost(moved: Sequence[Toggle]) -> Costs:
+        own = {**reference, **{toggle.key: toggle.candidate for toggle in moved}}
+        pairs = zip(chunks, bases, strict=True)
+        return np.concatenate([divergence(program.logits(chunk, own), base) for chunk, base in pairs])
+
+    whole = cost(toggles)
+    for toggle in toggles:
+        others = [other for other in toggles if other is not toggle]
+        alone, fall = cost([toggle]), whole - cost(others)
+        # As the share would be if all orders were like these two.
+        share = (alone + fall) / 2
+        if share.mean() >= UNCLEAR_SHARE[1] * whole.mean() and alone.mean() < SATURATED * whole.mean():
+            if min(spread(share, SEQUENCES), spread(fall, SEQUENCES)) < STANDS_OUT:
+                return "lost in the spread over sequences"
+    return ""
 
 
 def main() -> None:

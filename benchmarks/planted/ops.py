@@ -1,7 +1,7 @@
 """The ops of a small MoE written from their definitions, each attribute a branch. Shares no code with moeparity.
 
-The forms are those of transformers 5.23.0 with eager attention and the eager loop over experts; B sequences of T tokens,
-H heads of width D over G key heads, E experts of which a token has K. `at` holds a node's attributes by moeparity's
+The forms are those of transformers 5.23.0 with eager attention and the eager loop over experts; B sequences of T
+tokens, H heads of width D over G key heads, E experts of which a token has K. `at` holds a node's attributes by moeparity's
 names, dtypes as torch's; what is not there is as transformers does it.
 """
 

@@ -8,7 +8,7 @@ share in [-1, 1].
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -158,17 +158,17 @@ def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
     return {"surprise": torch.where(known, chunk.trainer + entropy, 0.0), "surprises": known.double()}
 
 
-def shifted(chunk: Chunk, by: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances [M] of r[i] to t[i] and to t[i + by] where position i + by is scored in the same sequence.
+def shifted(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each of `SHIFTS` k: distances of r[i] to t[i] and to t[i + k], and the sequences, each [M], M tokens i.
 
-    Third: the sequence of each pair, int64 [M].
+    0 where position i + k is not scored in the same sequence, or a log-probability is -inf.
     """
-    size = chunk.tokens.numel()
-    index = torch.arange(max(0, -by), size - max(0, by))
-    other = index + by
-    pair = (chunk.sequence[index] == chunk.sequence[other]) & (chunk.position[other] - chunk.position[index] == by)
-    index, other = index[pair], other[pair]
-    r = chunk.rollout[index]
-    known = (r > -math.inf) & (chunk.trainer[index] > -math.inf) & (chunk.trainer[other] > -math.inf)
-    index, other, r = index[known], other[known], r[known]
-    return _distance(r, chunk.trainer[index]), _distance(r, chunk.trainer[other]), chunk.sequence[index]
+    known = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
+    r, t = (torch.where(known, side, 0.0) for side in (chunk.rollout, chunk.trainer))
+    same = _distance(r, t)
+    for by in SHIFTS:
+        size = max(0, chunk.tokens.numel() - abs(by))
+        here, there = slice(max(0, -by), max(0, -by) + size), slice(max(0, by), max(0, by) + size)
+        pair = (chunk.sequence[here] == chunk.sequence[there]) & known[here] & known[there]
+        pair &= chunk.position[there] - chunk.position[here] == by
+        yield same[here] * pair, _distance(r[here], t[there]) * pair, chunk.sequence[here]

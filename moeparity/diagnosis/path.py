@@ -165,34 +165,26 @@ def concentration(state: State) -> Finding:
     Statistic: each sequence's mean of log |delta|, within bins of P, times the square root of its tokens; its distance
     from the median in units of 1.4826 times the median distance (MAD). An outlier lies above the normal quantile that
     one sequence of a log without a cause exceeds with a chance of 1 %, and has at least twice the |delta| of the
-    others. A few great events hardly move a mean of logarithms; a wrong state moves every token. Named when such
-    sequences are at most half of all.
+    others. A few great events hardly move a mean of logarithms; a wrong state moves every token. Such sequences are
+    less than half of all, since the median is one of the others.
     """
     residual, counts = (part.sum(1) for part in _residuals(state))
-    kept = counts > 0
-    if int(kept.sum()) < 8:
+    judged = int((counts > 0).sum())
+    if judged < 8:
         return _found("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
-    scaled = residual[kept] / counts[kept].sqrt()
-    centre = scaled.median()
-    spread = _MAD * float((scaled - centre).abs().median())
-    limit = NormalDist().inv_cdf(1 - _ALARM / int(kept.sum()))
-    factor = (residual[kept] / counts[kept] - (residual[kept] / counts[kept]).median()).exp()
-    outliers = ((scaled - centre) > limit * spread) & (factor > 2) if spread > 0 else torch.zeros_like(kept[kept])
-    rows = kept.nonzero().squeeze(-1)[outliers]
+    rows = _outliers(residual, counts)
     k3 = state.sums("k3")
     part = float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
     evidence = (
         Evidence(name="outliers", value=len(rows), unit="sequences"),
-        Evidence(name="of", value=int(kept.sum()), unit="sequences"),
+        Evidence(name="of", value=judged, unit="sequences"),
         Evidence(name="share of k3", value=part),
     )
     if not len(rows):
         return _found("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
     worst = rows[k3[rows].argsort(descending=True, stable=True)][:_SHOWN].tolist()
     listed = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
-    reason = (
-        f"{len(rows)} of {int(kept.sum())} sequences differ as a whole, and carry {100 * part:.0f} % of k3: {listed}"
-    )
+    reason = f"{len(rows)} of {judged} sequences differ as a whole, and carry {100 * part:.0f} % of k3: {listed}"
     return Finding(
         tier="inference path",
         name="few sequences",
@@ -205,6 +197,17 @@ def concentration(state: State) -> Finding:
         alternatives=("a state that went wrong", "other weights during these sequences", "their content"),
         tells_apart="the weight version of each token; the same sequences scored again",
     )
+
+
+def _outliers(residual: Tensor, counts: Tensor) -> Tensor:
+    """The rows that lie above the others by the rule of `concentration`, int64."""
+    kept = counts > 0
+    scaled, means = residual[kept] / counts[kept].sqrt(), residual[kept] / counts[kept]
+    centre = scaled.median()
+    spread = _MAD * float((scaled - centre).abs().median())
+    limit = NormalDist().inv_cdf(1 - _ALARM / len(means))
+    above_all = (scaled - centre > limit * spread) & (means - means.median() > math.log(2)) & (spread > 0)
+    return kept.nonzero().squeeze(-1)[above_all]
 
 
 def flips(state: State) -> Finding:

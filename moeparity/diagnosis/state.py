@@ -139,8 +139,7 @@ def _summed(column: Tensor, chunk: Chunk) -> Tensor:
 def _shifted_sums(chunk: Chunk) -> Tensor:
     """fp64 [B, shifts, 2]."""
     found = torch.zeros(chunk.sequences, len(SHIFTS), 2, dtype=torch.float64)
-    for index, by in enumerate(SHIFTS):
-        same, other, sequence = shifted(chunk, by)
+    for index, (same, other, sequence) in enumerate(shifted(chunk)):
         found[:, index, 0].index_add_(0, sequence, same)
         found[:, index, 1].index_add_(0, sequence, other)
     return found

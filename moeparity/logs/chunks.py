@@ -12,7 +12,7 @@ from moeparity.errors import LogError
 from moeparity.logs.record import Sequence
 from moeparity.metrics.chunk import Chunk
 
-TOKENS = 1 << 20
+TOKENS = 1 << 18
 """Scored tokens of a chunk, about."""
 
 

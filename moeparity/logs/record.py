@@ -44,7 +44,8 @@ class Sequence:
     mask: bool [n], True where the token is scored. A placeholder is never scored, nor is a token 0 of a whole
         sequence, which nothing predicts.
     rollout, trainer: fp64 [n] in nats, log P(token t | those before it) by the sampler and by the trainer at the start
-        of the batch; NaN where unknown, which a scored token never is; the trainer's may be -inf. None where the log has none at all.
+        of the batch; NaN where unknown, which a scored token never is; the trainer's may be -inf. None where the log
+        has none at all.
     prompt: length of the prompt in tokens, 0 where `token_ids` are the response alone, None where it is unknown.
     step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 where unknown.
     trainer_version: the weight version that scored.

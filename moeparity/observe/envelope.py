@@ -1,7 +1,8 @@
-"""The legal-order envelope: could another order of the same sums give what the candidate's op gives?"""
+"""The legal-order envelope: whether another order of the same sums could give what the candidate's op gives."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.engine.lockstep import NodeView
+from moeparity.engine.values import assemble
 from moeparity.graph.graph import Node
 from moeparity.numerics.bits import int_view
 from moeparity.observe.legal_orders import Call, orders_of
@@ -21,128 +23,180 @@ TOKENS = 512
 """About so many tokens of the first sequences are drawn for; at least one sequence."""
 STEPS = 1 << 27
 """Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
+SLACK = 2
+"""Elements outside that are no evidence, and how many times more of them a value may have than a draw does."""
 _GEMMS = ("linear", "gate", "lm_head", "experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """One node's outputs against what N legal orders of the reference's own numerics make of the reference's inputs.
+    """A value against one side's own value and N legal orders of that side's numerics, all on the same inputs.
 
-    An element's band goes from the least to the greatest of the reference's value and the draws'.
+    An element's band goes from the least to the greatest of the side's value and the draws'.
 
     draws, tokens, elements: how many were drawn and compared.
-    differing: elements whose bits differ between the reference and the candidate's numerics on the same inputs.
-    outside: of these, how many lie outside their band; max_ulp: how far, in ulps of the coarser dtype of both.
-    own_outside: by draw, how many elements lie outside the band of the reference and the *other* draws: what an order
-        that is legal looks like.
+    differing: elements whose bits differ between the side's value and the other one; outside: of these, how many lie
+        outside their band; furthest: how far at most, in ulps of the coarser dtype at the row's greatest magnitude.
+    own_outside: by draw, how many elements lie outside the band of the side's value and the *other* draws: what a
+        legal order looks like.
     varying: elements whose band is wider than one value.
-    not_drawn: why there is no band; all counts of draws are then 0.
     """
 
-    draws: int = 0
-    tokens: int = 0
-    elements: int = 0
+    draws: int
+    tokens: int
+    elements: int
     differing: int = 0
     outside: int = 0
-    max_ulp: int = 0
+    furthest: float = 0.0
     own_outside: tuple[int, ...] = ()
     varying: int = 0
+
+    @property
+    def inside(self) -> bool:
+        """No more elements outside than a draw has among the others, up to `SLACK`."""
+        return self.outside <= SLACK * max(self.own_outside, default=0) + SLACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enveloped:
+    """A node at which the candidate's numerics give other bits on the reference's inputs.
+
+    reference: the candidate's value in the band of the reference's numerics. candidate: the reference's value in the
+    band of the candidate's, looked at where the first holds. not_drawn: why there is no band; both are then None.
+    """
+
+    reference: Band | None = None
+    candidate: Band | None = None
     not_drawn: str | None = None
 
 
-def band(reference: Tensor, candidate: Tensor, draws: Sequence[Tensor]) -> Band:
-    """All of one shape, any float dtypes; the draws in the reference's. Values are compared in the widest dtype."""
-    found = Band(draws=len(draws), elements=reference.numel(), own_outside=(0,) * len(draws))
-    flat = [x.reshape(-1) for x in (reference, candidate, *draws)]
-    for parts in zip(*(x.split(AT_ONCE) for x in flat), strict=True):
-        found = _joined(found, *_chunk(parts[0], parts[1], torch.stack(parts[2:])))
+def band(own: Tensor, other: Tensor, draws: Sequence[Tensor], tokens: int) -> Band:
+    """`other` in the band of `own` and the draws: all of one shape [..., C], any float dtypes, the draws in `own`'s."""
+    found = Band(draws=len(draws), tokens=tokens, elements=own.numel(), own_outside=(0,) * len(draws))
+    rows = max(1, AT_ONCE // own.shape[-1])
+    flat = (x.reshape(-1, own.shape[-1]).split(rows) for x in (own, other, *draws))
+    for first, second, *rest in zip(*flat, strict=True):
+        part = _part(first, second, torch.stack(rest))
+        found = Band(
+            draws=found.draws,
+            tokens=tokens,
+            elements=found.elements,
+            differing=found.differing + part.differing,
+            outside=found.outside + part.outside,
+            furthest=max(found.furthest, part.furthest),
+            own_outside=tuple(a + b for a, b in zip(found.own_outside, part.own_outside, strict=True)),
+            varying=found.varying + part.varying,
+        )
     return found
 
 
-def _joined(found: Band, differing: int, outside: int, max_ulp: int, own: Sequence[int], varying: int) -> Band:
-    return Band(
-        draws=found.draws,
-        elements=found.elements,
-        differing=found.differing + differing,
-        outside=found.outside + outside,
-        max_ulp=max(found.max_ulp, max_ulp),
-        own_outside=tuple(a + b for a, b in zip(found.own_outside, own, strict=True)),
-        varying=found.varying + varying,
-    )
-
-
-def _chunk(reference: Tensor, candidate: Tensor, draws: Tensor) -> tuple[int, int, int, list[int], int]:
-    """reference, candidate [n], draws [N, n] -> the counts of a band."""
-    legal = torch.cat([reference.unsqueeze(0), draws])
-    ordered = legal.double().sort(0).values
+def _part(own: Tensor, other: Tensor, draws: Tensor) -> Band:
+    """own, other [n, C], draws [N, n, C]."""
+    ordered = torch.cat([own.unsqueeze(0), draws]).double().sort(0).values
     low, high = ordered[0], ordered[-1]
-    wide = torch.promote_types(reference.dtype, candidate.dtype)
-    differs = int_view(reference.to(wide)) != int_view(candidate.to(wide))
-    value = candidate.double()
+    wide = torch.promote_types(own.dtype, other.dtype)
+    differs, value = int_view(own.to(wide)) != int_view(other.to(wide)), other.double()
     # A NaN lies in no band.
     outside = differs & ~((low <= value) & (value <= high))
     drawn = draws.double()
-    second_low, second_high = ordered[1], ordered[-2]
-    own = ((drawn < second_low) | (drawn > second_high)).sum(-1).tolist()
-    far = _ulps(candidate[outside], low[outside], high[outside], reference.dtype)
-    return int(differs.sum()), int(outside.sum()), far, own, int((low < high).sum())
+    alone = (drawn < ordered[1]) | (drawn > ordered[-2])
+    return Band(
+        draws=len(draws),
+        tokens=0,
+        elements=own.numel(),
+        differing=int(differs.sum()),
+        outside=int(outside.sum()),
+        furthest=_furthest(value, low, high, outside, max(own.dtype, other.dtype, key=lambda d: torch.finfo(d).eps)),
+        own_outside=tuple(alone.flatten(1).sum(-1).tolist()),
+        varying=int((low < high).sum()),
+    )
 
 
-def _ulps(values: Tensor, low: Tensor, high: Tensor, own: torch.dtype) -> int:
-    """The greatest distance of values from their band, low and high fp64, in ulps of the coarser dtype."""
-    if not len(values):
-        return 0
-    dtype = max(own, values.dtype, key=lambda d: torch.finfo(d).eps)
-    near = torch.where(values.double() < low, low, high).to(dtype)
-    return int((_line(values.to(dtype)) - _line(near)).abs().max())
+def _furthest(value: Tensor, low: Tensor, high: Tensor, outside: Tensor, dtype: torch.dtype) -> float:
+    """The greatest distance from the band, in ulps of `dtype` at the greatest magnitude of the row: an ulp of an
+    element that cancelled to nearly 0 would say nothing.
+    """
+    if not bool(outside.any()):
+        return 0.0
+    _, exponent = torch.frexp(torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True))
+    ulp = torch.ldexp(torch.full_like(low, torch.finfo(dtype).eps), (exponent - 1).expand_as(low))
+    far = torch.maximum(low - value, value - high) / ulp
+    return float(far[outside].max())
 
 
-def _line(x: Tensor) -> Tensor:
-    """Floats on the ordered line of integers: neighbours are 1 apart, -0 and +0 the same."""
-    bits = int_view(x.contiguous()).to(torch.int64)
-    lowest = torch.iinfo(int_view(x[:0].contiguous()).dtype).min
-    return torch.where(bits < 0, lowest - bits, bits)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one side's kernels are called: settings of a node as its kernel takes them, and its weights, read anew."""
+
+    at: Callable[[Node], Mapping[str, Any]]
+    weights: Callable[[Node], Mapping[str, Tensor]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Envelope:
     """Draws orders at every node where the candidate's numerics, on the reference's inputs, give other bits.
 
-    Only the first wave's first sequences. settings: node -> what its kernel is given on the reference's side; weights:
-    node -> its weights by port, read anew.
+    Only the first wave's first sequences, of `length` tokens. walkers: the reference, and the shadow with the
+    candidate's numerics; sides: how the kernels of both are called.
     """
 
-    reference: str
-    shadow: str
+    walkers: tuple[str, str]
+    sides: tuple[Settings, Settings]
     draws: int
-    settings: Callable[[Node], Mapping[str, Any]]
-    weights: Callable[[Node], Mapping[str, Tensor]]
-    bands: dict[str, Band] = field(default_factory=dict)
+    length: int
+    found: dict[str, Enveloped] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.wave[0] or view.regions or not view.ran(self.reference, self.shadow):
+        if view.wave[0] or view.regions or not view.ran(*self.walkers):
             return
-        if view.output_ids(self.reference) == view.output_ids(self.shadow):
-            return
-        port = next((i for i, b in enumerate(view.outputs[self.reference]) if b[0].tensor.is_floating_point()), None)
-        if port is None or port >= len(view.node.outputs):
-            return
-        call, own, other = self._cut(view, port)
-        draw = orders_of(call)
-        if draw is None or bool((int_view(own) == int_view(other.to(own.dtype))).all() and own.dtype == other.dtype):
-            return
-        if isinstance(draw, str):
-            self.bands[view.node.name] = Band(not_drawn=draw)
-            return
-        try:
-            found = band(own, other, [draw(seed) for seed in range(self.draws)])
-        except RefusedError as error:
-            self.bands[view.node.name] = Band(not_drawn=f"{error.attribute}: {error.reason}")
-            return
-        tokens = call.inputs[0]
-        assert tokens is not None
-        self.bands[view.node.name] = _with_tokens(found, own.shape[0])
+        ours, theirs = (view.output_ids(walker) for walker in self.walkers)
+        # Behind a node's own ports come the roundings that single consumers are handed.
+        ports = range(len(view.node.outputs))
+        floats = [i for i in ports if view.outputs[self.walkers[0]][i][0].tensor.is_floating_point()]
+        if ours != theirs and floats:
+            found = self._enveloped(view, floats[0])
+            if found is not None:
+                self.found[view.node.name] = found
 
-    def _cut(self, view: NodeView, port: int) -> tuple[Call, Tensor, Tensor]:
-        raise NotImplementedError
+    def _enveloped(self, view: NodeView, port: int) -> Enveloped | None:
+        sequences, tokens = self._taken(view)
+        values = [assemble(view.outputs[walker][port], view.wave)[:sequences, :tokens] for walker in self.walkers]
+        if values[0].shape != values[1].shape:
+            return Enveloped(not_drawn="one side holds partial sums")
+        first = self._band(view, 0, values, (sequences, tokens))
+        if not isinstance(first, Band):
+            return None if first is None else Enveloped(not_drawn=first)
+        if not first.differing:
+            return None
+        second = self._band(view, 1, values[::-1], (sequences, tokens)) if first.inside else None
+        return Enveloped(reference=first, candidate=second if isinstance(second, Band) else None)
+
+    def _band(
+        self, view: NodeView, side: int, values: Sequence[Tensor], taken: tuple[int, int | None]
+    ) -> Band | str | None:
+        """The other side's value in the band of this one; a reason where there is none, None without a sum."""
+        sequences, tokens = taken
+        blocks = view.inputs[self.walkers[side]]
+        given = [None if b is None else assemble(b, view.wave)[:sequences, :tokens] for b in blocks]
+        how = self.sides[side]
+        draw = orders_of(Call(node=view.node, inputs=given, weights=how.weights(view.node), at=how.at(view.node)))
+        if draw is None or isinstance(draw, str):
+            return draw
+        try:
+            drawn = [draw(seed) for seed in range(self.draws)]
+        except RefusedError as error:
+            return f"{error.attribute}: {error.reason}"
+        return band(*values, drawn, sequences * (self.length if tokens is None else tokens))
+
+    def _taken(self, view: NodeView) -> tuple[int, int | None]:
+        """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
+        sequences = min(view.wave[1], max(1, TOKENS // self.length))
+        first = view.outputs[self.walkers[0]][0][0]
+        if view.node.op.name not in _GEMMS or first.partials > 1:
+            return sequences, None
+        products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
+        if view.node.op.name == "experts":
+            products *= first.tensor.shape[2]
+        afford = max(1, STEPS // products)
+        return (1, afford) if afford < self.length else (min(sequences, afford // self.length), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,9 +75,7 @@ def _only(out: Any) -> Tensor:
 def _own_arithmetic(value: str) -> bool:
     """Whether an order says more than an order: dtypes or roundings of its levels, or exact sums of several leaves."""
     levels = _levels(value)
-    return any(
-        level is None or level.accumulate or level.round or level.name in {"fused", "tree"} for level in levels
-    )
+    return any(level is None or level.accumulate or level.round or level.name in {"fused", "tree"} for level in levels)
 
 
 def _levels(value: str) -> Sequence[Level | None]:
@@ -128,17 +126,18 @@ def _attention_turned(call: Call, seed: int) -> Call:
         q, k, v, mask = call.inputs
         assert q is not None
         order = _permutation(q.shape[-1], seed).to(q.device)
-        return Call(node=call.node, inputs=[turned(q, order), turned(k, order), v, mask], weights=call.weights, at=call.at)
+        return Call(
+            node=call.node, inputs=[turned(q, order), turned(k, order), v, mask], weights=call.weights, at=call.at
+        )
     q_nope, q_rope, latent, k_rope, mask = call.inputs
     assert q_rope is not None
     assert latent is not None
     order = _permutation(q_rope.shape[-1], seed).to(latent.device)
     inner = _permutation(latent.shape[-1], seed + 1).to(latent.device)
-    return Call(
-        node=call.node,
+    return replace(
+        call,
         inputs=[q_nope, turned(q_rope, order), turned(latent, inner), turned(k_rope, order), mask],
         weights={name: weight[..., inner] for name, weight in call.weights.items()},
-        at=call.at,
     )
 
 

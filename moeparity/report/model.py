@@ -10,6 +10,7 @@ from typing import Any
 from moeparity.report.blame import Attribution
 from moeparity.report.flips import FlipDetail
 from moeparity.report.records import ClassMetrics, Recorded
+from moeparity.report.envelope import Envelope
 from moeparity.report.replay import Replay
 from moeparity.report.truth import Arrival, Floor, Oracle
 
@@ -281,6 +282,7 @@ class Report:
     oracle: Oracle | None = None
     arrival: Arrival | None = None
     replay: Replay | None = None
+    envelope: Envelope | None = None
     attribution: Attribution | None = None
 
     @property

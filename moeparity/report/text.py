@@ -13,6 +13,7 @@ from moeparity.report.blame_text import attribution_sections
 from moeparity.report.flips_text import short
 from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
+from moeparity.report.envelope_text import envelope_tables
 from moeparity.report.replay_text import replay_tables
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
@@ -60,6 +61,8 @@ def _beside(report: Report) -> Iterator[tuple[str, RenderableType]]:
     """What further runs of the sides tell."""
     if report.replay is not None:
         yield "Replay ladder", replay_tables(report.replay)
+    if report.envelope is not None:
+        yield "Legal orders", envelope_tables(report.envelope)
     if report.arrival is not None:
         yield "Order of arrival", Group(*(Text(f"- {sentence}") for sentence in report.arrival.reading))
     if report.floor is not None:

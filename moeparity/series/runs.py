@@ -31,9 +31,9 @@ class Unsteady:
 class Repeats:
     """A metric of one batch in several runs.
 
-    values: per run, in the order given. spiking: from 8 runs on those above the median of all by the rule of `spikes`, of
-    fewer those above `TIMES` the median (of what lies beyond 1, where parity is 1). alarms: runs that raise the published alarm; None where there is none. unsteady:
-    sequences that spike in some runs, greatest first.
+    values: per run, in the order given. spiking: from 8 runs on those above the median of all by the rule of `spikes`,
+    of fewer those above `TIMES` the median (of what lies beyond 1, where parity is 1). alarms: runs that raise the
+    published alarm; None where there is none. unsteady: sequences that spike in some runs, greatest first.
     """
 
     metric: str

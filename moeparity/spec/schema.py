@@ -275,7 +275,8 @@ class RecipeFile(Model):
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
     `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
     `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
-    more and more of the reference's routes, and each toggle alone with its expert ids; `attribute` also
+    more and more of the reference's routes, and each toggle alone with its expert ids; `envelope` is the number of
+    legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
     mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
     `moeparity check` holds the report to.
@@ -294,6 +295,7 @@ class RecipeFile(Model):
     floor: bool = True
     oracle: bool = False
     replay: bool = False
+    envelope: Annotated[int, Field(ge=0)] = 0
     attribute: bool = False
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}

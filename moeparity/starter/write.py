@@ -100,6 +100,8 @@ gate: {{metric: k3, below: 1e-3}}
 # oracle: true
 # The candidate with the reference's routes forced, to say how much of it the routing flips carry.
 # replay: true
+# Legal orders of each op that differs: could another order of the same sums give what the candidate's gives?
+# envelope: 16
 # Shares of the divergence, who is interchangeable, and the smallest sets to restore; more forwards.
 # attribute: true
 # What `moeparity check` holds the report to.

@@ -25,6 +25,7 @@ from moeparity.report.truth import Arrival
 from moeparity.spec import schema
 from moeparity.summary import arrival, flips, tokens, truth
 from moeparity.summary.blame import attribution
+from moeparity.summary.envelope import envelope
 from moeparity.summary.replay import replay
 
 
@@ -56,6 +57,7 @@ def summarise(plan: Plan, observed: Observed, found: Blame | None = None) -> rep
         oracle=truth.oracle(plan, observed, verdict.status),
         arrival=drawn,
         replay=replay(plan, observed),
+        envelope=envelope(plan, observed),
         attribution=attribution(found),
     )
 

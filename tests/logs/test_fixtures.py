@@ -99,6 +99,7 @@ def test_a_trainer_may_give_a_token_no_probability(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     first, *_ = logs.open([path])
+    assert first.trainer is not None
     assert first.trainer[4] == -math.inf
 
 

@@ -56,7 +56,8 @@ def welford(row: Row) -> float:
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize("width", [1, 37, 45, 1537])
 def test_each_row_against_fractions(width: int, dtype: torch.dtype) -> None:
-    x, weight = random(3, width, dtype=dtype) * 3 + 0.5, random(width, dtype=FP32, seed=1)
+    # Fractions are slow: of the row in which threads take several elements there is one.
+    x, weight = random(3 if width < 512 else 1, width, dtype=dtype) * 3 + 0.5, random(width, dtype=FP32, seed=1)
     rows = x.double().tolist()
     rstds = [[rstd_of(exact("+", welford(row), nearest(EPS, FP32)), "sqrt_div")] for row in rows]
     expected = times(times(x, torch.tensor(rstds, dtype=FP32), FP32), weight, FP32)

@@ -1,0 +1,59 @@
+"""What a legal-order envelope means, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Verdict = Literal["inside", "one_sided", "outside", "not_drawn"]
+INSIDE: Final = "inside"
+ONE_SIDED: Final = "one_sided"
+OUTSIDE: Final = "outside"
+NOT_DRAWN: Final = "not_drawn"
+
+MEANING: dict[Verdict, str] = {
+    INSIDE: "inside: legal orders of the same sums lie as far apart: rounding order",
+    ONE_SIDED: "inside the reference's band, but not the reference in the candidate's, which rounds less: precision",
+    OUTSIDE: "outside: no drawn legal order gives this: precision, form or semantics differ",
+    NOT_DRAWN: "no orders drawn",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A node's name and where its value lies; `root`: the candidate's values leave the reference's there."""
+
+    node: str
+    verdict: Verdict
+    root: bool
+
+
+def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
+    """From whether each side's value lies in the other's band (None: not looked at)."""
+    if reference is None:
+        return NOT_DRAWN
+    if not reference:
+        return OUTSIDE
+    return INSIDE if candidate is None or candidate else ONE_SIDED
+
+
+def envelope_reading(nodes: Sequence[Placed], draws: int) -> list[str]:
+    """What the bands say together, in sentences."""
+    if not nodes:
+        return ["The candidate's numerics give the reference's bits wherever a sum has an order to draw."]
+    said = []
+    roots = [node for node in nodes if node.root] or list(nodes)
+    first = roots[0]
+    said.append(f"First: {first.node}: {MEANING[first.verdict]}.")
+    drawn = [node for node in nodes if node.verdict != NOT_DRAWN]
+    inside = sum(node.verdict == INSIDE for node in drawn)
+    if drawn and inside == len(drawn):
+        said.append("At every node with a band the sides lie no further apart than legal orders do.")
+    elif drawn:
+        said.append(f"{len(drawn) - inside} of {len(drawn)} nodes with a band differ by more than an order.")
+    said.append(
+        f"A band of {draws} draws is no proof: an element of one more legal order falls outside it with a probability "
+        f"of about {2 / (draws + 1):.2g}, which is why a value is held to how the draws lie among each other."
+    )
+    return said

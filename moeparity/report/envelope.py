@@ -1,0 +1,55 @@
+"""What a report says of legal orders: could another order of the same sums give what the candidate's op gives?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBand:
+    """A value against one side's own value and legal orders of that side's numerics, on the reference's inputs.
+
+    elements, differing, outside: compared, with other bits than the side's own value, and of these outside their band.
+    furthest: how far outside at most, in ulps at the greatest magnitude of the row. draws_outside: the most elements
+    that one draw has outside the band of the others. varying: elements that some draw changes.
+    """
+
+    elements: int
+    differing: int
+    outside: int
+    furthest: float
+    draws_outside: int
+    varying: int
+
+    @property
+    def inside_share(self) -> float:
+        """Of the elements that differ, those inside their band."""
+        return 1 - self.outside / self.differing if self.differing else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopedNode:
+    """A node where the candidate's numerics give other bits on the reference's inputs.
+
+    verdict: `inside`, `one_sided` (the reference lies outside the candidate's band), `outside` or `not_drawn`.
+    root: some sequence's inputs are equal there in the run itself. tokens: drawn for. reference: the candidate's value
+    in the reference's band; candidate: the other way round, looked at where the first holds. not_drawn: why.
+    """
+
+    node: str
+    op: str
+    root: bool
+    verdict: str
+    tokens: int
+    reference: OrderBand | None
+    candidate: OrderBand | None
+    not_drawn: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Every such node in the model's order, how many orders were drawn, and what they mean."""
+
+    draws: int
+    nodes: tuple[EnvelopedNode, ...]
+    reading: tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,25 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
         exec(code, {})  # noqa: S102
     assert printed.getvalue().split() == ["fail", "layers[0].attention.attend"]
+
+
+def test_the_commands_for_logs_run(tmp_path: Path) -> None:
+    logs = ROOT / "tests" / "logs" / "fixtures"
+    shutil.copytree(logs / "nemo-rl", tmp_path / "results")
+    shutil.copy(logs / "sglang" / "generate.jsonl", tmp_path / "sampled.jsonl")
+    shutil.copy(logs / "sglang" / "scored.jsonl", tmp_path / "scored.jsonl")
+    commands = [shlex.split(line) for block in blocks("") for line in block.splitlines() if " metrics " in line]
+    assert len(commands) == 2
+    first, second = (inside(*_globbed(command[1:], tmp_path), cwd=tmp_path) for command in commands)
+    assert first.returncode == 3, "three sequences decide nothing"
+    assert "nemo-rl/gen_kl_error" in first.stdout
+    assert second.returncode == 0, second.stderr
+    assert "position" in second.stdout
+
+
+def _globbed(arguments: list[str], folder: Path) -> list[str]:
+    """What a shell makes of `*`."""
+    return [name for arg in arguments for name in ([str(p) for p in folder.glob(arg)] if "*" in arg else [arg])]
 
 
 def test_every_command_in_the_table_exists() -> None:

@@ -13,8 +13,8 @@ from moeparity.cli.check import check
 from moeparity.cli.engines import engines
 from moeparity.cli.flips import flips
 from moeparity.cli.init import init
-from moeparity.cli.mine import mine
 from moeparity.cli.metrics import metrics
+from moeparity.cli.mine import mine
 from moeparity.cli.probe import probe
 from moeparity.cli.sample import sample
 from moeparity.cli.schema import schema

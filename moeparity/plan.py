@@ -55,7 +55,8 @@ class Options:
         kept = {key: value for key, value in given.items() if value is not None}
         kept["swap"] = [*recipe.swap, *self.swap]
         if not self.attribution:
-            kept |= {"split": 0, "swap": [], "envelope": 0, **dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)}
+            kept |= {"split": 0, "swap": [], "envelope": 0}
+            kept |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
         for override in self.overrides:
             recipe = override.applied(recipe)
         return recipe.model_copy(update=kept)

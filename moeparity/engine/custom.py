@@ -11,6 +11,7 @@ import torch
 from moeparity.errors import SpecError
 from moeparity.graph.graph import Graph, Node
 from moeparity.graph.region import Region
+from moeparity.ops.rope import ROPE
 from moeparity.user_code import raised
 
 
@@ -68,11 +69,14 @@ def call(
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         given = ", ".join(type(value).__name__ for value in values)
         raise SpecError(f"{what} returned {given}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
+    # Rope hands out its values by heads, [B, H, T, D]; what an op reads last never is.
+    lead = inputs[-1]
     for value in values:
-        if value.shape[:2] != inputs[0].shape[:2] or value.device != inputs[0].device:
+        rows = value.transpose(1, 2) if replaced.op is ROPE and value.dim() > 2 else value
+        if rows.shape[:2] != lead.shape[:2] or value.device != lead.device:
             raise SpecError(
                 f"{what} returned {list(value.shape)} on {value.device}; expected "
-                f"[{inputs[0].shape[0]}, {inputs[0].shape[1]}, ...] on {inputs[0].device}, as its inputs."
+                f"[{lead.shape[0]}, {lead.shape[1]}, ...] on {lead.device}, as its inputs."
             )
     return values
 

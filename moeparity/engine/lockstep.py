@@ -21,7 +21,7 @@ from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
 from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.graph.bind import BoundGraph
-from moeparity.graph.graph import Graph, Node
+from moeparity.graph.graph import SOURCES, Graph, Node
 from moeparity.graph.region import Region
 from moeparity.progress import Callback, Progress
 from moeparity.weights.store import Loaded, WeightStore
@@ -100,7 +100,8 @@ class NodeView:
         """Per cell, whether two walkers have equal bits in every input that both of them read."""
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
-            names = dict.fromkeys(name for region in regions for name in region.inputs)
+            # What the graph itself is given is the same for all.
+            names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
             pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
         else:
             both = zip(self.inputs[a], self.inputs[b], strict=True)
@@ -119,12 +120,13 @@ def run(
     observers: Sequence[Observer],
     *,
     attention_mask: torch.Tensor | None = None,
+    until: str | None = None,
     progress: Callback | None = None,
 ) -> Counts:
     """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
 
     `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
-    in transformers; positions count from the first column, padded or not.
+    in transformers; positions count from the first column, padded or not. `until` names the last node to be walked.
     `progress` is called after every node of every wave.
     """
     before = weights.bytes_read
@@ -135,12 +137,16 @@ def run(
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
         for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
+            names = [node.name for node in segment.nodes]
+            walked = segment.nodes[: names.index(until) + 1] if until in names else segment.nodes
             for wave in lockstep.waves:
-                for node in segment.nodes:
+                for node in walked:
                     lockstep.step(node, wave, loaded)
                     done += 1
                     if progress is not None:
                         progress(_progress(segment.name, done, total, lockstep.counts))
+            if until in names:
+                break
     lockstep.counts.bytes_read = weights.bytes_read - before
     return lockstep.counts
 

@@ -20,12 +20,14 @@ from moeparity.ops.declaration import RefusedError
 AT_ONCE = 1 << 18
 """Output elements whose draws are compared together."""
 TOKENS = 512
-"""About so many tokens of the first sequences are drawn for; at least one sequence."""
+"""So many tokens of the first sequences are drawn for; where an op needs whole sequences, at least one."""
 STEPS = 1 << 27
 """Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
 SLACK = 2
 """Elements outside that are no evidence, and how many times more of them a value may have than a draw does."""
 _GEMMS = ("linear", "gate", "lm_head", "experts")
+_WHOLE = ("attention", "mla", "all_reduce")
+"""Ops that read other tokens, or whose inputs have another axis before that of the tokens: whole sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ def band(own: Tensor, other: Tensor, draws: Sequence[Tensor], tokens: int) -> Ba
     """`other` in the band of `own` and the draws: all of one shape [..., C], any float dtypes, the draws in `own`'s."""
     found = Band(draws=len(draws), tokens=tokens, elements=own.numel(), own_outside=(0,) * len(draws))
     rows = max(1, AT_ONCE // own.shape[-1])
-    flat = (x.reshape(-1, own.shape[-1]).split(rows) for x in (own, other, *draws))
+    flat = (torch.split(x.reshape(-1, own.shape[-1]), rows) for x in (own, other, *draws))
     for first, second, *rest in zip(*flat, strict=True):
         part = _part(first, second, torch.stack(rest))
         found = Band(
@@ -114,14 +116,15 @@ def _part(own: Tensor, other: Tensor, draws: Tensor) -> Band:
 
 def _furthest(value: Tensor, low: Tensor, high: Tensor, outside: Tensor, dtype: torch.dtype) -> float:
     """The greatest distance from the band, in ulps of `dtype` at the greatest magnitude of the row: an ulp of an
-    element that cancelled to nearly 0 would say nothing.
+    element that cancelled to nearly 0 would say nothing. Infinite where a value or its band is not finite.
     """
     if not bool(outside.any()):
         return 0.0
-    _, exponent = torch.frexp(torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True))
+    greatest = torch.maximum(low.abs(), high.abs()).nan_to_num(0.0, posinf=0.0)
+    _, exponent = torch.frexp(greatest.amax(-1, keepdim=True))
     ulp = torch.ldexp(torch.full_like(low, torch.finfo(dtype).eps), (exponent - 1).expand_as(low))
     far = torch.maximum(low - value, value - high) / ulp
-    return float(far[outside].max())
+    return float(far[outside].nan_to_num(math.inf).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +190,17 @@ class Envelope:
             drawn = [draw(seed) for seed in range(self.draws)]
         except RefusedError as error:
             return f"{error.attribute}: {error.reason}"
-        return band(*values, drawn, sequences * (self.length if tokens is None else tokens))
+        own, other = values
+        return band(own, other, drawn, sequences * (self.length if tokens is None else tokens))
 
     def _taken(self, view: NodeView) -> tuple[int, int | None]:
         """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
-        sequences = min(view.wave[1], max(1, TOKENS // self.length))
         first = view.outputs[self.walkers[0]][0][0]
-        if view.node.op.name not in _GEMMS or first.partials > 1:
-            return sequences, None
-        products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
-        if view.node.op.name == "experts":
-            products *= first.tensor.shape[2]
-        afford = max(1, STEPS // products)
-        return (1, afford) if afford < self.length else (min(sequences, afford // self.length), None)
+        if view.node.op.name in _WHOLE or first.partials > 1:
+            return min(view.wave[1], max(1, TOKENS // self.length)), None
+        afford = TOKENS
+        if view.node.op.name in _GEMMS:
+            products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
+            slots = first.tensor.shape[2] if view.node.op.name == "experts" else 1
+            afford = min(afford, max(1, STEPS // (products * slots)))
+        return (1, afford) if afford < self.length else (min(view.wave[1], afford // self.length), None)

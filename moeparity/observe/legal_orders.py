@@ -35,11 +35,11 @@ class Call:
     weights: Mapping[str, Tensor]
     at: Settings
 
-    def run(self, inputs: Inputs | None = None, weights: Mapping[str, Tensor] | None = None, **settings: object) -> Any:
-        """What the kernel makes of it, with some of it otherwise."""
-        given = self.inputs if inputs is None else inputs
-        at = {**self.at, **settings}
-        return self.node.op.load()(*given, w=self.weights if weights is None else weights, p=self.node.params, at=at)
+    def output(self, settings: Settings | None = None) -> Tensor:
+        """What the kernel makes of it, with some settings otherwise; of a router its weights."""
+        out = self.node.op.load()(*self.inputs, w=self.weights, p=self.node.params, at={**self.at, **(settings or {})})
+        found: Tensor = out[1] if isinstance(out, tuple) else out
+        return found
 
 
 def orders_of(call: Call) -> Draw | str | None:
@@ -57,19 +57,13 @@ def orders_of(call: Call) -> Draw | str | None:
         return _ranks(call)
     if name == "experts" and call.at["implementation"] == "grouped":
         # The loop's GEMMs add the same products, rounded at the same places, and its order can be written out.
-        return lambda seed: _only(call.run(implementation="loop", order=f"unordered({seed})"))
+        return lambda seed: call.output({"implementation": "loop", "order": f"unordered({seed})"})
     if not named:
         return None
     for attribute, value in named.items():
         if value != NATIVE and _own_arithmetic(value):
             return f"{attribute} {value} states an arithmetic of its own"
-    return lambda seed: _only(call.run(**{a: _redrawn(v, seed) for a, v in named.items()}))
-
-
-def _only(out: Any) -> Tensor:
-    """The one output of floats: a router's is its weights."""
-    found: Tensor = out[1] if isinstance(out, tuple) else out
-    return found
+    return lambda seed: call.output({a: _redrawn(v, seed) for a, v in named.items()})
 
 
 def _own_arithmetic(value: str) -> bool:
@@ -97,7 +91,9 @@ def _ranks(call: Call) -> Draw | None:
     x = call.inputs[0]
     if x is None or x.dim() != _PARTS:
         return None
-    return lambda seed: _only(call.run([x[:, _permutation(x.shape[1], seed)].contiguous(), *call.inputs[1:]]))
+    return lambda seed: replace(
+        call, inputs=[x[:, _permutation(x.shape[1], seed)].contiguous(), *call.inputs[1:]]
+    ).output()
 
 
 def _attention(call: Call) -> Draw:
@@ -110,8 +106,7 @@ def _attention(call: Call) -> Draw:
         assert mask is not None, "attention reads the mask"
         named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
         orders = {name: _redrawn(value, seed) for name, value in named.items() if not _own_arithmetic(value)}
-        out = _only(turned.run([*moved, F.pad(mask, (shift, 0))], **orders))
-        return out[:, shift:]
+        return replace(turned, inputs=[*moved, F.pad(mask, (shift, 0))]).output(orders)[:, shift:]
 
     return draw
 

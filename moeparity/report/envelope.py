@@ -1,4 +1,4 @@
-"""What a report says of legal orders: could another order of the same sums give what the candidate's op gives?"""
+"""What a report says of legal orders: whether another order of the same sums gives what the candidate's op gives."""
 
 from __future__ import annotations
 

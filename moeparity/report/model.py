@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moeparity.report.blame import Attribution
+from moeparity.report.envelope import Envelope
 from moeparity.report.flips import FlipDetail
 from moeparity.report.records import ClassMetrics, Recorded
-from moeparity.report.envelope import Envelope
 from moeparity.report.replay import Replay
 from moeparity.report.truth import Arrival, Floor, Oracle
 

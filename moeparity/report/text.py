@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.report.blame_text import attribution_sections
+from moeparity.report.envelope_text import envelope_tables
 from moeparity.report.flips_text import short
 from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
-from moeparity.report.envelope_text import envelope_tables
 from moeparity.report.replay_text import replay_tables
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table

@@ -1,7 +1,7 @@
 """A simulated language model, its sampler and its trainer: log-probability columns with a known fault.
 
 Logits of a context are Zipf-like, -s log(rank) with a steepness s of its own, plus normal noise, plus a gap at the top
-of most contexts, as of a model that is mostly sure: the mean entropy is 0.6, 1.1 or 2.2 nats. The trainer's logits are
+of most contexts, as of a model that is mostly sure: the mean entropy is 0.6, 1.0 or 2.1 nats. The trainer's logits are
 the same plus numeric noise: small on every token, and great at rare tokens, whose rate differs between sequences as
 routing flips do. Log-probabilities are those of an fp32 log-softmax.
 """

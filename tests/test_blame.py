@@ -182,4 +182,4 @@ def test_shares_and_fixes_are_expected_of_a_recipe(run: Run, tmp_path: Path, qwe
     assert [finding.status for finding in found.findings] == ["ok", "fail", "fail", "ok"]
     undecided = check(recipe(tmp_path, qwen3_moe, attribute=False, expect=expect), device="cpu")
     assert undecided.error is not None
-    assert "expect.saturated needs shares, and this recipe takes none. Add `attribute: true`." in undecided.error
+    assert "expect.shares needs shares, and this recipe takes none. Add `attribute: true`." in undecided.error

@@ -16,6 +16,9 @@ LAYERS = 2
 SEQUENCES, TOKENS, CHUNKS = 96, 24, 2
 """What moeparity is given, and how many such chunks the truth is taken over, the one given being the first."""
 LEAST, MOST = 12, 14
+"""How many attributes differ."""
+PATIENCE = 6
+"""After so many draws a case is content with one culprit fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,11 @@ def draw(number: int, attempt: int, background: Background) -> Draft:
     return Draft(
         case=Case(number, attempt, background, family, stored, dtype, damped, ()),
         large=tuple(_shuffled(rng, attributes.SEMANTIC, family, dtype)) if mixed else large,
-        wanted=0 if clean else rng.choice((1, 2, 3) if mixed else (2, 3, 4)) if dtype == "bf16" else 1 + number % 4,
+        wanted=0
+        if clean
+        else rng.choice((1, 2, 3) if mixed else (2, 3, 4))
+        if dtype == "bf16"
+        else max(1, 1 + number % 4 - attempt // PATIENCE),
         beside=large[: rng.choice((1, 2))] if mixed else (),
         small=() if clean else small[: rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))],
         idle=tuple(_shuffled(rng, idle, family, dtype)),

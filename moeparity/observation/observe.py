@@ -1,0 +1,90 @@
+"""One pass over a plan: both sides, the trials of toggles and blocks and the local errors, seen by all observers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from moeparity.attribution.accuracy import ORACLE
+from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
+from moeparity.attribution.toggles import Toggle
+from moeparity.engine.footprint import require
+from moeparity.engine.lockstep import Observer, Walker, run
+from moeparity.engine.memory import Memory, Peak
+from moeparity.engine.routes import Forced
+from moeparity.engine.schedule import micro_batches
+from moeparity.observation import observers as made
+from moeparity.observation import trials as named
+from moeparity.observation.observed import Observed
+from moeparity.observation.trials import SHADOW
+from moeparity.observe.distributions import Distributions
+from moeparity.observe.observers import Changes, Divergence, Logits, Routes
+from moeparity.observe.oracle import Distances, Truth
+from moeparity.plan import Plan
+from moeparity.progress import Callback
+
+
+def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
+    """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
+    started = time.perf_counter()
+    trials = {**named.toggle_trials(plan, toggles), **(named.floor(plan) if first and plan.recipe.floor else {})}
+    trials |= named.arrival(plan) if first else {}
+    replays = named.replays(plan, toggles) if first and plan.recipe.replay else {}
+    walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
+    walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
+    walkers += [_walker(plan, name, side, routes=Forced(of=REFERENCE, what=w)) for name, (side, w) in replays.items()]
+    names = [walker.name for walker in walkers][1:]
+    changes = Changes([*((name, base) for name, (_, base) in trials.items()), *named.against_reference(trials)])
+    tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
+    routes = Routes(REFERENCE, names, mask)
+    scored = plan.tokens.loss_mask.to(plan.model.device)
+    logits = Logits(plan.model.graph.output, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
+    observers: list[Observer] = [changes, routes, logits]
+    divergence = truth = None
+    if first and plan.oracle is not None:
+        against = Logits(plan.model.graph.output, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
+        truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
+        observers.append(truth)
+        walkers.append(_walker(plan, ORACLE, plan.oracle))
+    if first:
+        divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
+        observers.append(divergence)
+    if first and plan.attribution:
+        walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
+    records, classes = (made.records(plan), made.classes(plan)) if first else (None, None)
+    whole = Distributions(plan.model.graph.output, REFERENCE, CANDIDATE, tokens, scored) if first else None
+    flips = made.flip_observer(plan, list(trials)) if first else None
+    envelope = made.envelope(plan) if first else None
+    observers += [observer for observer in (records, classes, whole, flips, envelope) if observer is not None]
+    weights = plan.model.weights
+    footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
+    with Peak(weights.device) as peak:
+        counts = run(walkers, weights, tokens, observers, attention_mask=mask, progress=progress)
+    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
+    return Observed(
+        divergence=divergence,
+        truth=truth,
+        changes=changes,
+        routes=routes,
+        logits=logits,
+        counts=counts,
+        naive_evaluations=batches * len(plan.model.graph.nodes),
+        seconds=time.perf_counter() - started,
+        records=records,
+        classes=classes,
+        distributions=whole,
+        census=None if flips is None else flips.census,
+        envelope=None if envelope is None else envelope.found,
+        memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
+    )
+
+
+def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None, routes: Forced | None = None) -> Walker:
+    return Walker(
+        name=name,
+        plan=side.plan,
+        micro_batch=side.micro_batch,
+        inputs_of=inputs_of,
+        routes=routes,
+        functions=plan.functions,
+    )

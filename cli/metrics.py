@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from moeparity.errors import MoeparityError
+
 Join = Literal["id", "order"]
 
 
@@ -46,6 +48,10 @@ def metrics(
     plot: Annotated[
         Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
     ] = None,
+    repeats: Annotated[
+        bool,
+        typer.Option("--repeats", help="Each file is one run of the same batch: what differs between them, and where."),
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
 ) -> None:
     """KL, importance weights and their kin from logged log-probabilities of sampler and trainer; no weights needed.
@@ -61,6 +67,10 @@ def metrics(
     for path in (json, plot):
         if path is not None:
             refuse_unwritable(path)
+    if repeats:
+        _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
+        _repeats(files, format, plot, json)
+        return
     asked = Asked(
         sets=tuple(sets or ()),
         by=tuple(by or ()),
@@ -75,3 +85,26 @@ def metrics(
     if json is not None:
         write_text(json, report.to_json())
     raise typer.Exit(report.exit_code)
+
+
+def _refuse_beside_repeats(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise MoeparityError(
+                f"metrics: --repeats compares runs that hold both sides; --{name.replace('sets', 'set')} is for one "
+                "log. Leave one of them out."
+            )
+
+
+def _repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
+    from moeparity.cli.progress import shown
+    from moeparity.cli.render import console
+    from moeparity.measuring import measure_repeats
+    from moeparity.report.files import write_text
+
+    with shown() as progress:
+        found = measure_repeats(files, format=format, progress=progress, plot=plot)
+    for line in found.lines():
+        console().print(line, highlight=False)
+    if json is not None:
+        write_text(json, found.to_json())

@@ -5,15 +5,18 @@ from __future__ import annotations
 from moeparity.measuring.asked import Asked, LogGate, read_gate
 from moeparity.measuring.files import Opening, measure_check, measure_files
 from moeparity.measuring.measurement import Measurement, interval, measure
+from moeparity.measuring.repeated import RepeatedRuns, measure_repeats
 
 __all__ = [
     "Asked",
     "LogGate",
     "Measurement",
     "Opening",
+    "RepeatedRuns",
     "interval",
     "measure",
     "measure_check",
     "measure_files",
+    "measure_repeats",
     "read_gate",
 ]

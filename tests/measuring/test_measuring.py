@@ -255,6 +255,26 @@ def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
     assert isinstance(run(alone).exception, MoeparityError)
 
 
+def test_runs_of_one_batch_are_told_apart(log: Path, tmp_path: Path) -> None:
+    spiked = records(30, 20, 0.02)
+    values = spiked[4].trainer.clone()
+    values[7] -= 5
+    spiked[4] = replace(spiked[4], trainer=values)
+    other = write(tmp_path / "again.jsonl", spiked)
+    third = write(tmp_path / "third.jsonl", records(30, 20, 0.02))
+    done = run("--repeats", log, other, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
+    assert done.exit_code == 0, done.output
+    assert "k3 of one batch in 3 runs" in done.output
+    assert f"1 of 3 runs with a spike: {other}" in " ".join(done.output.split())
+    found = json.loads((tmp_path / "out.json").read_text())
+    k3, _ = found["metrics"]
+    assert k3["values"][0] == k3["values"][2] == k3["least"] < k3["values"][1] == k3["greatest"]
+    assert [each["id"] for each in k3["unsteady"]] == [spiked[4].id]
+    assert (tmp_path / "runs.svg").read_text().startswith("<?xml")
+    for wrong, says in ((("--gate", "k3<1"), "--gate is for one log"), ((), "one run; at least 2 runs")):
+        assert says in str(run("--repeats", log, *wrong).exception)
+
+
 def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1e-3}") -> Path:
     path = folder / "check.yaml"
     path.write_text(f"kind: log\nfiles: ['lo*.jsonl']\ngate: {gate}\n{expect}\n")

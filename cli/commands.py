@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from moeparity.cli.bisect import bisect
 from moeparity.cli.certify import certify
 from moeparity.cli.check import check
 from moeparity.cli.engines import engines
@@ -22,7 +23,6 @@ from moeparity.cli.sizes import MemoryLimit
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError, Where
-from moeparity.spec.names import By
 
 app = typer.Typer(
     help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
@@ -31,78 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
-
-@app.command()
-def bisect(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")],
-    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
-    by: Annotated[
-        By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")
-    ] = None,
-    split: Annotated[
-        int | None,
-        typer.Option(min=0, help="Further passes that take the largest toggles apart; the recipe's by default."),
-    ] = None,
-    swap: Annotated[
-        list[str] | None, typer.Option(help="Also restore this block, such as 'layers[*].moe'; may be repeated.")
-    ] = None,
-    floor: Annotated[
-        bool | None,
-        typer.Option(help="Also run the reference against itself, about four more forwards; the recipe's by default."),
-    ] = None,
-    oracle: Annotated[
-        bool | None,
-        typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
-    ] = None,
-    replay: Annotated[
-        bool | None,
-        typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
-    ] = None,
-    envelope: Annotated[
-        int | None,
-        typer.Option(min=0, help="Also draw so many legal orders of each op that differs; the recipe's by default."),
-    ] = None,
-    attribute: Annotated[
-        bool | None,
-        typer.Option(
-            help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
-        ),
-    ] = None,
-    allow_code: AllowCode = False,
-    memory_limit: MemoryLimit = None,
-    device: Device = "auto",
-) -> None:
-    """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
-    from moeparity.cli.progress import shown
-    from moeparity.cli.render import console
-    from moeparity.pipeline import bisect as run
-    from moeparity.plan import Options
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.report.text import print_report
-
-    if json is not None:
-        refuse_unwritable(json)
-    with shown() as progress:
-        options = Options(
-            by=by,
-            split=split,
-            swap=tuple(swap or ()),
-            floor=floor,
-            oracle=oracle,
-            replay=replay,
-            envelope=envelope,
-            attribute=attribute,
-            allow_code=allow_code,
-            memory_limit=memory_limit,
-        )
-        report = run(recipe, device=device, options=options, progress=progress)
-    print_report(report, console())
-    if json is not None:
-        write_text(json, report.to_json())
-    raise typer.Exit(report.exit_code)
+app.command()(bisect)
 
 
 @app.command()

@@ -10,49 +10,59 @@ import typer
 from moeparity.errors import MoeparityError
 
 Join = Literal["id", "order"]
+Files = Annotated[
+    list[Path], typer.Argument(help="Logs of log-probabilities; files that hold one side each are joined by id.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Also metrics as a framework defines them: nemo-rl, verl, slime, miles, trl, "
+        "openrlhf, areal, pipelinerl, tinker, prime-rl or all; may be repeated.",
+    ),
+]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Also the tokens in groups: position, probability, group, step, flipped, version_lag; may be repeated."
+    ),
+]
+Gate = Annotated[
+    str | None, typer.Option(metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'.")
+]
+Trainer = Annotated[
+    list[Path] | None,
+    typer.Option(help="A file of the trainer's side, where FILES are the sampler's alone; may be repeated."),
+]
+Joined = Annotated[Join, typer.Option(help="How the sides' sequences are matched: by id, or by order.")]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Leave out sequences that only one side has, instead of refusing them.")
+]
+Format = Annotated[str | None, typer.Option("--format", help="What the files are, where their contents leave it open.")]
+TrainerFormat = Annotated[str | None, typer.Option(help="The same of the trainer's files.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
+]
+Repeated = Annotated[
+    bool,
+    typer.Option("--repeats", help="Each file is one run of the same batch: what differs between them, and where."),
+]
+Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
 
 
 def metrics(
-    files: Annotated[
-        list[Path], typer.Argument(help="Logs of log-probabilities; files that hold one side each are joined by id.")
-    ],
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Also metrics as a framework defines them: nemo-rl, verl, slime, miles, trl, "
-            "openrlhf, areal, pipelinerl, tinker, prime-rl or all; may be repeated.",
-        ),
-    ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Also the tokens in groups: position, probability, group, step, flipped, version_lag; may be repeated."
-        ),
-    ] = None,
-    gate: Annotated[
-        str | None, typer.Option(metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'.")
-    ] = None,
-    trainer: Annotated[
-        list[Path] | None,
-        typer.Option(help="A file of the trainer's side, where FILES are the sampler's alone; may be repeated."),
-    ] = None,
-    join: Annotated[Join, typer.Option(help="How the sides' sequences are matched: by id, or by order.")] = "id",
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Leave out sequences that only one side has, instead of refusing them.")
-    ] = False,
-    format: Annotated[
-        str | None, typer.Option("--format", help="What the files are, where their contents leave it open.")
-    ] = None,
-    trainer_format: Annotated[str | None, typer.Option(help="The same of the trainer's files.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
-    ] = None,
-    repeats: Annotated[
-        bool,
-        typer.Option("--repeats", help="Each file is one run of the same batch: what differs between them, and where."),
-    ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    files: Files,
+    sets: Sets = None,
+    by: By = None,
+    gate: Gate = None,
+    trainer: Trainer = None,
+    join: Joined = "id",
+    partial: Partial = False,
+    format: Format = None,
+    trainer_format: TrainerFormat = None,
+    plot: Plot = None,
+    repeats: Repeated = False,
+    json: Json = None,
 ) -> None:
     """KL, importance weights and their kin from logged log-probabilities of sampler and trainer; no weights needed.
 

@@ -1,0 +1,91 @@
+"""`moeparity bisect`: is it parity, where does it start, which choice is to blame, and what is the smallest fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.cli.sizes import MemoryLimit
+from moeparity.spec.names import By
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
+Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
+Bundles = Annotated[By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")]
+Split = Annotated[
+    int | None,
+    typer.Option(min=0, help="Further passes that take the largest toggles apart; the recipe's by default."),
+]
+Swap = Annotated[
+    list[str] | None, typer.Option(help="Also restore this block, such as 'layers[*].moe'; may be repeated.")
+]
+Floor = Annotated[
+    bool | None,
+    typer.Option(help="Also run the reference against itself, about four more forwards; the recipe's by default."),
+]
+Oracle = Annotated[
+    bool | None,
+    typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
+]
+Replay = Annotated[
+    bool | None,
+    typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
+]
+Envelope = Annotated[
+    int | None,
+    typer.Option(min=0, help="Also draw so many legal orders of each op that differs; the recipe's by default."),
+]
+Attribute = Annotated[
+    bool | None,
+    typer.Option(
+        help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
+    ),
+]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+
+
+def bisect(
+    recipe: Recipe,
+    json: Json = None,
+    by: Bundles = None,
+    split: Split = None,
+    swap: Swap = None,
+    floor: Floor = None,
+    oracle: Oracle = None,
+    replay: Replay = None,
+    envelope: Envelope = None,
+    attribute: Attribute = None,
+    allow_code: AllowCode = False,
+    memory_limit: MemoryLimit = None,
+    device: Device = "auto",
+) -> None:
+    """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
+    from moeparity.cli.progress import shown
+    from moeparity.cli.render import console
+    from moeparity.pipeline import bisect as run
+    from moeparity.plan import Options
+    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.report.text import print_report
+
+    if json is not None:
+        refuse_unwritable(json)
+    with shown() as progress:
+        options = Options(
+            by=by,
+            split=split,
+            swap=tuple(swap or ()),
+            floor=floor,
+            oracle=oracle,
+            replay=replay,
+            envelope=envelope,
+            attribute=attribute,
+            allow_code=allow_code,
+            memory_limit=memory_limit,
+        )
+        report = run(recipe, device=device, options=options, progress=progress)
+    print_report(report, console())
+    if json is not None:
+        write_text(json, report.to_json())
+    raise typer.Exit(report.exit_code)

@@ -201,8 +201,9 @@ class _Miner:
 
     def _run(self, walkers: Sequence[Walker], tokens: TokenSet, observer: Observer) -> None:
         weights, ids = self.plan.model.weights, tokens.input_ids.to(self.plan.model.device)
-        require(walkers, weights, *ids.shape, limit=self.plan.memory_limit)
-        run(walkers, weights, ids, [observer], attention_mask=self._mask(tokens), progress=self.progress)
+        work = require(walkers, weights, *ids.shape, limit=self.plan.memory_limit).work
+        mask = self._mask(tokens)
+        run(walkers, weights, ids, [observer], attention_mask=mask, work=work, progress=self.progress)
 
 
 def _gate(plan: Plan, node: Node) -> Gate:

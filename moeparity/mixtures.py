@@ -131,10 +131,10 @@ class Mixtures:
         ids, mask, scored = (
             x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask, plan.tokens.loss_mask)
         )
-        require(walkers, weights, *ids.shape, limit=plan.memory_limit)
+        work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
         changes = Changes([(name, REFERENCE) for name in names])
         logits = Logits(plan.model.graph.output, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
-        counts = run(walkers, weights, ids, [changes, logits], attention_mask=mask, progress=self._progress)
+        counts = run(walkers, weights, ids, [changes, logits], attention_mask=mask, work=work, progress=self._progress)
         self.passes, self.counts = self.passes + 1, self.counts.joined(counts)
         self.walked += len(batch)
         self.seconds += time.perf_counter() - started

@@ -147,8 +147,8 @@ def forward(
     plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
-    require([walker], model.weights, *tokens.shape, limit=memory_limit, kept=recorder.saved)
-    run([walker], model.weights, tokens, [recorder], attention_mask=mask, progress=progress)
+    work = require([walker], model.weights, *tokens.shape, limit=memory_limit, kept=recorder.saved).work
+    run([walker], model.weights, tokens, [recorder], attention_mask=mask, work=work, progress=progress)
     return recorder.tensors()
 
 

@@ -49,7 +49,9 @@ def nearest(plan: Plan, node: str) -> Nearest | None:
     region, base = regions[own[0]], sides[REFERENCE if own[0] == CANDIDATE else CANDIDATE]
     assert region is not None
     search = _Search(plan, region, sides[own[0]], base)
-    singles = {(choice,): bound for choice in choices(base.plan, region) for bound in _with(base.plan, (choice,))}
+    singles: dict[Choices, BoundGraph] = {
+        (choice,): bound for choice in choices(base.plan, region) for bound in _with(base.plan, (choice,))
+    }
     as_it_is, scores = search.scores(singles)
     if not any(score.exact for score in scores.values()):
         better = [c for c in _ranked(scores) if scores[c].equal > as_it_is.equal][:PAIRED]

@@ -12,7 +12,7 @@ from moeparity.attribution.accuracy import ORACLE, oracle_side
 from moeparity.attribution.sides import SIDES, Side, bound_side
 from moeparity.attribution.toggles import Toggle, swap, toggles
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.graph.profile import load_profile, overrides
+from moeparity.graph.profile import Profile, load_profile, overrides
 from moeparity.graph.region import covered
 from moeparity.model import Model, checked_tokens, open_model
 from moeparity.progress import Callback
@@ -111,7 +111,10 @@ def prepare(
     tokens = recipe_tokens(recipe, path, folder)
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
-    profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
+    profiles: dict[str, Profile] = {}
+    for variant in variants:
+        if variant.profile not in profiles:
+            profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allowed=options.allow_code)
     over = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
@@ -121,8 +124,10 @@ def prepare(
     check_fits(tokens, model.graph, token_file)
     count = len(tokens.input_ids)
     reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
-        for variant, profile, rules in zip(variants, profiles, over, strict=True)
+        bound_side(
+            model.graph, variant, profiles[variant.profile], model.dtype, Where(path, variant.line), count, rules
+        )
+        for variant, rules in zip(variants, over, strict=True)
     )
     at = Where(path, recipe.line_of("swap"))
     found = tuple(toggles(reference, candidate, recipe.by))

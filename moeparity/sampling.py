@@ -125,14 +125,14 @@ def _forward(plan: Plan, side: Side) -> Forward:
     model, store = plan.model, plan.model.weights
     walker = Walker(name=NAME, plan=side.plan, micro_batch=side.micro_batch, functions=plan.functions)
     rows, length = plan.tokens.input_ids.shape
-    require([walker], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
+    needed = require([walker], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
 
     def forward(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
         seen = _Last(model.graph.output, last)
         device = model.device
-        run([walker], store, ids.to(device), [seen], attention_mask=mask.to(device))
+        run([walker], store, ids.to(device), [seen], attention_mask=mask.to(device), work=needed.work)
         return torch.cat(seen.parts)
 
     return forward

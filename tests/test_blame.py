@@ -21,6 +21,7 @@ from moeparity.pipeline import bisect, passes
 from moeparity.plan import Options, Plan
 from moeparity.search.oracle import Coalition, Outcome
 from moeparity.search.roles import Role
+from moeparity.summary.summarise import summarise
 from tests.planted import random_tokens, write_recipe
 from tests.search.games import shapley, subsets
 
@@ -63,6 +64,16 @@ def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
     return Run(plan, observed, found, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
 
 
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Blame]:
+    path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, own=NOISY, dtype="bf16")
+    plan, observed = passes(path, device="cpu", options=Options(attribute=True))
+    assert plan.recipe.attribute
+    found = blame(plan, observed)
+    assert found is not None
+    return plan, observed, found
+
+
 def values(outcomes: Mapping[Coalition, Outcome | None]) -> dict[Coalition, float]:
     return {coalition: outcome.value for coalition, outcome in outcomes.items() if outcome is not None}
 
@@ -80,10 +91,8 @@ def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: 
     assert rows["lm_head:output"].role is Role.CULPRIT
 
 
-def test_forced_shares_are_those_of_mixtures_with_the_references_routes(tmp_path: Path, qwen3_moe: Path) -> None:
-    plan, observed = passes(recipe(tmp_path, qwen3_moe, own=NOISY, dtype="bf16"), device="cpu")
-    found = blame(plan, observed)
-    assert found is not None
+def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Blame]) -> None:
+    plan, _, found = noisy
     assert found.forced is not None
     names = [toggle.name for toggle in plan.toggles]
     forced = dict(Mixtures(plan, routes=IDS)(subsets(names)))
@@ -110,7 +119,7 @@ def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
 def test_every_smallest_fix_restored_in_a_recipe_of_its_own_passes(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
     restored = run.blame.fixes.sets[0].toggles
     own = {name: value for name, value in OWN.items() if name not in restored}
-    assert bisect(recipe(tmp_path, qwen3_moe), device="cpu").verdict.status == "fail"
+    assert summarise(run.plan, run.observed).verdict.status == "fail"
     assert bisect(recipe(tmp_path, qwen3_moe, own=own), device="cpu").verdict.status == "pass"
 
 
@@ -141,9 +150,10 @@ def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path)
     assert [alone[name] for name in names] == [leaf.alone for leaf in leaves]
 
 
-def test_saturated_choices_are_called_so_and_fp32_is_measured(tmp_path: Path, qwen3_moe: Path) -> None:
-    path = recipe(tmp_path, qwen3_moe, own=NOISY, dtype="bf16")
-    found = bisect(path, device="cpu", options=Options(attribute=True))
+def test_saturated_choices_are_called_so_and_fp32_is_measured(
+    noisy: tuple[Plan, Observed, Blame], tmp_path: Path, qwen3_moe: Path
+) -> None:
+    found = summarise(*noisy)
     assert found.attribution is not None
     assert [row.role for row in found.attribution.shares.rows] == ["saturated", "saturated"]
     wide = bisect(recipe(tmp_path, qwen3_moe, own={}, dtype="fp32"), device="cpu")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +14,9 @@ from moeparity.mining import Request, mine
 from moeparity.model import forward
 from moeparity.report.mining import SCHEMA
 from moeparity.tokens import read_tokens
+from tests.command import ROOT, inside
 from tests.planted import random_tokens, write_recipe
 
-ROOT = Path(__file__).parents[1]
 OWN = {"layers[0].moe.router:scores": "bf16"}
 
 
@@ -107,9 +105,8 @@ def test_what_cannot_be_mined(recipe: Path, tmp_path: Path, qwen3: Path) -> None
 def test_command_line(recipe: Path, held: torch.Tensor, tmp_path: Path) -> None:
     out, whole = tmp_path / "mined.jsonl", tmp_path / "mined.json"
     given = prompts(tmp_path, held)
-    command = [sys.executable, "-m", "moeparity.cli", "mine", str(recipe), "--from", str(given), "--device", "cpu"]
-    command += ["--top", "3", "--draws", "8", "--check", "--out", str(out), "--json", str(whole)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    options: list[str | Path] = ["--top", "3", "--draws", "8", "--check", "--out", out, "--json", whole]
+    done = inside("mine", recipe, "--from", given, "--device", "cpu", *options)
     assert done.returncode == 0, done.stderr
     assert "9 prompts, 270 tokens, ranked from one pass of the reference" in done.stdout
     assert "How well it held" in done.stdout

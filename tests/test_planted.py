@@ -192,5 +192,6 @@ def test_model_is_the_dtype_of_the_variant(request: pytest.FixtureRequest, tmp_p
     checkpoint = request.getfixturevalue(site.model)
     node = plant(site, opened(checkpoint)).node
     sides = ({"set": {f"{node}:{site.attribute.name}": value}} for value in (MODEL, "bf16"))
-    ready = prepare(write_recipe(tmp_path, checkpoint, {"input_ids": random_tokens(vocab=256)}, *sides), device="cpu")
+    path = write_recipe(tmp_path, checkpoint, {"input_ids": random_tokens(vocab=256)}, *sides)
+    ready = prepare(path, device="cpu", opener=opened)
     assert toggles(ready.reference, ready.candidate) == []

@@ -123,7 +123,8 @@ def draw(number: int, attempt: int, background: Background) -> Draft:
         else max(1, 1 + number % 4 - attempt // PATIENCE),
         beside=large[: rng.choice((1, 2))] if mixed else (),
         small=() if clean else small[: rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))],
-        idle=tuple(_shuffled(rng, idle, family, dtype)),
+        # One layer at a time first: there are more such places.
+        idle=tuple(sorted(_shuffled(rng, idle, family, dtype), key=lambda each: "*" in each.selector)),
         total=rng.randint(LEAST, MOST),
     )
 

@@ -44,10 +44,16 @@ class Answer:
         return frozenset(key for key, own in self.roles.items() if own == role)
 
 
-def write_recipe(case: Case, folder: Path) -> Path:
+def kept(data: dict[str, Any]) -> Answer:
+    """The inverse of `asdict`."""
+    shares = {key: tuple(own) for key, own in data["shares"].items()}
+    return Answer(**{**data, "shares": shares, "roots": tuple(data["roots"])})
+
+
+def write_recipe(case: Case, folder: Path, sequences: int = SEQUENCES) -> Path:
     """The recipe of a case, all sequences in one micro-batch as the truth ran them."""
     same = {each.key: each.reference for each in case.planted if each.reference != "model"}
-    side: dict[str, Any] = {"profile": "hf-eager", "micro_batch": SEQUENCES, "dtype": case.dtype}
+    side: dict[str, Any] = {"profile": "hf-eager", "micro_batch": sequences, "dtype": case.dtype}
     recipe = {
         "kind": "recipe",
         "checkpoint": "checkpoint",
@@ -63,10 +69,11 @@ def write_recipe(case: Case, folder: Path) -> Path:
     return path
 
 
-def ask(case: Case, folder: Path) -> Answer:
-    """Run moeparity on a case in a folder that holds its checkpoint and tokens."""
+def ask(case: Case, folder: Path, sequences: int = SEQUENCES) -> Answer:
+    """Run moeparity on a case in a folder that holds its checkpoint and so many sequences of tokens."""
     started = time.process_time()
-    report = moeparity.bisect(write_recipe(case, folder), device="cpu", options=Options(memory_limit=float("inf")))
+    path = write_recipe(case, folder, sequences)
+    report = moeparity.bisect(path, device="cpu", options=Options(memory_limit=float("inf")))
     return read(report, time.process_time() - started)
 
 

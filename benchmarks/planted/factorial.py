@@ -86,7 +86,7 @@ def _walk(
 def _class(out: Tensor, known: dict[bytes, int], tensors: list[Tensor]) -> int:
     """The class of a tensor by its dtype, strides and bits; a new one where these were not met."""
     flat = out.contiguous().view(torch.uint8).numpy()
-    key = hashlib.blake2b(flat, digest_size=16, key=f"{out.dtype}{out.stride()}".encode()).digest()
+    key = hashlib.blake2b(flat.data, digest_size=16, key=f"{out.dtype}{out.stride()}".encode()).digest()
     if key not in known:
         known[key] = len(tensors)
         tensors.append(out)

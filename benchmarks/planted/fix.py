@@ -1,9 +1,9 @@
 """Fix the truth of the decoy cases, before moeparity runs: `python -m benchmarks.planted.fix --cases 160`.
 
 A draw becomes a checkpoint; from what its attributes cost one at a time some of like size are chosen to matter; tokens
-are sampled from the candidate; and every mixture of both sides is evaluated (`factorial.py`), over twice the sequences that
-moeparity will be given. From these it is judged who is a culprit (`truth.py`). A draw whose truth is unclear is drawn
-again, and how often is kept. Free of moeparity.
+are sampled from the candidate; and every mixture of both sides is evaluated (`factorial.py`), over twice the sequences
+that moeparity will be given. From these it is judged who is a culprit (`truth.py`). A draw whose truth is unclear is
+drawn again, and how often is kept. Free of moeparity.
 """
 
 from __future__ import annotations
@@ -39,11 +39,24 @@ from benchmarks.planted.cases import (
 from benchmarks.planted.cases import read as read_case
 from benchmarks.planted.factorial import Toggle, divergence, factorial
 from benchmarks.planted.program import Program, sample
-from benchmarks.planted.truth import SATURATED, STANDS_OUT, UNCLEAR_SHARE, Costs, Truth, judged, spread, unclear
+from benchmarks.planted.truth import (
+    SATURATED,
+    STANDS_OUT,
+    UNCLEAR_SATURATION,
+    UNCLEAR_SHARE,
+    Costs,
+    Truth,
+    judged,
+    spread,
+    unclear,
+)
 from benchmarks.planted.truth import read as read_truth
 
-ALIKE = {"fp32": 2.2, "mixed": 2.2, "bf16": 1.5}
-"""By background: the costs of those chosen to matter are alike up to this factor of the first one's."""
+ALIKE, UNLIKE, SATURATING = (1.0, 2.2), (1.7, 3.5), (1.0, 1.5)
+"""How far the costs of those chosen to matter lie apart, at least and at most, as factors of the first one's.
+
+Two culprits of the same size would make half of the divergence alone, and leave half: where saturation begins.
+"""
 
 
 def fix(number: int, background: Background, folder: Path) -> tuple[Case, Truth]:
@@ -71,8 +84,9 @@ def load(folder: Path) -> tuple[Case, Truth]:
 def make(draft: Draft, folder: Path) -> str:
     """Checkpoint, tokens, case and truth of a draw in a folder; the reason where it is drawn again."""
     case = draft.case
-    own = {"seed": case.seed, "layers": LAYERS, "dtype": case.stored, "damped": case.damped}
-    checkpoints.write(folder / "checkpoint", case.family, **own)
+    checkpoints.write(
+        folder / "checkpoint", case.family, seed=case.seed, layers=LAYERS, dtype=case.stored, damped=case.damped
+    )
     program = Program(folder / "checkpoint", case.dtype)
     chosen = choose(draft, program)
     if chosen is None:
@@ -82,7 +96,8 @@ def make(draft: Draft, folder: Path) -> str:
         return "too few attributes without effect"
     toggles = [Toggle(each.selector, each.attribute, each.reference, each.candidate) for each in case.planted]
     candidate = {toggle.key: toggle.candidate for toggle in toggles}
-    chunks = sample(program, candidate, sequences=SEQUENCES * CHUNKS, tokens=TOKENS, seed=case.seed).split(SEQUENCES)
+    ids = sample(program, candidate, sequences=SEQUENCES * CHUNKS, tokens=TOKENS, seed=case.seed)
+    chunks = torch.split(ids, SEQUENCES)
     reason = _hopeless(program, toggles, chunks, case.background)
     if reason:
         return reason
@@ -106,14 +121,14 @@ def choose(draft: Draft, program: Program) -> Sequence[Planted] | None:
     reference = program.logits(ids, {})
     chosen: list[Planted] = []
     first = 0.0
+    least, most = SATURATING if draft.case.background == "bf16" else UNLIKE if draft.wanted == 2 else ALIKE
     for planted in draft.large if draft.wanted else ():
         if not compatible(planted, chosen):
             continue
         costs = divergence(program.logits(ids, {planted.key: planted.candidate}), reference)
         cost = float(costs.mean())
         resolved = draft.case.background == "bf16" or spread(costs, SEQUENCES) >= STANDS_OUT
-        alike = ALIKE.get(draft.case.background, 1.0)
-        if cost > 0 and resolved and (not chosen or first / alike <= cost <= first * alike):
+        if cost > 0 and resolved and (not chosen or least <= max(cost / first, first / cost) <= most):
             first = first or cost
             chosen.append(planted)
         if len(chosen) == draft.wanted:
@@ -123,7 +138,7 @@ def choose(draft: Draft, program: Program) -> Sequence[Planted] | None:
 
 def _hopeless(program: Program, toggles: Sequence[Toggle], chunks: Sequence[torch.Tensor], background: str) -> str:
     """Why the factorial is not worth its time, from each toggle alone and restored; empty where it may be."""
-    if background not in {"fp32", "mixed"}:
+    if background == "clean":
         return ""
     reference = {toggle.key: toggle.reference for toggle in toggles}
     bases = [program.logits(chunk, reference) for chunk in chunks]
@@ -137,11 +152,14 @@ def _hopeless(program: Program, toggles: Sequence[Toggle], chunks: Sequence[torc
     for toggle in toggles:
         others = [other for other in toggles if other is not toggle]
         alone, fall = cost([toggle]), whole - cost(others)
+        smaller = min(alone.mean(), whole.mean() - fall.mean()) / max(whole.mean(), 1e-300)
+        if UNCLEAR_SATURATION[0] < smaller < UNCLEAR_SATURATION[1]:
+            return "near saturation"
         # As the share would be if all orders were like these two.
         share = (alone + fall) / 2
-        if share.mean() >= UNCLEAR_SHARE[1] * whole.mean() and alone.mean() < SATURATED * whole.mean():
-            if min(spread(share, SEQUENCES), spread(fall, SEQUENCES)) < STANDS_OUT:
-                return "lost in the spread over sequences"
+        large = background != "bf16" and smaller < SATURATED and share.mean() >= UNCLEAR_SHARE[1] * whole.mean()
+        if large and min(spread(share, SEQUENCES), spread(fall, SEQUENCES)) < STANDS_OUT:
+            return "lost in the spread over sequences"
     return ""
 
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
+from moeparity.attribution.sides import CANDIDATE
+from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.nearest import nearest
+from moeparity.numerics.bits import same_bits
 from moeparity.pipeline import passes
-from moeparity.plan import Options
+from moeparity.plan import Options, Plan
 from moeparity.summary.summarise import summarise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What moeparity says. `named` are the choices that give every bit; `nearest` is the best."""
+    """What moeparity says. `named` are the choices that give every bit; `nearest` is the best.
 
+    faithful: node by node the candidate has the logits, bit for bit, of the patched model run as a whole. acts: some
+    bit differs from the reference's.
+    """
+
+    faithful: bool
     acts: bool
     status: str
     roots: tuple[str, ...]
@@ -40,6 +50,11 @@ class Answer:
         answers = case.patch.answers if case.patch else ()
         said = {choice.partition(":")[2] for one in self.named for choice in one.split(" with ")}
         return bool(said.intersection(answers)) if answers else not self.named
+
+
+def kept(data: dict[str, Any]) -> Answer:
+    """The inverse of `asdict`."""
+    return Answer(**{**data, "roots": tuple(data["roots"]), "named": tuple(data["named"])})
 
 
 def write_recipe(case: Hidden, folder: Path) -> Path:
@@ -69,14 +84,16 @@ def ask(case: Hidden, folder: Path) -> Answer:
     """Run moeparity on a case: bisect, then ask what the function at the first root is nearest to."""
     write(case, folder)
     path = write_recipe(case, folder)
-    submodules.use(folder / "checkpoint", case.patch, case.module)
+    model = submodules.use(folder / "checkpoint", case.patch, case.module)
     started = time.process_time()
     plan, observed = passes(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf")))[:2]
     report = summarise(plan, observed)
     roots = tuple(root.node for root in report.roots)
     found = nearest(plan, roots[0]) if roots else None
     best = found.found[0] if found and found.found else None
+    used = time.process_time() - started
     return Answer(
+        faithful=_faithful(plan, model),
         acts=report.verdict.reason != "all bits are equal",
         status=report.verdict.status,
         roots=roots,
@@ -84,6 +101,26 @@ def ask(case: Hidden, folder: Path) -> Answer:
         nearest=str(best) if best else "",
         equal=best.equal if best else 1.0,
         tried=found.tried if found else 0,
-        seconds=time.process_time() - started,
+        seconds=used,
         bytes=len(json.dumps(asdict(report), default=str)),
     )
+
+
+@dataclass(slots=True)
+class _Logits:
+    """An observer: the candidate's logits."""
+
+    found: list[torch.Tensor] = field(default_factory=list)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.op.name == "lm_head":
+            self.found.append(view.tensor(CANDIDATE).clone())
+
+
+def _faithful(plan: Plan, model: Any) -> bool:
+    side, logits = plan.candidate, _Logits()
+    walker = Walker(name=CANDIDATE, plan=side.plan, micro_batch=side.micro_batch, functions=plan.functions)
+    run([walker], plan.model.weights, plan.tokens.input_ids, [logits])
+    with torch.no_grad():
+        return same_bits(logits.found[0], model(plan.tokens.input_ids, use_cache=False).logits)

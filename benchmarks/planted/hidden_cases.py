@@ -77,9 +77,7 @@ NORM_OF_HEADS = frozenset({"q_norm", "k_norm"})
 
 def write(case: Hidden, folder: Path) -> None:
     """The checkpoint, and random tokens."""
-    checkpoints.write(
-        folder / "checkpoint", case.family, seed=case.number, layers=LAYERS, dtype="bfloat16", damped=0.5
-    )
+    checkpoints.write(folder / "checkpoint", case.family, seed=case.number, layers=LAYERS, dtype="bfloat16", damped=0.5)
     generator = torch.Generator().manual_seed(case.number)
     ids = torch.randint(0, checkpoints.FAMILIES[case.family]["vocab_size"], (SEQUENCES, TOKENS), generator=generator)
     save_file({"input_ids": ids}, folder / "tokens.safetensors")

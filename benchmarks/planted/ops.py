@@ -1,8 +1,8 @@
 """The ops of a small MoE written from their definitions, each attribute a branch. Shares no code with moeparity.
 
 The forms are those of transformers 5.23.0 with eager attention and the eager loop over experts; B sequences of T
-tokens, H heads of width D over G key heads, E experts of which a token has K. `at` holds a node's attributes by moeparity's
-names, dtypes as torch's; what is not there is as transformers does it.
+tokens, H heads of width D over G key heads, E experts of which a token has K. `at` holds a node's attributes by
+moeparity's names, dtypes as torch's; what is not there is as transformers does it.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ def gemm(x: Tensor, weight: Tensor, bias: Tensor | None, at: At) -> Tensor:
 
 def rms_norm(x: Tensor, given: Tensor, eps: float, at: At) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight."""
-    weight = (given.float() + at.get("offset", 0.0)).to(at.get("weight", FP32))
+    weight: Tensor = (given.float() + at.get("offset", 0.0)).to(at.get("weight", FP32))
     eps = eps if at.get("eps", "config") == "config" else at["eps"]
     rows = x.to(wide(x.dtype))
     square = at.get("square", FP32)
     squares = rows.to(wide(rows.dtype, square)).pow(2).to(square)
-    rstd = _inverse_root(_mean(squares.to(wide(squares.dtype)), at) + eps, at.get("rsqrt", "native"))
-    if at.get("association", "x_rstd_first") == "weight_rstd_first" and at["normalized"] == FP32:
-        return (rows * (rstd * weight.float())).to(at["output"])
-    if at.get("association", "x_rstd_first") == "weight_x_first" and at["normalized"] == FP32:
-        return (rows * weight.float() * rstd).to(at["output"])
+    rstd: Tensor = _inverse_root(_mean(squares.to(wide(squares.dtype)), at) + eps, at.get("rsqrt", "native"))
+    form = at.get("association", "x_rstd_first") if at["normalized"] == FP32 else "x_rstd_first"
+    if form == "weight_rstd_first":
+        return times(rows, rstd * weight.float(), at["output"])
+    if form == "weight_x_first":
+        return times(rows * weight.float(), rstd, at["output"])
     return times(weight, (rows * rstd).to(at["normalized"]), at["output"])
 
 
@@ -208,14 +209,15 @@ def _shared_out(weights: Tensor, scale: float, at: At) -> Tensor:
         total = weights.sum(-1, keepdim=True)
     else:
         total = in_turn(weights.unbind(-1), order, weights.dtype).unsqueeze(-1)
-    total = (total + at.get("renormalize_eps", 0.0)).to(at.get("total", FP32))
-    total = total.to(wide(total.dtype))
+    rounded: Tensor = (total + at.get("renormalize_eps", 0.0)).to(at.get("total", FP32))
+    total = rounded.to(wide(rounded.dtype))
     if form == "scale_first":
         return weights * scale / total
     if form == "scale_over_sum":
         return weights * (torch.full_like(total, scale) / total)
     quotient = weights / total if form == "divide" else weights * (1 / total)
-    return quotient.to(at.get("quotient", quotient.dtype)).to(wide(quotient.dtype)) * scale
+    stored: Tensor = quotient.to(at.get("quotient", quotient.dtype))
+    return stored.to(wide(quotient.dtype)) * scale
 
 
 def experts(x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor, at: At) -> Tensor:

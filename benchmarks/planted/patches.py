@@ -1,21 +1,13 @@
 """What the hidden suite changes in transformers' code: one line of one function, in some layer. Free of moeparity.
 
-A patch is a pair of source texts; the function is compiled again from its changed source, in its own module's namespace.
-`answers` are moeparity's words for it, any of which is right; none where its vocabulary has no word.
+A patch is pairs of source texts; the function is compiled again from its changed source, in its own module's
+namespace. `answers` are moeparity's words for it, any of which is right; none where its vocabulary has no word.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sys
-import textwrap
-import types
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import nn
+from typing import Literal
 
 Site = Literal["norm", "rope", "attend", "linear", "router", "experts", "shared", "head"]
 ROOT: dict[Site, str] = {
@@ -52,6 +44,15 @@ _NARROW = "router_top_value = router_top_value.to(router_logits.dtype)"
 _ACT = "current_hidden_states = self.act_fn(gate) * up"
 _DOWN = "current_hidden_states = nn.functional.linear(current_hidden_states, self.down_proj[expert_idx])"
 _WEIGHT = "current_hidden_states = current_hidden_states * top_k_weights[token_idx, top_k_pos, None]"
+_WIDE = _WEIGHT.replace("= current_hidden_states", "= current_hidden_states.float()").replace("None]", "None].float()")
+_ADDED = (
+    f"{_WIDE}; new = (final_hidden_states[token_idx].float() + current_hidden_states).to(hidden_states.dtype)"
+    "; final_hidden_states[token_idx] = new; current_hidden_states = current_hidden_states * 0"
+)
+_SDPA = (
+    "attn_output = nn.functional.scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=True, "
+    "enable_gqa=query.shape[1] > key.shape[1])"
+)
 _ZERO = "final_hidden_states = torch.zeros_like(hidden_states)"
 _RETURN = "return final_hidden_states"
 _HITS = "for expert_idx in expert_hit:"
@@ -126,8 +127,7 @@ PATCHES = (
         changes=(
             (
                 _VALUES,
-                "attn_output = nn.functional.scaled_dot_product_attention("
-                "query, key, value, scale=scaling, is_causal=True, enable_gqa=query.shape[1] > key.shape[1])",
+                _SDPA,
             ),
         ),
         answers=("implementation=sdpa",),
@@ -247,7 +247,10 @@ PATCHES = (
     Patch(
         name="combine: accumulated in fp32",
         site="experts",
-        changes=((_ZERO, "final_hidden_states = torch.zeros_like(hidden_states, dtype=torch.float32)"),),
+        changes=(
+            (_ZERO, "final_hidden_states = torch.zeros_like(hidden_states, dtype=torch.float32)"),
+            (_RETURN, "return final_hidden_states.to(hidden_states.dtype)"),
+        ),
         answers=("accumulate=fp32",),
     ),
     Patch(
@@ -256,9 +259,7 @@ PATCHES = (
         changes=(
             (
                 _WEIGHT,
-                "current_hidden_states = current_hidden_states.float() * top_k_weights[token_idx, top_k_pos, None].float()"
-                "; final_hidden_states = final_hidden_states.index_put((token_idx,), (final_hidden_states[token_idx].float() + "
-                "current_hidden_states).to(hidden_states.dtype)); current_hidden_states = current_hidden_states * 0",
+                _ADDED,
             ),
         ),
         answers=("weighted=fp32",),
@@ -310,28 +311,3 @@ PATCHES = (
         changes=((_GEMM, "return 5 * torch.tanh(F.linear(input, self.weight) / 5)"),),
     ),
 )
-
-
-def patched(function: Callable[..., Any], source: str, patch: Patch) -> Callable[..., Any]:
-    """A function compiled again from its source with a patch's changes. Raises ValueError where a line is not there."""
-    for old, new in patch.changes:
-        if old not in source:
-            raise ValueError(f"{patch.name}: {old!r} is not in {function.__qualname__}")
-        source = source.replace(old, new)
-    namespace = dict(sys.modules[function.__module__].__dict__)
-    exec(compile(source, f"<{patch.name}>", "exec"), namespace)  # noqa: S102 - text of this file
-    found: Callable[..., Any] = namespace[function.__name__]
-    return found
-
-
-def source_of(owner: type | types.ModuleType, name: str) -> str:
-    """The source of a function of a class or a module, without its decorators."""
-    text = textwrap.dedent(inspect.getsource(owner))
-    node = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == name)
-    return textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]))
-
-
-def patch_module(module: nn.Module, patch: Patch) -> None:
-    """Change the forward of one module, and of no other of its class."""
-    source = source_of(type(module), "forward")
-    module.forward = types.MethodType(patched(type(module).forward, source, patch), module)

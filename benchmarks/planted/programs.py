@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from benchmarks.planted import submodules
-from benchmarks.planted.cases import backgrounds
 from benchmarks.planted.fix import load
 from benchmarks.planted.hidden_cases import Hidden, write
 from benchmarks.planted.hidden_cases import cases as hidden_cases
-from benchmarks.planted.program import Program, Step
+from benchmarks.planted.program import Program, Step, matches
 
 SIDES = ("reference", "candidate")
 
@@ -94,14 +93,8 @@ def decoy(folder: Path) -> tuple[dict[str, nn.Module], Tensor, dict[str, tuple[s
         "candidate": {each.key: each.candidate for each in case.planted},
     }
     blamed = {key.rpartition(":")[0] for key in truth.culprits | truth.saturated}
-    nodes = {s: tuple(module_of(n.node) for n in program.steps if _named(s, n.node)) for s in blamed}
+    nodes = {s: tuple(module_of(n.node) for n in program.steps if matches(s, n.node)) for s in blamed}
     return {side: Plain(program, own) for side, own in settings.items()}, tokens(folder), nodes
-
-
-def _named(selector: str, node: str) -> bool:
-    from benchmarks.planted.program import matches
-
-    return matches(selector, node)
 
 
 def hidden(case: Hidden, folder: Path) -> tuple[dict[str, nn.Module], Tensor, dict[str, tuple[str, ...]]]:
@@ -109,8 +102,8 @@ def hidden(case: Hidden, folder: Path) -> tuple[dict[str, nn.Module], Tensor, di
     if not (folder / "checkpoint").exists():
         write(case, folder)
     plain = submodules.use(folder / "checkpoint", None, "")
-    patched = submodules.use(folder / "checkpoint", case.patch, case.module, whole=True)
-    blamed = {case.module: (case.module,)} if case.patch else {}
+    patched = submodules.use(folder / "checkpoint", case.patch, case.module)
+    blamed: dict[str, tuple[str, ...]] = {case.module: (case.module,)} if case.patch else {}
     return {"reference": Logits(plain), "candidate": Logits(patched)}, tokens(folder), blamed
 
 
@@ -120,11 +113,6 @@ def pair(suite: str, number: int, folder: Path) -> tuple[dict[str, nn.Module], T
         return decoy(folder / f"{number:03}")
     case = next(case for case in hidden_cases(number + 1) if case.number == number)
     return hidden(case, folder / f"{number:03}")
-
-
-def numbers(suite: str, count: int) -> list[int]:
-    """The numbers of so many cases."""
-    return list(range(len(backgrounds(count)) if suite == "decoys" else count))
 
 
 def tokens(folder: Path) -> Tensor:

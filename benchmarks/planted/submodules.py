@@ -1,12 +1,13 @@
 """A patched transformers model as users' functions: each node of the graph is computed by the model's own submodule.
 
-`use` makes the model; a recipe names the functions below under `impl:`. moeparity calls them and knows nothing of what is
-in them.
+`use` makes the model; a recipe names the functions below under `impl:`. moeparity calls them and knows nothing of what
+is in them.
 """
 
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.planted.patches import Patch, patch_module, patched, source_of
+from benchmarks.planted.patches import Patch
+from benchmarks.planted.patching import patch_module, patched, source_of
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
+transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 Functions = dict[str, Callable[..., Any]]
 
@@ -60,7 +62,8 @@ def use(checkpoint: Path, patch: Patch | None, place: str) -> Any:
     place: the module's name, as in `model.layers.1.self_attn.q_norm`; of rope and attention the layer's attention.
     """
     config = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, **config).eval()
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, **config)
+    model.eval()
     modeling = sys.modules[type(model).__module__]
     _Current.model = model
     _Current.functions = {name: getattr(modeling, name) for name in ("apply_rotary_pos_emb", "eager_attention_forward")}
@@ -69,9 +72,19 @@ def use(checkpoint: Path, patch: Patch | None, place: str) -> Any:
         layer = int(place.split(".")[2])
         own = patched(getattr(modeling, name), source_of(modeling, name), patch)
         _Current.functions[f"{name} {layer}"] = own
+        _patch_attention(model.get_submodule(place), name, own)
     elif patch is not None:
         patch_module(model.get_submodule(place), patch)
     return model
+
+
+def _patch_attention(attention: nn.Module, name: str, own: Callable[..., Any]) -> None:
+    """Make one layer's attention call another function, so that the model itself runs what the functions below do."""
+    forward = type(attention).forward
+    text = source_of(type(attention), "forward").replace("ALL_ATTENTION_FUNCTIONS.get_interface(", "_eager(")
+    namespace = {**sys.modules[forward.__module__].__dict__, "_eager": lambda _, default: default, name: own}
+    exec(compile(text, f"<{name}>", "exec"), namespace)  # noqa: S102 - transformers' own source
+    attention.forward = types.MethodType(namespace["forward"], attention)
 
 
 def _layer(node: Any) -> Any:
@@ -141,7 +154,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, shared: Tensor | None = Non
     """All routed experts and the sum over them; the shared one is added by the next node."""
     flat, k = x.reshape(-1, x.shape[-1]), ids.shape[-1]
     out = _block(node).experts(flat, ids.reshape(-1, k), weights.reshape(-1, k))
-    return out.to(x.dtype).view(x.shape)
+    return out.view(x.shape)
 
 
 def _block(node: Any) -> Any:

@@ -17,10 +17,15 @@ CULPRIT = 0.1
 """A culprit's share of the whole divergence is at least this; restoring it lowers the divergence."""
 SATURATED = 0.5
 """Saturated toggles make at least this part of the divergence alone, and leave as much restored; at least two do."""
+OFFSETTING = 1.25
+"""Where more than this part of the divergence is left, a toggle cancels others: it is not saturated."""
 UNCLEAR_SHARE = (0.05, 0.15)
 UNCLEAR_SATURATION = (0.4, 0.6)
+UNCLEAR_OFFSET = (1.15, 1.4)
 STANDS_OUT = 4.0
 """A culprit's share, and what restoring it changes, are so many standard errors (of the given sequences) above 0."""
+APART = 0.1
+"""Restoring a saturated toggle changes something in so many of the sequences; in the others it is masked."""
 """Where a draw lies too near to one of these lines to say on which side, it is drawn again."""
 
 
@@ -30,6 +35,8 @@ class Row:
 
     `spread`: how many standard errors of as many sequences as are given its share and its change lie from 0, the fewer
     of both, by the spread over all sequences. `idle`: no two mixtures that differ by it alone differ in any sequence.
+    `least`, `least_given`: the smaller of alone and restored as a part of the whole, over all and the given sequences.
+    `apart`: in which part of the sequences restoring it changes anything.
     """
 
     key: str
@@ -38,6 +45,9 @@ class Row:
     alone: float
     restored: float
     spread: float
+    least: float
+    least_given: float
+    apart: float
     idle: bool
     culprit: bool
     saturated: bool
@@ -77,28 +87,41 @@ def judged(keys: Sequence[str], costs: Costs, given: int) -> Truth:
     by_sequence, own = shapley(costs, len(keys)), shapley(first, len(keys))
     shares = by_sequence.mean(1)
     whole = every[all_of_them]
-    alone = [every[1 << i] for i in range(len(keys))]
-    restored = [every[all_of_them ^ 1 << i] for i in range(len(keys))]
-    stand_in = [whole > 0 and min(pair) >= SATURATED * whole for pair in zip(alone, restored, strict=True)]
+    restored = [all_of_them ^ 1 << i for i in range(len(keys))]
+    apart = [float((costs[mixture] != costs[all_of_them]).mean()) for mixture in restored]
+    least, least_given = (
+        [_part(min(means[1 << i], means[mixture]), means[all_of_them]) for i, mixture in enumerate(restored)]
+        for means in (every, first)
+    )
+    left = [every[mixture] <= OFFSETTING * whole for mixture in restored]
+    stand_in = [a >= SATURATED and b > 0 and c for a, b, c in zip(least, apart, left, strict=True)]
     rows = []
     for i, key in enumerate(keys):
         without = np.array([m for m in range(len(every)) if not m >> i & 1])
         saturated = bool(stand_in[i] and sum(stand_in) > 1)
-        culprit = bool(whole > 0 and not saturated and shares[i] >= CULPRIT * whole and restored[i] < whole)
+        lowers = every[restored[i]] < whole
+        culprit = bool(whole > 0 and not saturated and shares[i] >= CULPRIT * whole and lowers)
         rows.append(
             Row(
                 key=key,
                 share=float(shares[i]),
                 given=float(own[i]),
-                alone=float(alone[i]),
-                restored=float(restored[i]),
-                spread=min(spread(by_sequence[i], given), spread(costs[-1] - costs[all_of_them ^ 1 << i], given)),
+                alone=float(every[1 << i]),
+                restored=float(every[restored[i]]),
+                spread=min(spread(by_sequence[i], given), spread(costs[-1] - costs[restored[i]], given)),
+                least=least[i],
+                least_given=least_given[i],
+                apart=apart[i],
                 idle=bool((costs[without] == costs[without | 1 << i]).all()),
                 culprit=culprit,
                 saturated=saturated,
             )
         )
     return Truth(whole=float(whole), given=float(first[all_of_them]), mixtures=len(every), rows=tuple(rows))
+
+
+def _part(cost: float, whole: float) -> float:
+    return float(cost / whole) if whole > 0 else 0.0
 
 
 def spread(values: Costs, given: int) -> float:
@@ -114,15 +137,22 @@ def unclear(truth: Truth, background: Background) -> str:
     if truth.whole <= 0:
         return "nothing differs"
     for row in truth.rows:
-        smaller = min(row.alone, row.restored) / truth.whole
-        if UNCLEAR_SATURATION[0] < smaller < UNCLEAR_SATURATION[1]:
+        low, high = UNCLEAR_SATURATION
+        if low < row.least < high:
             return "near saturation"
+        if (row.least >= high) != (row.least_given >= high) or low < row.least_given < high:
+            return "lost in the spread over sequences"
+        if row.least >= high and row.apart < APART:
+            return "masked in most sequences"
+        offset = row.restored / truth.whole
+        if row.least >= high and UNCLEAR_OFFSET[0] < offset < UNCLEAR_OFFSET[1]:
+            return "near offsetting"
         share = row.share / truth.whole
         if not row.saturated and UNCLEAR_SHARE[0] < abs(share) < UNCLEAR_SHARE[1]:
             return "share near a tenth"
         if row.culprit and row.spread < STANDS_OUT:
             return "lost in the spread over sequences"
-        if not row.saturated and not row.culprit and share >= UNCLEAR_SHARE[1]:
+        if not row.saturated and not row.culprit and share >= UNCLEAR_SHARE[1] and offset <= OFFSETTING:
             return "restoring it lowers nothing"
     if background == "bf16":
         return "" if 2 <= len(truth.saturated) <= 4 and not truth.culprits else "not saturated"

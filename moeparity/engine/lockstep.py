@@ -21,7 +21,7 @@ from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
 from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.graph.bind import BoundGraph
-from moeparity.graph.graph import SOURCES, Graph, Node
+from moeparity.graph.graph import SOURCES, Node
 from moeparity.graph.region import Region
 from moeparity.progress import Callback, Progress
 from moeparity.weights.store import Loaded, WeightStore
@@ -121,18 +121,21 @@ def run(
     *,
     attention_mask: torch.Tensor | None = None,
     until: str | None = None,
+    work: Work | None = None,
     progress: Callback | None = None,
 ) -> Counts:
     """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
 
     `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
     in transformers; positions count from the first column, padded or not. `until` names the last node to be walked.
+    `work` is what a footprint of these walkers on this graph was worked out from (None: it is worked out here).
     `progress` is called after every node of every wave.
     """
     before = weights.bytes_read
     with torch.inference_mode():
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
-        lockstep = _Lockstep(walkers, weights.graph, tokens, mask.to(tokens.device), observers)
+        work = work or Work.of(walkers, weights.graph)
+        lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
         total, done = len(weights.graph.nodes) * len(lockstep.waves), 0
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
@@ -160,12 +163,12 @@ class _Lockstep:
     def __init__(
         self,
         walkers: Sequence[Walker],
-        graph: Graph,
+        work: Work,
         tokens: torch.Tensor,
         mask: torch.Tensor,
         observers: Sequence[Observer],
     ) -> None:
-        self.graph, self.observers, self.counts = graph, observers, Counts()
+        self.work, self.observers, self.counts = work, observers, Counts()
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         batches = {w.name: schedule.micro_batches(len(tokens), w.micro_batch) for w in walkers}
         self.cells = schedule.cells(batches.values())
@@ -174,7 +177,6 @@ class _Lockstep:
         self.batches = {name: {wave: schedule.inside(b, wave) for wave in self.waves} for name, b in batches.items()}
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
-        self.work = Work.of(self.walkers, graph)
         self.values: dict[tuple[str, str], dict[Rows, Block]] = {}
         self.entered: dict[tuple[str, str], list[int]] = {}
         self._add_sources(tokens, mask)

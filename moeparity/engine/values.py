@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from moeparity.engine.schedule import Rows, inside
-from moeparity.numerics.bits import same_bits
+from moeparity.numerics.bits import int_view, same_bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,22 +35,26 @@ class Identities:
 
     def __init__(self, cells: Sequence[Rows]) -> None:
         self._cells = cells
-        self._known: dict[Rows, list[torch.Tensor]] = {}
+        self._known: dict[tuple[Rows, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
+        self._given: Counter[Rows] = Counter()
         self._blocks: dict[tuple[object, ...], Block] = {}
 
     def block(self, tensor: torch.Tensor, rows: Rows, partials: int = 1) -> Block:
         """The tensor of the sequences in `rows` with its identities; an equal block made before is returned instead."""
-        ids = tuple(self._identity(cell, cut(tensor, cell, rows)) for cell in inside(self._cells, rows))
+        # Read as integers once: a cell is compared with all that differ from it.
+        bits = int_view(tensor)
+        ids = tuple(self._identity(cell, tensor.dtype, cut(bits, cell, rows)) for cell in inside(self._cells, rows))
         block = Block(tensor, rows, ids, partials)
         return self._blocks.setdefault((rows, ids, block.layout), block)
 
-    def _identity(self, cell: Rows, part: torch.Tensor) -> int:
-        known = self._known.setdefault(cell, [])
-        for identity, other in enumerate(known):
-            if same_bits(other, part):
+    def _identity(self, cell: Rows, dtype: torch.dtype, bits: torch.Tensor) -> int:
+        known = self._known.setdefault((cell, dtype), [])
+        for identity, other in known:
+            if same_bits(other, bits):
                 return identity
-        known.append(part)
-        return len(known) - 1
+        known.append((self._given[cell], bits))
+        self._given[cell] += 1
+        return known[-1][0]
 
 
 def cut(tensor: torch.Tensor, cell: Rows, rows: Rows) -> torch.Tensor:

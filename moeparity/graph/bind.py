@@ -8,7 +8,7 @@ mixture of both is made by taking places from the other.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from moeparity.errors import SpecError, Where, shown
 from moeparity.graph.graph import UNSET, Graph, Node
@@ -49,26 +49,31 @@ class BoundGraph:
     """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
 
     `regions` are the users' functions either side of a mixture knows, by closing node and call; a region is in force
-    where the setting of its closing node names it.
+    where the setting of its closing node names it. `like` is a plan of the same graph that has been checked: where
+    this one is set alike, what was found there holds here too.
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
+    like: InitVar[BoundGraph | None] = None
     told: Told = field(init=False)
     partials: Partials = field(init=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, like: BoundGraph | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         replaced = self.replaced()
         values = {node.name: self._values(node) for node in self.graph.nodes}
         object.__setattr__(self, "told", told(self.graph, values))
         object.__setattr__(self, "partials", partials(self.graph, values, replaced, self.told))
+        settled: frozenset[str] = frozenset() if like is None else self._alike(like)
+        if like is not None:
+            self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in settled})
         makers = {value: node for node in self.graph.nodes for value in node.values}
         for node in self.graph.nodes:
-            if node.name in replaced or not node.op.refuses:
+            if node.name in replaced or node.name in settled or not node.op.refuses:
                 continue
             shapes = {port: ref.shape for port, ref in node.weights.items()} | self._sizes(node, makers)
             message = {"message": str(self.message_dtype(node, makers))}
@@ -77,6 +82,15 @@ class BoundGraph:
                 attribute, reason = refusal
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+
+    def _alike(self, like: BoundGraph) -> frozenset[str]:
+        """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
+        if self.told != like.told or self.partials != like.partials or self.replaced() or like.replaced():
+            return frozenset()
+        set_otherwise = {place[0] for place, own in self.settings.items() if own.value != like.settings[place].value}
+        # Who reads partial sums goes by their dtype too, which is their maker's choice.
+        own = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
+        return frozenset(own) - set_otherwise
 
     def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
         """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
@@ -118,7 +132,8 @@ class BoundGraph:
         return self._active[node.name]
 
     def _found_active(self, node: Node) -> dict[str, Value]:
-        values = {name: self.resolved(node.name, value) for name, value in self._values(node).items()}
+        dtype = self.dtype_of(node.name)
+        values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
         seen = {**self.told_to(node), **values}
         return {a.name: values[a.name] for a in node.attributes if holds(a.when, seen) and self._met(a, node, values)}
 
@@ -179,7 +194,8 @@ class BoundGraph:
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at `places` taken from `source`."""
         taken = {place: source.settings[place] for place in places}
-        return replace(self, settings={**self.settings, **taken}, regions={**self.regions, **source.regions})
+        settings, regions = {**self.settings, **taken}, {**self.regions, **source.regions}
+        return replace(self, settings=settings, regions=regions, like=self)
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:

@@ -144,8 +144,9 @@ def _going_along(node: Node, name: str, reference: BoundGraph, candidate: BoundG
 
 def _reductions(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
     """Where a node's result lies in partial sums on one side only: what differs at those who add these up."""
-    nodes = {other.name: other for other in reference.graph.nodes}
-    waiting = [node] if _one_sided(node, reference, candidate) else []
+    if not _one_sided(node, reference, candidate):
+        return
+    nodes, waiting = {other.name: other for other in reference.graph.nodes}, [node]
     while waiting:
         followers = reference.graph.digraph.successors(waiting.pop().name)
         readers = [nodes[name] for name in followers if nodes[name].op.takes_partials]

@@ -38,6 +38,7 @@ class Node:
     """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`.
 
     `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
+    `values` are the names of the values it produces: its own name, or `name.part` for each part.
     """
 
     name: str
@@ -49,10 +50,13 @@ class Node:
     layer: int | None
     where: Where
     attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
+    values: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Binding and walking ask for the attributes hundreds of times; a node never changes."""
+        """Binding and walking ask for the attributes and values hundreds of times; a node never changes."""
         object.__setattr__(self, "attributes", tuple(a for a in self.op.attributes if self._has(a)))
+        parts = tuple(f"{self.name}.{part}" for part in self.outputs)
+        object.__setattr__(self, "values", (self.name,) if self.outputs == ("out",) else parts)
 
     def _has(self, attribute: Attribute) -> bool:
         return (
@@ -66,11 +70,6 @@ class Node:
     def ports(self) -> tuple[str, ...]:
         """The op's input ports that are there: optional ones may be left out."""
         return self.op.inputs[: len(self.inputs)]
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The names of the values it produces: its own name, or `name.part` for each part."""
-        return (self.name,) if self.outputs == ("out",) else tuple(f"{self.name}.{part}" for part in self.outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,15 +21,18 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     if rule.placement is not None:
         yield from _placed(graph, rule)
         return
-    nodes = {node.name: node for node in graph.nodes}
     if rule.chain is not None:
+        nodes = {node.name: node for node in graph.nodes}
         for chain in chains(graph, rule.chain):
             yield from _on_chain([nodes[name] for name in chain], rule)
         return
+    known: dict[tuple[str, str], Value] = {}
     for node in _matched(graph, rule):
         for name, value in rule.values:
-            edge = edge_of(name)
-            _, kept = checked(node.op, name, value, rule.where)
+            edge, key = edge_of(name), (node.op.name, name)
+            if key not in known:
+                known[key] = checked(node.op, name, value, rule.where)[1]
+            kept = known[key]
             if edge is None:
                 yield node.name, name, kept
             else:
@@ -93,8 +96,10 @@ def _refuse_edges_without_match(graph: Graph, rule: Rule) -> None:
     """An edge that a `nodes` rule names must exist, or the setting would be lost in silence."""
     for name, _ in rule.values:
         edge = edge_of(name)
+        if rule.nodes is None or edge is None:
+            continue
         matched = _matched(graph, rule)
-        if rule.nodes and edge and not any(_consumers(graph, n, edge[1], rule.where) for n in matched):
+        if not any(_consumers(graph, n, edge[1], rule.where) for n in matched):
             readers = sorted({c for n in matched for c in graph.digraph.successors(n.name)})
             raise GraphError(
                 f"{rule.where}: {rule.nodes}:{name} names no edge: nothing that {edge[1]!r} stands for reads "

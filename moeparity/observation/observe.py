@@ -59,7 +59,8 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     weights = plan.model.weights
     footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
     with Peak(weights.device) as peak:
-        counts = run(walkers, weights, tokens, observers, attention_mask=mask, progress=progress)
+        work = footprint.work
+        counts = run(walkers, weights, tokens, observers, attention_mask=mask, work=work, progress=progress)
     batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
     return Observed(
         divergence=divergence,

@@ -226,7 +226,8 @@ class Op:
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
     """True when every attribute the condition names has one of the values it asks for."""
-    return all(_allows(allowed, values.get(name)) for name, allowed in condition.items())
+    # Most attributes have no condition at all, and binding asks for every one of them.
+    return not condition or all(_allows(allowed, values.get(name)) for name, allowed in condition.items())
 
 
 def _allows(allowed: tuple[Value | None, ...], value: Value | None) -> bool:

@@ -132,6 +132,35 @@ def test_a_function_in_place_of_one_node(tmp_path: Path, qwen3_moe: Path) -> Non
     assert report.toggles[0].restores_all
 
 
+BY_HEADS = """
+import torch
+
+
+def tables(positions, *, node):
+    rope = node.config["rope_parameters"]
+    inverse = 1 / rope["rope_theta"] ** (torch.arange(0, node.params["rotary"]["dim"], 2).float() / 32)
+    angles = torch.cat([positions[..., None].float() * inverse] * 2, -1)
+    return angles.cos().to(node.dtype), angles.sin().to(node.dtype)
+
+
+def turn(q, k, cos, sin, *, node):
+    def turned(x):
+        x = x.transpose(1, 2)
+        half = torch.cat((-x[..., x.shape[-1] // 2:], x[..., : x.shape[-1] // 2]), -1)
+        return x * cos.unsqueeze(1) + half * sin.unsqueeze(1)
+
+    return turned(q), turned(k)
+"""
+
+
+@pytest.mark.parametrize(("nodes", "function"), [("rotary", "tables"), ("layers[*].attention.rope", "turn")])
+def test_a_function_fed_by_the_graph_itself_and_one_that_returns_heads(
+    tmp_path: Path, qwen3_moe: Path, nodes: str, function: str
+) -> None:
+    report = report_of(tmp_path, qwen3_moe, BY_HEADS, function, nodes=nodes)
+    assert (report.verdict.status, report.verdict.reason, report.roots) == ("pass", "all bits are equal", ())
+
+
 WRONG = {
     "raises": ("def f(x, *, node):\n    raise RuntimeError('no kernel for this shape')", "RuntimeError: no kernel"),
     "no tensor": ("def f(x, *, node):\n    return 1", "returned int; expected 1 tensor(s), as combine."),

@@ -42,6 +42,8 @@ Models = Mapping[tuple[str, str], PreTrainedModel]
 
 PLANS: tuple[Plan, ...] = ("default", "stable", "sequence")
 LIMIT = timedelta(seconds=60)
+MOST = 8
+"""The largest number of ranks."""
 
 _NARROW: dict[str, Any] = {
     "model_type": "qwen3",
@@ -95,15 +97,19 @@ class Case:
         return tokens(CHECKPOINTS[self.checkpoint]["vocab_size"], self.shape)
 
 
-def cases() -> list[Case]:
+def cases(world: int) -> list[Case]:
     """All plans, but the sequence-parallel one for "wide", in both dtypes.
 
     Every rank attends to its own heads, whatever the plan and the dtype: of the attention implementations the second is
     there once, and tests/hf/test_bit_equality.py has both in every shape.
     """
+    # Eight processes on two cores are most of what this costs. What eight ranks add to four are shards whose rows are
+    # no whole cache lines and ranks without a token, and "narrow" has both; groups, biases and long rows are cut over
+    # two and four ranks by the same code.
+    checkpoints = ["narrow"] if world == MOST else [*CHECKPOINTS]
     return [
         Case(name, plan, dtype, attention, shape)
-        for name, plan, dtype in product(CHECKPOINTS, PLANS, ("bf16", "fp32"))
+        for name, plan, dtype in product(checkpoints, PLANS, ("bf16", "fp32"))
         for attention in (("eager", "sdpa") if (name, plan) == ("grouped", "default") else ("sdpa",))
         for shape in SHAPES[name]
         if not (name == "wide" and plan == "sequence")
@@ -163,7 +169,7 @@ def run(models: Models, world: int) -> dict[str, torch.Tensor]:
     mesh = init_device_mesh("cpu", (world,))
     made: dict[tuple[str, str, Plan], Any] = {}
     logits = {}
-    for case in cases():
+    for case in cases(world):
         key = (case.checkpoint, case.dtype, case.plan)
         if key not in made:
             made = {key: parallel(models[key[:2]], case.plan, mesh)}

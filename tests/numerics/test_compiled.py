@@ -15,7 +15,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.numerics.orders import Sum, parse
 from moeparity.numerics.summation import sum_axis, sum_leaves, sum_tree
 from tests.collectives.data import zero_sum
-from tests.numerics.scalar import BF16, FP16, FP32, same_numbers
+from tests.numerics.scalar import BF16, FP32, same_numbers
 from tests.numerics.test_summation import expected
 
 Function = Callable[..., torch.Tensor]
@@ -52,14 +52,13 @@ def the_only_family() -> compiled.Family:
     return family
 
 
-# Few, since a C++ compiler runs for each.
+# Few, since a C++ compiler runs for each. Which leaf meets which is settled before anything is compiled; what a
+# compiler might leave out is a rounding (to each dtype, of every add and between steps), a start or a compensation.
 @pytest.mark.parametrize(
     ("order", "n", "leaf", "accumulate", "start"),
     [
-        ("fold_hi", N, BF16, BF16, None),
         ("lanes(8) | fold_hi(4, round=bf16) | sequential", N, FP32, FP32, -0.0),
-        ("threads(5, vector=2) | fold_lo(accumulate=fp16)", N, BF16, FP32, None),
-        ("cascade(lanes=2, accumulators=1, halves)", N, FP16, FP16, None),
+        ("threads(5, vector=2) | fold_lo(accumulate=fp16)", N, BF16, BF16, None),
         ("sequential(neumaier)", 4, BF16, FP32, 0.0),
     ],
 )

@@ -1,0 +1,217 @@
+"""The page that the run writes, from the answers that it kept. No figure is written by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.planted import decoys, hidden, peers
+from benchmarks.planted.cases import CHUNKS, LEAST, MOST, SEQUENCES, TOKENS, Case
+from benchmarks.planted.fix import load
+from benchmarks.planted.hidden_cases import Hidden
+from benchmarks.planted.hidden_cases import cases as hidden_cases
+from benchmarks.planted.program import matches
+from benchmarks.planted.score import Score, part, score
+from benchmarks.planted.truth import Truth
+from moeparity.engine.device import cpu_name
+
+Decoy = tuple[Case, Truth, decoys.Answer, Score]
+
+HOW = f"""\
+## How to read it
+
+- **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
+  moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
+  with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute
+  without effect is shown to have none in every mixture. Culprits make a tenth of the divergence or more and lower it
+  when restored; toggles are *saturated*, interchangeable, where each alone makes half of it and leaves half when
+  restored (but no more than 1.25 of it: such a one cancels others), and there are at least two.
+- Costs of the truth are means over {CHUNKS * SEQUENCES} sequences of {TOKENS} tokens, sampled from the candidate;
+  moeparity is given the first {SEQUENCES} of them. *Share within its interval* asks whether the share over all
+  sequences lies in the report's 95 % interval; *over those given* whether the exact share over moeparity's own
+  sequences does, which tests the orders it drew. Both are widened by twice the stated standard error of these.
+- **Drawn again** were draws whose truth is unclear: a share between 5 and 15 % of the whole, an attribute near
+  saturation (40 to 60 %) or near cancelling others (115 to 140 %), one that changes less than a tenth of the sequences
+  when restored, and what so few sequences could not tell: a culprit whose share or effect is less than four standard
+  errors (over as many sequences as are given) from 0, or saturation that the given sequences do not show. All of that
+  is decided by the truth, before moeparity runs. In fp32 experts add little to the residual stream (`damped`): else a single token whose experts change costs as
+  much as thousands of roundings, and shares rest on a handful of tokens.
+- **Hidden.** The candidate is a transformers model of which one line was changed; every node of the graph is computed
+  by its own submodules (`impl:`), so moeparity is not told what was changed. *Node*: the first root is the node that
+  holds the line. *Name*: of all choices of the vocabulary that give every bit (`moeparity.nearest`) one is the change,
+  or there is none where the vocabulary has no word for it.
+- **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
+  where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
+  differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
+  attributes differ in the decoys, the peers are not; in the hidden suite both see a model and no more.
+- *CPU s* is processor time of one case without imports, *MB* what is written for it.
+"""
+
+
+def page(folder: Path) -> str:
+    """The whole page as Markdown."""
+    done, asked = list(_decoys(folder / "decoys")), list(_hidden(folder / "hidden"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    machine = f"{cpu_name()}, {os.cpu_count()} cores, one thread; {versions}, Python {platform.python_version()}"
+    parts = [
+        "# Planted culprits",
+        f"Written by `python -m benchmarks.planted` on {datetime.now(UTC):%Y-%m-%d}; {machine}.",
+        f"## Decoys: {len(done)} cases",
+        _decoy_table(done),
+        _redrawn(folder / "decoys"),
+        _peer_table(folder / "decoys", _own_decoys(done)),
+        f"## Hidden: {len(asked)} cases",
+        _hidden_table(asked),
+        _peer_table(folder / "hidden", _own_hidden(asked)),
+        HOW.strip(),
+        "## Misses",
+        "\n".join([*_decoy_misses(done), *_hidden_misses(asked)]) or "None.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _decoys(folder: Path) -> Iterable[Decoy]:
+    for path in sorted(folder.glob("*/answer.json")):
+        case, truth = load(path.parent)
+        answer = decoys.kept(json.loads(path.read_text("utf-8")))
+        yield case, truth, answer, score(case, truth, answer)
+
+
+def _hidden(folder: Path) -> list[tuple[Hidden, hidden.Answer]]:
+    answers = {int(p.parent.name): json.loads(p.read_text("utf-8")) for p in sorted(folder.glob("*/answer.json"))}
+    known = {case.number: case for case in hidden_cases(max(answers, default=-1) + 1)}
+    return [(known[number], hidden.kept(own)) for number, own in answers.items()]
+
+
+def _decoy_table(done: Sequence[Decoy]) -> str:
+    head = ["background", "cases", "culprits found, innocents not blamed", "interchangeable set"]
+    head += ["share within its interval", "over those given", "median error of a share", "largest share"]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for name in ("fp32", "bf16", "mixed", "all three"):
+        own = [d for d in done if d[0].background != "clean" and name in {d[0].background, "all three"}]
+        if own:
+            lines.append(_row([name, str(len(own)), *_decoy_cells([d[3] for d in own])]))
+    clean = [d[3] for d in done if d[0].background == "clean"]
+    counts = Counter(len(d[1].culprits) for d in done if d[0].background in {"fp32", "mixed"})
+    told = ", ".join(f"{count} with {number}" for number, count in sorted(counts.items()))
+    return "\n".join(lines) + (
+        f"\n\nClean pairs: {len(clean)}, false alarms {sum(each.alarm for each in clean)}. Culprits in fp32 and mixed "
+        f"cases: {told}. Whole divergence: {_wholes(done)}."
+    )
+
+
+def _decoy_cells(scores: Sequence[Score]) -> list[str]:
+    errors = sorted(error for each in scores for error in each.errors)
+    return [
+        part([not each.missed and not each.blamed for each in scores]),
+        part([each.saturated for each in scores]),
+        part([one for each in scores for one in each.shares]),
+        part([one for each in scores for one in each.shares_given]),
+        f"{errors[len(errors) // 2]:.1%}" if errors else "-",
+        part([each.top for each in scores]),
+    ]
+
+
+def _wholes(done: Sequence[Decoy]) -> str:
+    equal = [abs(answer.whole - truth.given) <= 1e-9 * truth.given for case, truth, answer, _ in done]
+    return f"moeparity's KL is the independent script's to nine digits in {part(equal)}"
+
+
+def _redrawn(folder: Path) -> str:
+    reasons: Counter[str] = Counter()
+    for path in sorted(folder.glob("*/redrawn.json")):
+        reasons.update(json.loads(path.read_text("utf-8")))
+    told = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return f"Drawn again before moeparity ran: {told}." if told else ""
+
+
+def _hidden_table(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> str:
+    groups = {
+        "in the vocabulary": [x for x in asked if x[0].patch and x[0].patch.answers],
+        "not in the vocabulary": [x for x in asked if x[0].patch and not x[0].patch.answers],
+        "clean": [x for x in asked if not x[0].patch],
+        "all": list(asked),
+    }
+    lines = ["| the change is | cases | node right | name right |", "|---|---|---|---|"]
+    for name, own in groups.items():
+        nodes, names = [a.right_node(c) for c, a in own], [a.right_name(c) for c, a in own]
+        lines.append(_row([name, str(len(own)), part(nodes), part(names)]))
+    faithful = part([answer.faithful for _, answer in asked])
+    return "\n".join(lines) + f"\n\nNode by node, the candidate has the patched model's own logits in {faithful}."
+
+
+def _own_decoys(done: Sequence[Decoy]) -> list[str]:
+    guilty = [d for d in done if d[0].background != "clean"]
+    clean = [d[3] for d in done if d[0].background == "clean"]
+    if not done:
+        return []
+    return [
+        "moeparity",
+        str(len(done)),
+        part([d[3].top for d in guilty]),
+        part([_root(d[1], d[2]) for d in guilty]),
+        part([d[3].right for d in guilty]),
+        part([each.alarm for each in clean]),
+        f"{sum(d[2].seconds for d in done) / len(done):.1f}",
+        f"{sum(d[2].bytes for d in done) / len(done) / 1e6:.2g}",
+    ]
+
+
+def _root(truth: Truth, answer: decoys.Answer) -> bool:
+    guilty = [key.rpartition(":")[0] for key in truth.culprits | truth.saturated]
+    return any(matches(selector, root) for selector in guilty for root in answer.roots[:1])
+
+
+def _own_hidden(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
+    guilty, clean = [x for x in asked if x[0].patch], [x for x in asked if not x[0].patch]
+    if not asked:
+        return []
+    nodes = part([answer.right_node(case) for case, answer in guilty])
+    return [
+        "moeparity",
+        str(len(asked)),
+        nodes,
+        nodes,
+        nodes,
+        part([bool(answer.roots) for _, answer in clean]),
+        f"{sum(answer.seconds for _, answer in asked) / len(asked):.1f}",
+        f"{sum(answer.bytes for _, answer in asked) / len(asked) / 1e6:.2g}",
+    ]
+
+
+def _peer_table(folder: Path, own: list[str]) -> str:
+    head = ("tool", "cases", "place", "first difference", "all found", "false alarms", "CPU s", "MB")
+    lines = [_row(head), _row(["---"] * len(head)), *([_row(own)] if own else [])]
+    for each in peers.rows(folder):
+        cells = [each.tool, str(each.cases), each.top, each.first, each.all_found, each.alarms]
+        lines.append(_row([*cells, f"{each.seconds:.1f}", f"{each.megabytes:.2g}"]))
+    zeros = [f"{each.tool} {each.zero}" for each in peers.rows(folder) if each.zero != "-"]
+    return "\n".join(lines) + (f"\n\nExit code 0 although the sides differ: {'; '.join(zeros)}." if zeros else "")
+
+
+def _decoy_misses(done: Sequence[Decoy]) -> Iterable[str]:
+    for case, truth, answer, found in done:
+        wrong = [f"{key} is {answer.roles.get(key)}, a culprit" for key in found.missed]
+        wrong += [f"{key} is {answer.roles.get(key)}, and innocent" for key in found.blamed]
+        if not found.saturated:
+            wrong.append(f"interchangeable {sorted(answer.named('saturated'))}, truly {sorted(truth.saturated)}")
+        if wrong or found.alarm:
+            yield f"- decoy {case.number} ({case.background}, {case.family}): {'; '.join(wrong) or 'false alarm'}."
+
+
+def _hidden_misses(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> Iterable[str]:
+    for case, answer in asked:
+        if not (answer.right_node(case) and answer.right_name(case)):
+            name = case.patch.name if case.patch else "clean"
+            told = ", ".join(answer.named) or f"not in the vocabulary, nearest {answer.nearest}"
+            yield f"- hidden {case.number} ({case.family}, {name}, {case.node}): roots {answer.roots}, {told}."
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

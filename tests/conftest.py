@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.checkpoint_factory import make_small, make_wide
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests of a file run on one worker, which makes its fixtures once; those of these files, many or long, one by one.
 TAKEN_APART = {

@@ -65,6 +65,8 @@ class Run:
 @pytest.fixture
 def bisect(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Run]:
     monkeypatch.setenv("MOEPARITY_CACHE", str(tmp_path / "cache"))
+    # As in the process that is killed: the environment is part of what makes a pass this run's.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run() -> Run:
         out = tmp_path / "report.json"

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
+from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.memory import available_bytes
 from moeparity.errors import SpecError
 from moeparity.graph.bind import BoundGraph, Place, Setting
 from moeparity.graph.region import Region
@@ -38,8 +40,9 @@ def nearest(plan: Plan, node: str) -> Nearest | None:
     """The choices nearest to the user's function that closes at a root `node`; None where no function of one side does.
 
     Each known value of each attribute of the nodes that the function replaces is set alone on the other side's plan.
-    All are walked up to `node` in one pass, and compared on the sequences on which the function's inputs have the other
-    side's bits. Where none gives every bit, the best are tried with each other one. Raises what the pass raises.
+    All are walked up to `node`, as many in a pass as memory allows, and compared on the sequences on which the
+    function's inputs have the other side's bits. Where none gives every bit, the best are tried with each other one.
+    Raises what the pass raises.
     """
     sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     regions = {name: side.plan.region(node) for name, side in sides.items()}
@@ -103,7 +106,11 @@ class _Score:
     elements: int = 0
     same: int = 0
     ulps: float = 0.0
-    exact: bool = True
+    same_bits: bool = True
+
+    @property
+    def exact(self) -> bool:
+        return self.same_bits and self.elements > 0
 
     @property
     def equal(self) -> float:
@@ -116,7 +123,7 @@ class _Score:
     def add(self, own: torch.Tensor, trial: torch.Tensor) -> None:
         """Count one tensor of the function's against the trial's; what cannot be compared is as far as can be."""
         self.elements += own.numel()
-        self.exact &= same_bits(own, trial)
+        self.same_bits &= same_bits(own, trial)
         if own.shape != trial.shape:
             self.ulps = math.inf
         elif own.is_floating_point() and trial.is_floating_point():
@@ -173,33 +180,53 @@ class _Search:
 
     def scores(self, trials: Mapping[Choices, BoundGraph]) -> tuple[_Score, dict[Choices, _Score]]:
         """How the other side's plan lies to the function, and how each trial does; those refused are left out."""
-        node, names = self.region.nodes[-1], {str(i): choice for i, choice in enumerate(trials)}
-        found: dict[str, _Score]
-        try:
-            found = self._pass(node, {name: trials[choice] for name, choice in names.items()})
-        except SpecError:
-            found = {}
-            for name, choice in names.items():
-                with suppress(SpecError):
-                    found |= self._pass(node, {name: trials[choice]})
-        if _BASE not in found:
-            found |= self._pass(node, {})
-        scores = {choice: found[name] for name, choice in names.items() if name in found}
-        return found[_BASE], scores
+        left, most = list(trials), self._most(list(trials.values()))
+        base, found = _Score(), dict[Choices, _Score]()
+        while left:
+            batch, left = left[:most], left[most:]
+            base, scores = self._batch({choice: trials[choice] for choice in batch})
+            found |= scores
+        return base if trials else self._pass({})[0], found
 
-    def _pass(self, node: str, trials: Mapping[str, BoundGraph]) -> dict[str, _Score]:
-        plan, functions = self.plan, self.plan.functions
-        sides: dict[str, tuple[BoundGraph, int]] = {
-            _FUNCTION: (self.function.plan, self.function.micro_batch),
-            _BASE: (self.base.plan, self.base.micro_batch),
-            **{name: (bound, self.base.micro_batch) for name, bound in trials.items()},
-        }
-        walkers = [
-            Walker(name=name, plan=bound, micro_batch=size, functions=functions)
-            for name, (bound, size) in sides.items()
-        ]
-        compared = _Compared(node, [_BASE, *trials])
+    def _most(self, bounds: Sequence[BoundGraph]) -> int:
+        """How many trials one pass has the memory for: a half of them, and of these, until they fit; at least one."""
+        plan, most = self.plan, len(bounds)
+        weights = plan.model.weights
+        limit = available_bytes(weights.device) if plan.memory_limit is None else plan.memory_limit
+
+        def needed() -> float:
+            walkers = self._walkers({str(i): bound for i, bound in enumerate(bounds[:most])})
+            return estimate(walkers, weights, *plan.tokens.input_ids.shape).total
+
+        while most > 1 and limit is not None and needed() > limit:
+            most = (most + 1) // 2
+        return most
+
+    def _batch(self, trials: Mapping[Choices, BoundGraph]) -> tuple[_Score, dict[Choices, _Score]]:
+        """One pass; of several where a kernel refuses a trial only when it meets the shapes."""
+        try:
+            return self._pass(trials)
+        except SpecError:
+            if len(trials) == 1:
+                return self._pass({})[0], {}
+        parts, half = list(trials.items()), len(trials) // 2
+        (base, first), (_, second) = self._batch(dict(parts[:half])), self._batch(dict(parts[half:]))
+        return base, first | second
+
+    def _pass(self, trials: Mapping[Choices, BoundGraph]) -> tuple[_Score, dict[Choices, _Score]]:
+        plan, names = self.plan, {str(i): choice for i, choice in enumerate(trials)}
+        walkers = self._walkers({name: trials[choice] for name, choice in names.items()})
+        compared = _Compared(self.region.nodes[-1], [_BASE, *names])
         device = plan.model.device
         ids, mask = plan.tokens.input_ids.to(device), plan.tokens.attention_mask.to(device)
-        run(walkers, plan.model.weights, ids, [compared], attention_mask=mask, until=node)
-        return compared.found
+        run(walkers, plan.model.weights, ids, [compared], attention_mask=mask, until=compared.node)
+        return compared.found[_BASE], {choice: compared.found[name] for name, choice in names.items()}
+
+    def _walkers(self, trials: Mapping[str, BoundGraph]) -> list[Walker]:
+        """The function's side, the other one, and the other one's with each trial."""
+        function, base, functions = self.function, self.base, self.plan.functions
+        both = ((_FUNCTION, function), (_BASE, base))
+        return [
+            *(Walker(name=n, plan=s.plan, micro_batch=s.micro_batch, functions=functions) for n, s in both),
+            *(Walker(name=n, plan=p, micro_batch=base.micro_batch, functions=functions) for n, p in trials.items()),
+        ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moeparity import nearest as module
+from moeparity.engine.footprint import estimate
+from moeparity.engine.lockstep import Walker, run
+from moeparity.errors import SpecError
 from moeparity.nearest import nearest
 from moeparity.plan import Options, Plan, prepare
 from moeparity.report.nearest import Named, Nearest, nearest_lines
@@ -102,3 +107,41 @@ def test_the_nearest_choice_is_told_where_it_is_nearer() -> None:
     assert told[1] == "  nearest: norm:square=bf16, 75.00% of elements equal (50.00% without it)"
     told = [*nearest_lines(Nearest(node="norm", call="mine:norm", tried=50, as_it_is=0.8, found=(close,)))]
     assert len(told) == 1
+
+
+def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = prepared(tmp_path, qwen3_moe, "norm", "layers[*].moe.norm")
+    whole, sizes = nearest(plan, "layers[1].moe.norm"), list[int]()
+
+    def counting(walkers: list[Walker], *args: Any, **more: Any) -> Any:
+        sizes.append(len(walkers))
+        return run(walkers, *args, **more)
+
+    monkeypatch.setattr(module, "run", counting)
+    few = estimate(plan_walkers(plan, 12), plan.model.weights, *plan.tokens.input_ids.shape).total
+    limited = nearest(replace(plan, memory_limit=few), "layers[1].moe.norm")
+    assert limited == whole
+    assert len(sizes) > 1
+    assert max(sizes) <= 12
+
+
+def plan_walkers(plan: Plan, count: int) -> list[Walker]:
+    side = plan.reference
+    return [Walker(name=str(i), plan=side.plan, micro_batch=side.micro_batch) for i in range(count)]
+
+
+def test_a_trial_that_a_kernel_refuses_in_the_pass_leaves_the_others(
+    tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = prepared(tmp_path, qwen3_moe, "norm", "layers[*].moe.norm")
+    whole = nearest(plan, "layers[1].moe.norm")
+
+    def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
+        if any(w.plan.settings["layers[1].moe.norm", "square"].value == "bf16" for w in walkers):
+            raise SpecError("refused")
+        return run(walkers, *args, **more)
+
+    monkeypatch.setattr(module, "run", refusing)
+    found = nearest(plan, "layers[1].moe.norm")
+    assert found.found == whole.found
+    assert found.tried == whole.tried - 1

@@ -25,7 +25,7 @@ def main() -> None:
     """Read the command line, run what is not there yet, write the page."""
     options = _options()
     torch.set_num_threads(1)
-    for suite in options.suite or ("decoys", "hidden"):
+    for suite in [options.suite] if options.suite else ("decoys", "hidden"):
         (options.folder / suite).mkdir(parents=True, exist_ok=True)
         count = options.cases or (DECOYS if suite == "decoys" else HIDDEN)
         run = run_decoys if suite == "decoys" else run_hidden
@@ -73,12 +73,12 @@ def run_hidden(folder: Path, count: int) -> Iterator[str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planted", description=__doc__)
-    parser.add_argument("suite", nargs="*", choices=["decoys", "hidden"], help="one suite; both where none is named")
+    parser.add_argument("suite", nargs="?", choices=["decoys", "hidden"], help="one suite; both where none is named")
     parser.add_argument("--cases", type=int, help=f"of each suite (default: {DECOYS} decoys, {HIDDEN} hidden)")
     folder = Path(tempfile.gettempdir()) / "planted"
     parser.add_argument("--folder", type=Path, default=folder, help="where cases and answers are kept")
     parser.add_argument("--venv", type=Path, help="run the peers too, in this environment (made when not there)")
-    parser.add_argument("--peer-cases", type=int, default=30, help="how many cases of each suite the peers get")
+    parser.add_argument("--peer-cases", type=int, default=45, help="how many cases of each suite the peers get")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()
 

@@ -40,8 +40,8 @@ HOW = f"""\
   saturation (40 to 60 %) or near cancelling others (115 to 140 %), one that changes less than a tenth of the sequences
   when restored, and what so few sequences could not tell: a culprit whose share or effect is less than four standard
   errors (over as many sequences as are given) from 0, or saturation that the given sequences do not show. All of that
-  is decided by the truth, before moeparity runs. In fp32 experts add little to the residual stream (`damped`): else a single token whose experts change costs as
-  much as thousands of roundings, and shares rest on a handful of tokens.
+  is decided by the truth, before moeparity runs. In fp32 experts add little to the residual stream (`damped`): else a
+  single token whose experts change costs as much as thousands of roundings, and shares rest on a handful of tokens.
 - **Hidden.** The candidate is a transformers model of which one line was changed; every node of the graph is computed
   by its own submodules (`impl:`), so moeparity is not told what was changed. *Node*: the first root is the node that
   holds the line. *Name*: of all choices of the vocabulary that give every bit (`moeparity.nearest`) one is the change,
@@ -49,7 +49,11 @@ HOW = f"""\
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
   differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
-  attributes differ in the decoys, the peers are not; in the hidden suite both see a model and no more.
+  attributes differ in the decoys, the peers are not; in the hidden suite both see a model and no more, and where a
+  single line differs the first difference is enough to find its module, with any tool. Peers get the first cases of
+  each suite; *the same* is moeparity on these. msprobe also flags a node that differs in dtype and in no value, which
+  some of the attributes without effect are. DebugMode pairs calls by position and gives no verdict where one side has a
+  cast more.
 - *CPU s* is processor time of one case without imports, *MB* what is written for it.
 """
 
@@ -57,6 +61,8 @@ HOW = f"""\
 def page(folder: Path) -> str:
     """The whole page as Markdown."""
     done, asked = list(_decoys(folder / "decoys")), list(_hidden(folder / "hidden"))
+    same = [d for d in done if d[0].number in peers.numbers(folder / "decoys")]
+    same_asked = [x for x in asked if x[0].number in peers.numbers(folder / "hidden")]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     machine = f"{cpu_name()}, {os.cpu_count()} cores, one thread; {versions}, Python {platform.python_version()}"
     parts = [
@@ -65,10 +71,12 @@ def page(folder: Path) -> str:
         f"## Decoys: {len(done)} cases",
         _decoy_table(done),
         _redrawn(folder / "decoys"),
-        _peer_table(folder / "decoys", _own_decoys(done)),
+        _peer_table(folder / "decoys", [_own_decoys("moeparity", done), _own_decoys("moeparity, the same", same)]),
         f"## Hidden: {len(asked)} cases",
         _hidden_table(asked),
-        _peer_table(folder / "hidden", _own_hidden(asked)),
+        _peer_table(
+            folder / "hidden", [_own_hidden("moeparity", asked), _own_hidden("moeparity, the same", same_asked)]
+        ),
         HOW.strip(),
         "## Misses",
         "\n".join([*_decoy_misses(done), *_hidden_misses(asked)]) or "None.",
@@ -146,13 +154,13 @@ def _hidden_table(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> str:
     return "\n".join(lines) + f"\n\nNode by node, the candidate has the patched model's own logits in {faithful}."
 
 
-def _own_decoys(done: Sequence[Decoy]) -> list[str]:
+def _own_decoys(name: str, done: Sequence[Decoy]) -> list[str]:
     guilty = [d for d in done if d[0].background != "clean"]
     clean = [d[3] for d in done if d[0].background == "clean"]
     if not done:
         return []
     return [
-        "moeparity",
+        name,
         str(len(done)),
         part([d[3].top for d in guilty]),
         part([_root(d[1], d[2]) for d in guilty]),
@@ -168,13 +176,13 @@ def _root(truth: Truth, answer: decoys.Answer) -> bool:
     return any(matches(selector, root) for selector in guilty for root in answer.roots[:1])
 
 
-def _own_hidden(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
+def _own_hidden(name: str, asked: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
     guilty, clean = [x for x in asked if x[0].patch], [x for x in asked if not x[0].patch]
     if not asked:
         return []
     nodes = part([answer.right_node(case) for case, answer in guilty])
     return [
-        "moeparity",
+        name,
         str(len(asked)),
         nodes,
         nodes,
@@ -185,9 +193,9 @@ def _own_hidden(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
     ]
 
 
-def _peer_table(folder: Path, own: list[str]) -> str:
+def _peer_table(folder: Path, own: Sequence[list[str]]) -> str:
     head = ("tool", "cases", "place", "first difference", "all found", "false alarms", "CPU s", "MB")
-    lines = [_row(head), _row(["---"] * len(head)), *([_row(own)] if own else [])]
+    lines = [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in own if cells)]
     for each in peers.rows(folder):
         cells = [each.tool, str(each.cases), each.top, each.first, each.all_found, each.alarms]
         lines.append(_row([*cells, f"{each.seconds:.1f}", f"{each.megabytes:.2g}"]))

@@ -52,6 +52,12 @@ class Row:
     megabytes: float
 
 
+def numbers(folder: Path) -> set[int]:
+    """The cases that every tool has answered."""
+    answered = [{int(str(line["number"])) for line in _lines(folder / f"{tool}.jsonl")} for tool in TOOLS]
+    return set.intersection(*answered)
+
+
 def rows(folder: Path) -> list[Row]:
     """What the peers said of a suite."""
     by_tool: dict[str, list[dict[str, object]]] = defaultdict(list)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from moeparity.attribution.effects import worth_splitting
 from moeparity.attribution.toggles import Toggle, split
 from moeparity.blame import blame
 from moeparity.model import Model, open_model
+from moeparity.nearest import nearest
 from moeparity.observation import Observed, codec, measured, observe, total_kl
 from moeparity.plan import Options, Plan, prepare
 from moeparity.progress import Callback
@@ -41,7 +43,11 @@ def bisect(
     """
     plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
     found = blame(plan, observed, progress=progress) if plan.recipe.attribute else None
-    return summarise(plan, observed, found)
+    report = summarise(plan, observed, found)
+    if not plan.functions:
+        return report
+    named = (nearest(plan, root.node) for root in report.roots)
+    return replace(report, nearest=tuple(one for one in named if one is not None))
 
 
 def passes(

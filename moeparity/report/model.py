@@ -10,6 +10,7 @@ from typing import Any
 from moeparity.report.blame import Attribution
 from moeparity.report.envelope import Envelope
 from moeparity.report.flips import FlipDetail
+from moeparity.report.nearest import Nearest
 from moeparity.report.records import ClassMetrics, Recorded
 from moeparity.report.replay import Replay
 from moeparity.report.truth import Arrival, Floor, Oracle
@@ -284,6 +285,7 @@ class Report:
     replay: Replay | None = None
     envelope: Envelope | None = None
     attribution: Attribution | None = None
+    nearest: tuple[Nearest, ...] = ()
 
     @property
     def exit_code(self) -> int:

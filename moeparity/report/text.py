@@ -14,6 +14,7 @@ from moeparity.report.envelope_text import envelope_tables
 from moeparity.report.flips_text import short
 from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
+from moeparity.report.nearest import nearest_lines
 from moeparity.report.replay_text import replay_tables
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
@@ -44,6 +45,8 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
     yield from _beside(report)
     if report.toggles:
         yield "Toggles", _toggles(report)
+    if report.nearest:
+        yield "Nearest choices", Group(*(Text(line) for one in report.nearest for line in nearest_lines(one)))
     if report.attribution is not None:
         yield from attribution_sections(report.attribution)
     if report.swaps:

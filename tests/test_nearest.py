@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from moeparity import nearest as module
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import Walker, run
 from moeparity.errors import SpecError
 from moeparity.nearest import nearest
+from moeparity.pipeline import bisect
 from moeparity.plan import Options, Plan, prepare
 from moeparity.report.nearest import Named, Nearest, nearest_lines
+from moeparity.report.text import print_report
 from tests.planted import random_tokens, write_recipe
 
 CODE = '''
@@ -60,6 +64,16 @@ def prepared(folder: Path, checkpoint: Path, function: str, nodes: Any, **more: 
     sides[more.get("side", "candidate")] = impl
     path = write_recipe(folder, checkpoint, {"input_ids": random_tokens(4, 6)}, *sides.values())
     return prepare(path, device="cpu", options=Options(allow_code=True))
+
+
+def test_a_bisection_names_it_at_every_root(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe, "norm", "layers[*].moe.norm")
+    report = bisect(plan.path, device="cpu", options=Options(allow_code=True))
+    (named,) = report.nearest
+    assert named == nearest(plan, "layers[1].moe.norm")
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=200))
+    assert "layers[1].moe.norm:normalized=fp32" in out.getvalue().partition("Nearest choices")[2].splitlines()[1]
 
 
 @pytest.mark.parametrize("side", ["candidate", "reference"])

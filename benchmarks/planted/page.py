@@ -26,6 +26,9 @@ Decoy = tuple[Case, Truth, decoys.Answer, Score]
 HOW = f"""\
 ## How to read it
 
+- **Rules of the truth.** Three were added after first answers had been seen (cancelling above 1.25 of the whole, mostly
+  masked toggles, saturation in the given sequences too). They read the independent costs alone; cases fixed before were
+  judged again by them, and some drawn again, instead of all being run afresh.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute

@@ -44,7 +44,7 @@ def bisect(
     plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
     found = blame(plan, observed, progress=progress) if plan.recipe.attribute else None
     report = summarise(plan, observed, found)
-    if not plan.functions:
+    if not (plan.functions and plan.attribution):
         return report
     named = (nearest(plan, root.node) for root in report.roots)
     return replace(report, nearest=tuple(one for one in named if one is not None))

@@ -39,7 +39,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a definition stands: project, file, commit, and how sure that is."""
+    """Where a definition stands: project, file (empty where only the project is known), commit, how sure that is."""
 
     project: str
     file: str
@@ -49,7 +49,7 @@ class Source:
     def __str__(self) -> str:
         """`verl-project/verl verl/x.py @ 1dda039b9 (read)`."""
         commit = f" @ {self.commit}" if self.commit else ""
-        return f"{self.project} {self.file}{commit} ({self.level})"
+        return f"{self.project}{self.file and ' '}{self.file}{commit} ({self.level})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

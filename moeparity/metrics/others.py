@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moeparity.metrics.declaration import Kind, Metric, Reduce, Source
 
-SLIME = Source("THUDM/slime", "slime/backends/megatron_utils/loss.py", "624b824a8")
-MILES = Source("radixark/miles", "miles/backends/megatron_utils/loss.py", "31f1ca961")
+SLIME = Source("THUDM/slime", "", "624b824a8")
+MILES = Source("radixark/miles", "", "31f1ca961")
 TRL = Source("huggingface/trl", "trl/trainer/grpo_trainer.py", "f2cd57710")
-OPENRLHF = Source("OpenRLHF/OpenRLHF", "openrlhf/models/loss.py", "3c3be623")
-AREAL = Source("inclusionAI/AReaL", "areal/utils/functional", "4aef98d8d")
-PIPELINE = Source("ServiceNow/PipelineRL", "pipelinerl/finetune/rl/__init__.py", "58d3934")
+OPENRLHF = Source("OpenRLHF/OpenRLHF", "", "3c3be623")
+AREAL = Source("inclusionAI/AReaL", "", "4aef98d8d")
+PIPELINE = Source("ServiceNow/PipelineRL", "", "58d3934")
 TINKER = Source("thinking-machines-lab/tinker-cookbook", "tinker_cookbook/rl/metrics.py", "9dfcc3a2")
 PRIME = Source("PrimeIntellect-ai/prime-rl", "src/prime_rl/trainer/rl/loss.py", "559b44772")
 _FORWARD = "KL(sampler || trainer)"
@@ -71,7 +73,8 @@ _SLIME = (
          f"{_FORWARD}, cut off", MILES, clamp="result to +-10"),
     _one("miles/ess_ratio", "mean over sequences", "kish",
          "mean over sequences of (sum w)^2 / (n sum w^2), w = exp(current - trainer)",
-         "drift of the policy within a step, no mismatch: 1 where each batch is one step", MILES, unit="1",
+         "drift of the policy within a step, no mismatch: 1 where each batch is one step",
+         replace(MILES, level="inferred"), unit="1",
          needs=("current",)),
 )  # fmt: skip
 

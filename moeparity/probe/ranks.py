@@ -6,7 +6,8 @@ n: processes, the leaves of each sum. E: elements of the message, each the posit
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,22 @@ def join(n: int | None) -> int:
     if n is not None and n != world:
         raise MoeparityError(f"--n {n}: there are {world} processes, and each adds one value. Leave --n out.")
     return world
+
+
+@contextmanager
+def parted() -> Iterator[None]:
+    """Leave the process groups, the function's own too, when what is inside ends.
+
+    A gloo thread that still lives while the interpreter shuts down wants its lock, and aborts the process.
+    """
+    try:
+        yield
+        if dist.is_initialized():
+            # One that closed its connections early would be taken for one that died.
+            dist.barrier()
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 class Ranks(Calls):

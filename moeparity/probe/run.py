@@ -15,7 +15,7 @@ from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Against, certify, covers
 from moeparity.probe.find import probe
 from moeparity.probe.fragment import fragment
-from moeparity.probe.ranks import join
+from moeparity.probe.ranks import join, parted
 from moeparity.probe.target import Function, load
 from moeparity.probe.text import printed, verdict_text
 
@@ -38,7 +38,8 @@ class Asked:
 
 def run(asked: Asked, folder: Path) -> tuple[str, str]:
     """The report and the YAML fragment. Raises MoeparityError for a user's mistake."""
-    found = probe(*prepared(asked, folder))
+    with parted():
+        found = probe(*prepared(asked, folder))
     return (printed(found), fragment(found)) if first_rank() else ("", "")
 
 
@@ -94,10 +95,11 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
 
 def run_certify(asked: Asked, folder: Path, against: Against) -> tuple[str, bool]:
     """The verdict in words, and whether all of it holds. Raises MoeparityError for a user's mistake."""
-    function, setups = prepared(asked, folder)
-    verdicts = certify(function, setups, against)
+    with parted():
+        function, setups = prepared(asked, folder)
+        verdicts = certify(function, setups, against)
+        text = verdict_text(function, against, verdicts, covers(function, setups, verdicts))
     holds = all(verdict.holds for verdict in verdicts)
-    text = verdict_text(function, against, verdicts, covers(function, setups, verdicts))
     return text if first_rank() else "", holds
 
 

@@ -119,9 +119,12 @@ def test_certify_a_norm_and_a_softmax(inside: Inside) -> None:
 
 
 def test_under_torchrun_rank_0_prints() -> None:
-    done = run("probe", "kernels:all_reduce", "--positions", "10", ranks=2)
+    options = ("--kind", "all_reduce", "--positions", "10")
+    done = run("probe", "kernels:all_reduce_and_tell", *options, ranks=2)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("kernels:all_reduce as all_reduce") == 1
+    assert done.stdout.count("kernels:all_reduce_and_tell as all_reduce") == 1
+    # A group that outlives the probe lets a gloo thread abort one process in ten as it shuts down.
+    assert done.stderr.count("group left: False") == 2
     assert "gloo.all_reduce" in done.stdout.partition("shipped order maps that are this one: ")[2]
 
 

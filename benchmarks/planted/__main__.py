@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.planted import decoys, hidden, peers
-from benchmarks.planted.cases import Case, backgrounds
+from benchmarks.planted.cases import FIRST, Case
 from benchmarks.planted.fix import fix
-from benchmarks.planted.hidden_cases import cases as hidden_cases
+from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.page import page
 from benchmarks.planted.score import score
 
@@ -29,21 +29,22 @@ def main() -> None:
         (options.folder / suite).mkdir(parents=True, exist_ok=True)
         count = options.cases or (DECOYS if suite == "decoys" else HIDDEN)
         run = run_decoys if suite == "decoys" else run_hidden
-        for line in run(options.folder / suite, count):
+        for line in run(options.folder / suite, range(options.first, options.first + count)):
             print(line, flush=True)
         if options.venv is not None:
-            peers.run(suite, options.folder / suite, options.peer_cases, options.venv)
+            given = range(options.first, options.first + min(options.peer_cases, count))
+            peers.run(suite, options.folder / suite, given, options.venv)
     if options.out is not None:
         options.out.write_text(page(options.folder), "utf-8")
 
 
-def run_decoys(folder: Path, count: int) -> Iterator[str]:
+def run_decoys(folder: Path, cases: range) -> Iterator[str]:
     """Fix the truth of each case, then ask moeparity; what is there already is not asked again."""
-    for number, background in enumerate(backgrounds(count)):
-        case, truth = fix(number, background, folder)
+    for number in cases:
+        case, truth = fix(number, folder)
         found = score(case, truth, answer_of(case, folder / f"{number:03}"))
         yield (
-            f"{number:3} {background:5} {'right' if found.right else 'WRONG'} missed {found.missed} blamed "
+            f"{number:3} {case.background:5} {'right' if found.right else 'WRONG'} missed {found.missed} blamed "
             f"{found.blamed} saturated {found.saturated} shares {found.shares} top {found.top} alarm {found.alarm}"
         )
 
@@ -56,9 +57,9 @@ def answer_of(case: Case, folder: Path) -> decoys.Answer:
     return decoys.kept(json.loads(kept.read_text("utf-8")))
 
 
-def run_hidden(folder: Path, count: int) -> Iterator[str]:
+def run_hidden(folder: Path, cases: range) -> Iterator[str]:
     """The same of the hidden suite, which needs no truth but the patch."""
-    for case in hidden_cases(count):
+    for case in map(hidden_case, cases):
         own = folder / f"{case.number:03}"
         if not (own / "answer.json").exists():
             own.mkdir(exist_ok=True)
@@ -75,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planted", description=__doc__)
     parser.add_argument("suite", nargs="?", choices=["decoys", "hidden"], help="one suite; both where none is named")
     parser.add_argument("--cases", type=int, help=f"of each suite (default: {DECOYS} decoys, {HIDDEN} hidden)")
+    parser.add_argument("--first", type=int, default=FIRST, help=f"the first case's number (default: {FIRST})")
     folder = Path(tempfile.gettempdir()) / "planted"
     parser.add_argument("--folder", type=Path, default=folder, help="where cases and answers are kept")
     parser.add_argument("--venv", type=Path, help="run the peers too, in this environment (made when not there)")

@@ -68,11 +68,15 @@ def read(data: dict[str, Any]) -> Case:
     return Case(**{**data, "planted": tuple(Planted(**each) for each in data["planted"])})
 
 
-def backgrounds(count: int) -> list[Background]:
-    """So many cases in turn: a third each of fp32, bf16 and mixed, and on top of them one clean pair in ten."""
+FIRST = 300
+"""The number of the first case of the page, in both suites: what is judged how was settled on those before."""
+
+
+def background(number: int) -> Background:
+    """What a case has: a third each of fp32, bf16 and mixed in turn, and on top of them one clean pair in ten."""
     first, second, third, clean = get_args(Background)
-    turn = [first, second, third] * 3 + [clean]
-    return [turn[i % len(turn)] for i in range(count)]
+    turn: list[Background] = [*[first, second, third] * 3, clean]
+    return turn[number % len(turn)]
 
 
 @dataclass(frozen=True, slots=True)

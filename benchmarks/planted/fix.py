@@ -24,15 +24,15 @@ from safetensors.torch import save_file
 from benchmarks.planted import checkpoints
 from benchmarks.planted.cases import (
     CHUNKS,
+    FIRST,
     LAYERS,
     LEAST,
     SEQUENCES,
     TOKENS,
-    Background,
     Case,
     Draft,
     Planted,
-    backgrounds,
+    background,
     compatible,
     draw,
 )
@@ -59,7 +59,7 @@ Two culprits of the same size would make half of the divergence alone, and leave
 """
 
 
-def fix(number: int, background: Background, folder: Path) -> tuple[Case, Truth]:
+def fix(number: int, folder: Path) -> tuple[Case, Truth]:
     """Draw until the truth is clear. What is finished stays on disk and is not made again."""
     target = folder / f"{number:03}"
     if (target / "truth.json").exists():
@@ -67,7 +67,7 @@ def fix(number: int, background: Background, folder: Path) -> tuple[Case, Truth]
     reasons: list[str] = []
     while True:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            reason = make(draw(number, len(reasons), background), Path(scratch))
+            reason = make(draw(number, len(reasons), background(number)), Path(scratch))
             if not reason:
                 (Path(scratch) / "redrawn.json").write_text(json.dumps(reasons), "utf-8")
                 shutil.copytree(scratch, target)
@@ -167,16 +167,17 @@ def main() -> None:
     """Fix the truth of so many cases."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planted.fix", description=__doc__)
     parser.add_argument("--cases", type=int, default=160)
+    parser.add_argument("--first", type=int, default=FIRST)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "planted" / "decoys")
     parser.add_argument("--part", default="0/1", help="every n-th case from the k-th on, as k/n")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
-    first, step = map(int, options.part.split("/"))
-    for number, background in list(enumerate(backgrounds(options.cases)))[first::step]:
-        case, truth = fix(number, background, options.folder)
+    start, step = map(int, options.part.split("/"))
+    for number in range(options.first + start, options.first + options.cases, step):
+        case, truth = fix(number, options.folder)
         print(
-            f"{number:3} {background:5} {case.family:9} draw {case.attempt}, whole {truth.whole:.2g}, culprits "
+            f"{number:3} {case.background:5} {case.family:9} draw {case.attempt}, whole {truth.whole:.2g}, culprits "
             f"{sorted(truth.culprits)}, saturated {sorted(truth.saturated)}, {time.process_time():.0f} s",
             flush=True,
         )

@@ -41,18 +41,11 @@ class Hidden:
     node: str
 
 
-def cases(count: int) -> list[Hidden]:
-    """So many cases: every patch in turn, at places and families drawn from a seed, and a clean pair in fifteen."""
-    found: list[Hidden] = []
-    number = 0
-    while len(found) < count:
-        if number % 15 == 14:
-            found.append(Hidden(number, FAMILIES[number // 15 % 3], None, "", ""))
-        else:
-            patch = PATCHES[(number - number // 15) % len(PATCHES)]
-            found.append(_placed(number, patch))
-        number += 1
-    return found
+def case(number: int) -> Hidden:
+    """Every patch in turn, at places and families drawn from a seed, and a clean pair in fifteen."""
+    if number % 15 == 14:
+        return Hidden(number, FAMILIES[number // 15 % 3], None, "", "")
+    return _placed(number, PATCHES[(number - number // 15) % len(PATCHES)])
 
 
 def _placed(number: int, patch: Patch) -> Hidden:

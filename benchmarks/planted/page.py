@@ -15,7 +15,7 @@ from benchmarks.planted import decoys, hidden, peers
 from benchmarks.planted.cases import CHUNKS, LEAST, MOST, SEQUENCES, TOKENS, Case
 from benchmarks.planted.fix import load
 from benchmarks.planted.hidden_cases import Hidden
-from benchmarks.planted.hidden_cases import cases as hidden_cases
+from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.program import matches
 from benchmarks.planted.score import Score, part, score
 from benchmarks.planted.truth import Truth
@@ -26,9 +26,8 @@ Decoy = tuple[Case, Truth, decoys.Answer, Score]
 HOW = f"""\
 ## How to read it
 
-- **Rules of the truth.** Three were added after first answers had been seen (cancelling above 1.25 of the whole, mostly
-  masked toggles, saturation in the given sequences too). They read the independent costs alone; cases fixed before were
-  judged again by them, and some drawn again, instead of all being run afresh.
+- **Cases never seen before.** The rules below, and moeparity's own roles, were settled on other cases, those with
+  numbers under 300. These here were drawn, judged and answered once, from an empty folder; nothing was changed after.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute
@@ -95,9 +94,8 @@ def _decoys(folder: Path) -> Iterable[Decoy]:
 
 
 def _hidden(folder: Path) -> list[tuple[Hidden, hidden.Answer]]:
-    answers = {int(p.parent.name): json.loads(p.read_text("utf-8")) for p in sorted(folder.glob("*/answer.json"))}
-    known = {case.number: case for case in hidden_cases(max(answers, default=-1) + 1)}
-    return [(known[number], hidden.kept(own)) for number, own in answers.items()]
+    answers = [(int(p.parent.name), json.loads(p.read_text("utf-8"))) for p in sorted(folder.glob("*/answer.json"))]
+    return [(hidden_case(number), hidden.kept(own)) for number, own in answers]
 
 
 def _decoy_table(done: Sequence[Decoy]) -> str:

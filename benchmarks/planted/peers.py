@@ -13,13 +13,13 @@ from benchmarks.planted.score import part
 TOOLS = ("first", "sglang", "msprobe", "debug")
 
 
-def run(suite: str, folder: Path, count: int, venv: Path) -> None:
-    """Every tool on the first so many cases; a tool that has answered all of them is not asked again."""
+def run(suite: str, folder: Path, cases: range, venv: Path) -> None:
+    """Every tool on these cases; a tool that has answered all of them is not asked again."""
     environment = prepare(venv.resolve())
     for tool in TOOLS:
         out = folder / f"{tool}.jsonl"
         done = {line["number"] for line in _lines(out)}
-        left = [str(number) for number in range(count) if number not in done]
+        left = [str(number) for number in cases if number not in done]
         if left:
             command = [environment.python, "-m", "benchmarks.planted.worker", tool, suite, str(folder), str(out)]
             _session(environment).must([*command, *left])

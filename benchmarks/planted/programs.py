@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.planted import submodules
 from benchmarks.planted.fix import load
 from benchmarks.planted.hidden_cases import Hidden, write
-from benchmarks.planted.hidden_cases import cases as hidden_cases
+from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.program import Program, Step, matches
 
 SIDES = ("reference", "candidate")
@@ -111,7 +111,7 @@ def pair(suite: str, number: int, folder: Path) -> tuple[dict[str, nn.Module], T
     """Both sides of a case, its tokens, and the modules to blame, by where they were planted."""
     if suite == "decoys":
         return decoy(folder / f"{number:03}")
-    case = next(case for case in hidden_cases(number + 1) if case.number == number)
+    case = hidden_case(number)
     return hidden(case, folder / f"{number:03}")
 
 

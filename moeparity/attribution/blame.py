@@ -62,6 +62,9 @@ def _saturated(found: Sequence[Share], total: Fraction, in_fp32: float | None, d
         f"{SATURATION:.0%} of the KL, and with any one restored at least {SATURATION:.0%} is left: their shares divide "
         "one effect, and none of them is to blame more than another."
     )
+    worse = [share.name for share in found if share.change[0] > 0]
+    if worse:
+        yield f"Restoring {enumerated(worse)} alone even raises the KL."
     if in_fp32 is not None:
         left = f"KL {in_fp32:.2g} nats per token ({in_fp32 / float(total):.1g} of it)"
         yield f"What would help: fp32 on both sides leaves {left}, as measured here."

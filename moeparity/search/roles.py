@@ -12,6 +12,9 @@ from moeparity.search.oracle import Coalition, Oracle, Outcome
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
 
+OFFSETTING = 1.25
+"""Where more than this part of the whole is left when a cell is restored, it cancels others: it cannot stand in."""
+
 SHARE = 0.1
 """From this share of the whole divergence on, what is surely there is a culprit."""
 
@@ -32,11 +35,11 @@ class Role(StrEnum):
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
     HELPS = "helps"
     """Its share is surely below 0: with it the candidate is nearer to the reference, as a mean over orders."""
+    SATURATED = "saturated"
+    """Alone it makes `SATURATION` of the whole or more, restored as much is left and at most `OFFSETTING`, and there
+    is another such cell beside it: they can stand in for each other. The whole is above 0."""
     OFFSETS = "offsets"
     """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
-    SATURATED = "saturated"
-    """Alone it makes `SATURATION` of the whole or more, restored as much is left, and there is another such cell beside
-    it: they can stand in for each other. The whole is above 0."""
     CULPRIT = "culprit"
     """Its share is surely above 0 and `SHARE` of the whole or more, and restoring it surely lowers the divergence."""
     CONTRIBUTES = "contributes"
@@ -67,10 +70,11 @@ def role(
         return Role.MASKED
     if interval[1] < 0:
         return Role.HELPS
-    if change[0] > 0:
-        return Role.OFFSETS
+    # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
     if _stands_in(oracle, cell) and any(_stands_in(oracle, other) for other in beside):
         return Role.SATURATED
+    if change[0] > 0:
+        return Role.OFFSETS
     if not interval[0] > 0:
         return Role.UNDECIDED
     surely = share >= SHARE * Fraction(whole.value) and change[1] < 0
@@ -82,8 +86,8 @@ def _stands_in(oracle: Oracle, cell: Coalition) -> bool:
     whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
     if whole is None or alone is None or restored is None or not whole.value > 0:
         return False
-    large = SATURATION * whole.value
-    return alone.value >= large and restored.value >= large and not _same(restored, whole)
+    left = restored.value / whole.value
+    return alone.value >= SATURATION * whole.value and SATURATION <= left <= OFFSETTING and not _same(restored, whole)
 
 
 def _idle(oracle: Oracle, cell: Coalition) -> bool:

@@ -46,12 +46,14 @@ def test_what_is_interchangeable_and_only_at_the_floor_where_fp32_takes_it_away(
     assert "What would help: fp32 on both sides leaves KL 1e-09 nats per token (1e-09 of it)" in floor
     for in_fp32 in (None, 0.5):
         assert said(game, in_fp32=in_fp32).startswith("Saturated: a and b are interchangeable.")
+    assert "raises" not in floor
+    assert "Restoring a alone even raises the KL." in said(table(a=0.9, b=1.1, ab=1.0))
 
 
 def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     assert "b contributes a smaller share." in said(table(a=1.0, b=0.05, ab=1.05))
     assert "b helps: with the candidate's choice it is nearer to the reference." in said(table(a=2.0, b=0.4, ab=1.0))
-    assert "Restoring a alone raises the KL: it undoes what others do." in said(table(a=0.9, b=1.1, ab=1.0))
+    assert "Restoring b alone raises the KL: it undoes what others do." in said(table(a=1.3, b=0.8, ab=1.0))
     players = ("a", "b")
     game = table(a=0.5, b=0.4, ab=1.0)
     wide = waterfall(oracle(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))

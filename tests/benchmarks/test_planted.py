@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 import moeparity
 from benchmarks.planted import checkpoints, decoys, hidden
-from benchmarks.planted.cases import Case, Planted, backgrounds, draw
+from benchmarks.planted.cases import FIRST, Case, Planted, background, draw
 from benchmarks.planted.cases import read as read_case
 from benchmarks.planted.factorial import Toggle, divergence, factorial, shapley
-from benchmarks.planted.hidden_cases import cases as hidden_cases
+from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.patches import PATCHES
 from benchmarks.planted.program import Program, matches, sample
 from benchmarks.planted.score import score
@@ -148,10 +148,10 @@ def test_two_that_stand_in_for_each_other_are_saturated_and_one_is_not() -> None
 
 
 def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
-    assert backgrounds(160).count("clean") == 16
-    for number, background in enumerate(backgrounds(20)):
-        draft = draw(number, 0, background)
-        assert draft == draw(number, 0, background)
+    assert [background(number) for number in range(FIRST, FIRST + 160)].count("clean") == 16
+    for number in range(FIRST, FIRST + 20):
+        draft = draw(number, 0, background(number))
+        assert draft == draw(number, 0, background(number))
         nodes = {place.selector for place in (*draft.large, *draft.small, *draft.idle)}
         assert not [one for one in nodes if "[L]" in one]
     assert matches("layers[*].moe.gate", "layers[11].moe.gate")
@@ -160,7 +160,7 @@ def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
 
 @pytest.mark.parametrize("name", ["combine: accumulated in fp32", "attention: one token ahead is seen", None])
 def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None) -> None:
-    known = hidden_cases(len(PATCHES) + 10)
+    known = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
     case = next(case for case in known if (case.patch.name if case.patch else None) == name)
     answer = hidden.ask(case, tmp_path)
     assert answer.faithful

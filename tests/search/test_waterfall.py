@@ -192,7 +192,9 @@ def table(**values: float) -> dict[Coalition, float | None]:
 def test_roles() -> None:
     assert roles(table(a=1.0, b=0.0, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.NO_EFFECT}
     assert roles(table(a=1.0, b=1.0, ab=1.0)) == {"a": Role.MASKED, "b": Role.MASKED}
-    assert roles(table(a=0.9, b=1.1, ab=1.0)) == {"a": Role.OFFSETS, "b": Role.SATURATED}
+    assert roles(table(a=0.9, b=1.1, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=1.25, b=0.8, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=1.3, b=0.8, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.OFFSETS}
     assert roles(table(a=0.9, b=0.8, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=0.8, b=0.6, ab=1.2)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=0.8, b=0.5, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
@@ -212,7 +214,8 @@ def test_fixing_one_of_two_real_causes_can_raise_the_divergence() -> None:
     # Measured on one prompt of a small MoE, in 1e-4 nats: eager against sdpa attention, fp32 against bf16 router.
     found = shared(table(a=2.0, r=1.1, ar=1.9), Group("all", ("a", "r")))
     assert [float(row.share) for row in found.shares] == pytest.approx([1.4, 0.5])
-    assert [row.role for row in found.shares] == [Role.SATURATED, Role.OFFSETS]
+    assert [row.role for row in found.shares] == [Role.SATURATED, Role.SATURATED]
+    assert row(found, "r").change[0] > 0
 
 
 def test_a_toggle_that_acts_only_in_company_has_an_effect() -> None:

@@ -45,6 +45,32 @@ class Option:
         return self.names[0]
 
 
+def count(*names: str, implies: Callable[[Any], Implied], default: int = 1, role: str = "server") -> Option:
+    """An option that is a whole number from 1."""
+    return Option(names=names, kind="count", default=default, implies=implies, role=role)
+
+
+def switch(
+    *names: str, on: Implied, off: Implied, default: bool = False, role: str = "server", environment: bool = False
+) -> Option:
+    """An option that is set or not."""
+    return Option(
+        names=names,
+        kind="flag",
+        default=default,
+        implies=lambda value: on if value else off,
+        role=role,
+        environment=environment,
+    )
+
+
+def word(
+    *names: str, default: str, implies: Callable[[Any], Implied], choices: tuple[str, ...] = (), role: str = "server"
+) -> Option:
+    """An option that is one of several words, or any word."""
+    return Option(names=names, kind="word", default=default, implies=implies, choices=choices, role=role)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """An engine that is launched: the profile each of its sides starts from, its options, and what is said of them.
@@ -63,11 +89,6 @@ class Program:
 def words(known: Mapping[str, Implied], otherwise: str) -> Callable[[Any], Implied]:
     """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
     return lambda value: known.get(str(value), Implied(says=otherwise.format(value)))
-
-
-def flagged(on: Implied, off: Implied) -> Callable[[Any], Implied]:
-    """What a flag implies, set or not."""
-    return lambda value: on if value else off
 
 
 def dtype(value: Any) -> Implied:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeparity.launch.options import DTYPES, Implied, Option, Program, dtype, flagged, nothing, ranks, words
+from moeparity.launch.options import DTYPES, Implied, Option, Program, count, dtype, nothing, ranks, switch, word, words
 
 _MOE = (
     *("auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass", "flashinfer_trtllm"),
@@ -50,30 +50,19 @@ VLLM = Program(
     source="vllm/engine/arg_utils.py, vllm/config, vllm/envs.py",
     start={"server": "vllm"},
     options=(
-        Option(names=("tensor_parallel_size", "tp"), kind="count", default=1, implies=vllm_tensor),
-        Option(
-            names=("enable_expert_parallel", "ep"),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
-                Implied(says="experts are cut like everything else"),
-            ),
+        count("tensor_parallel_size", "tp", implies=vllm_tensor),
+        switch(
+            "enable_expert_parallel",
+            "ep",
+            on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+            off=Implied(says="experts are cut like everything else"),
         ),
-        Option(names=("dtype",), kind="word", default="auto", choices=DTYPES, implies=dtype),
-        Option(names=("enforce_eager",), kind="flag", default=False, implies=flagged(_EAGER, _COMPILED)),
-        Option(
-            names=("optimization_level", "O"),
-            kind="word",
-            default="2",
-            choices=("0", "1", "2", "3"),
-            implies=_optimised,
-        ),
-        Option(
-            names=("moe_backend",),
-            kind="word",
+        word("dtype", default="auto", implies=dtype, choices=DTYPES),
+        switch("enforce_eager", on=_EAGER, off=_COMPILED),
+        word("optimization_level", "O", default="2", implies=_optimised, choices=("0", "1", "2", "3")),
+        word(
+            "moe_backend",
             default="auto",
-            choices=_MOE,
             implies=words(
                 {
                     "auto": Implied(says="Triton's experts on an H100, FlashInfer's first on a B200"),
@@ -84,12 +73,11 @@ VLLM = Program(
                 },
                 "no shipped profile speaks of {}",
             ),
+            choices=_MOE,
         ),
-        Option(
-            names=("all2all_backend",),
-            kind="word",
+        word(
+            "all2all_backend",
             default="allgather_reducescatter",
-            choices=_ALL_TO_ALL,
             implies=words(
                 {
                     "allgather_reducescatter": Implied(
@@ -101,10 +89,10 @@ VLLM = Program(
                 },
                 "no shipped profile speaks of {}",
             ),
+            choices=_ALL_TO_ALL,
         ),
-        Option(
-            names=("attention_backend",),
-            kind="word",
+        word(
+            "attention_backend",
             default="auto",
             implies=words(
                 {
@@ -115,40 +103,29 @@ VLLM = Program(
             ),
         ),
         Option(names=("hf_overrides",), kind="mapping", default={}, implies=overrides),
-        Option(
-            names=("disable_custom_all_reduce",),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="NCCL in place of vLLM's own all-reduce: state all_reduce:collective"),
-                Implied(says="vLLM's own all-reduce where FlashInfer's does not apply"),
-            ),
+        switch(
+            "disable_custom_all_reduce",
+            on=Implied(says="NCCL in place of vLLM's own all-reduce: state all_reduce:collective"),
+            off=Implied(says="vLLM's own all-reduce where FlashInfer's does not apply"),
         ),
-        Option(
-            names=("logprobs_mode",),
-            kind="word",
+        word(
+            "logprobs_mode",
             default="raw_logprobs",
-            choices=("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"),
             implies=nothing("which log-probabilities are reported; no choice of the forward pass"),
+            choices=("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"),
         ),
-        Option(
-            names=("VLLM_BATCH_INVARIANT",),
-            kind="flag",
-            default=False,
+        switch(
+            "VLLM_BATCH_INVARIANT",
+            on=Implied(says="batch-invariant", profile="vllm-batch-invariant"),
+            off=Implied(says="not batch-invariant"),
             environment=True,
-            implies=flagged(
-                Implied(says="batch-invariant", profile="vllm-batch-invariant"), Implied(says="not batch-invariant")
-            ),
         ),
-        Option(
-            names=("VLLM_ALLREDUCE_USE_FLASHINFER",),
-            kind="flag",
+        switch(
+            "VLLM_ALLREDUCE_USE_FLASHINFER",
             default=True,
+            on=Implied(says="FlashInfer's all-reduce where it applies"),
+            off=Implied(says="set all_reduce:collective vllm.custom"),
             environment=True,
-            implies=flagged(
-                Implied(says="FlashInfer's all-reduce where it applies"),
-                Implied(says="set all_reduce:collective vllm.custom"),
-            ),
         ),
     ),
 )
@@ -166,30 +143,27 @@ SGLANG = Program(
     source="sglang/srt/arg_groups",
     start={"server": "sglang"},
     options=(
-        Option(names=("tp_size", "tp", "tensor_parallel_size"), kind="count", default=1, implies=ranks("tensor")),
-        Option(names=("ep_size", "ep", "expert_parallel_size"), kind="count", default=1, implies=ranks("expert")),
-        Option(names=("dtype",), kind="word", default="auto", choices=DTYPES, implies=dtype),
-        Option(
-            names=("attention_backend",),
-            kind="word",
+        count("tp_size", "tp", "tensor_parallel_size", implies=ranks("tensor")),
+        count("ep_size", "ep", "expert_parallel_size", implies=ranks("expert")),
+        word("dtype", default="auto", implies=dtype, choices=DTYPES),
+        word(
+            "attention_backend",
             default="auto",
             implies=words(
                 {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")},
                 "no shipped profile speaks of {}",
             ),
         ),
-        Option(
-            names=("moe_runner_backend",),
-            kind="word",
+        word(
+            "moe_runner_backend",
             default="auto",
             implies=words(
                 {"auto": Implied(says="Triton's experts on an H100"), "triton": Implied(says="Triton's experts")},
                 "no shipped profile speaks of {}",
             ),
         ),
-        Option(
-            names=("moe_a2a_backend",),
-            kind="word",
+        word(
+            "moe_a2a_backend",
             default="none",
             implies=words(
                 {
@@ -200,24 +174,14 @@ SGLANG = Program(
                 "no shipped profile speaks of {}",
             ),
         ),
-        Option(
-            names=("deepep_mode",),
-            kind="word",
-            default="auto",
-            choices=tuple(_DEEPEP),
-            implies=words(_DEEPEP, "{}"),
+        word("deepep_mode", default="auto", implies=words(_DEEPEP, "{}"), choices=tuple(_DEEPEP)),
+        switch(
+            "enable_deterministic_inference",
+            on=Implied(says="batch-invariant", profile="sglang-deterministic"),
+            off=Implied(says="not batch-invariant"),
         ),
-        Option(
-            names=("enable_deterministic_inference",),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="batch-invariant", profile="sglang-deterministic"), Implied(says="not batch-invariant")
-            ),
-        ),
-        Option(
-            names=("rl_on_policy_target",),
-            kind="word",
+        word(
+            "rl_on_policy_target",
             default="none",
             implies=lambda value: (
                 Implied(says="off")
@@ -225,34 +189,25 @@ SGLANG = Program(
                 else Implied(says=f"as {value} trains; deterministic too", profile="sglang-rl-on-policy")
             ),
         ),
-        Option(
-            names=("enable_fp32_lm_head",),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="logits in fp32", overlay="sglang-fp32-head"),
-                Implied(says="logits in the model's dtype"),
-            ),
+        switch(
+            "enable_fp32_lm_head",
+            on=Implied(says="logits in fp32", overlay="sglang-fp32-head"),
+            off=Implied(says="logits in the model's dtype"),
         ),
-        Option(
-            names=("flashinfer_allreduce_fusion_backend",),
-            kind="word",
+        word(
+            "flashinfer_allreduce_fusion_backend",
             default="none",
-            choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
             implies=lambda value: (
                 Implied(says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm")
                 if value == "none"
                 else Implied(says="all-reduce, add and norm in one kernel", overlay="sglang-allreduce-norm")
             ),
+            choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
         ),
-        Option(
-            names=("disable_custom_all_reduce",),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="NCCL in place of SGLang's own all-reduce: state all_reduce:collective"),
-                Implied(says="SGLang's own all-reduce"),
-            ),
+        switch(
+            "disable_custom_all_reduce",
+            on=Implied(says="NCCL in place of SGLang's own all-reduce: state all_reduce:collective"),
+            off=Implied(says="SGLang's own all-reduce"),
         ),
     ),
 )

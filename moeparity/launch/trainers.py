@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from moeparity.launch.options import Implied, Option, Program, dtype, flagged, nothing, ranks, words
+from moeparity.launch.options import Implied, Program, count, dtype, nothing, ranks, switch, word, words
 from moeparity.launch.servers import vllm_tensor
 
 _ROLLOUTS = {
@@ -16,16 +13,8 @@ _ROLLOUTS = {
 }
 _MODES = ("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs")
 _REPORTED = nothing("which log-probabilities are reported; no choice of the forward pass")
-_EAGER = flagged(
-    Implied(says="with vLLM: kernels in C in place of Inductor's", overlay="vllm-eager"),
-    Implied(says="with vLLM: compiled by Inductor"),
-)
-
-
-def _only(profile: str, says: str) -> Callable[[Any], Implied]:
-    return flagged(Implied(says=says, profile=profile), Implied(says="off"))
-
-
+_EAGER = Implied(says="with vLLM: kernels in C in place of Inductor's", overlay="vllm-eager")
+_COMPILED = Implied(says="with vLLM: compiled by Inductor")
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."
 VERL = Program(
     name="verl",
@@ -34,28 +23,19 @@ VERL = Program(
     source="verl/trainer/config/rollout/rollout.yaml",
     start={"trainer": "hf-default", "rollout": "vllm"},
     options=(
-        Option(
-            names=(f"{_ROLLOUT}name",),
-            kind="word",
+        word(
+            f"{_ROLLOUT}name",
             default="vllm",
-            choices=("vllm", "sglang", "hf"),
             implies=words(_ROLLOUTS, "{}"),
+            choices=("vllm", "sglang", "hf"),
             role="rollout",
         ),
-        Option(
-            names=(f"{_ROLLOUT}tensor_model_parallel_size",),
-            kind="count",
-            default=2,
-            implies=vllm_tensor,
-            role="rollout",
-        ),
-        Option(names=(f"{_ROLLOUT}dtype",), kind="word", default="bfloat16", implies=dtype, role="rollout"),
-        Option(names=(f"{_ROLLOUT}enforce_eager",), kind="flag", default=False, implies=_EAGER, role="rollout"),
-        Option(
-            names=(f"{_ACTOR}strategy",),
-            kind="word",
+        count(f"{_ROLLOUT}tensor_model_parallel_size", implies=vllm_tensor, default=2, role="rollout"),
+        word(f"{_ROLLOUT}dtype", default="bfloat16", implies=dtype, role="rollout"),
+        switch(f"{_ROLLOUT}enforce_eager", on=_EAGER, off=_COMPILED, role="rollout"),
+        word(
+            f"{_ACTOR}strategy",
             default="fsdp",
-            choices=("fsdp", "fsdp2", "megatron"),
             implies=words(
                 {
                     "megatron": Implied(says="Megatron-LM", profile="megatron"),
@@ -64,22 +44,11 @@ VERL = Program(
                 },
                 "{}",
             ),
+            choices=("fsdp", "fsdp2", "megatron"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_ACTOR}megatron.tensor_model_parallel_size",),
-            kind="count",
-            default=1,
-            implies=ranks("tensor"),
-            role="trainer",
-        ),
-        Option(
-            names=(f"{_ACTOR}megatron.expert_model_parallel_size",),
-            kind="count",
-            default=1,
-            implies=ranks("expert"),
-            role="trainer",
-        ),
+        count(f"{_ACTOR}megatron.tensor_model_parallel_size", implies=ranks("tensor"), role="trainer"),
+        count(f"{_ACTOR}megatron.expert_model_parallel_size", implies=ranks("expert"), role="trainer"),
     ),
 )
 
@@ -92,51 +61,34 @@ NEMO_RL = Program(
     source="examples/configs/grpo_math_1B.yaml",
     start={"trainer": "nemo-rl-dtensor", "rollout": "vllm"},
     options=(
-        Option(
-            names=(f"{_POLICY}generation.backend",),
-            kind="word",
+        word(
+            f"{_POLICY}generation.backend",
             default="vllm",
-            choices=("vllm", "sglang", "megatron", "trtllm"),
             implies=words({**_ROLLOUTS, "trtllm": Implied(says="TensorRT-LLM", profile="trtllm")}, "{}"),
+            choices=("vllm", "sglang", "megatron", "trtllm"),
             role="rollout",
         ),
-        Option(names=(f"{_VLLM}tensor_parallel_size",), kind="count", default=1, implies=vllm_tensor, role="rollout"),
-        Option(
-            names=(f"{_VLLM}expert_parallel_size",), kind="count", default=1, implies=ranks("expert"), role="rollout"
-        ),
-        Option(names=(f"{_VLLM}enforce_eager",), kind="flag", default=False, implies=_EAGER, role="rollout"),
-        Option(
-            names=(f"{_VLLM}logprobs_mode",),
-            kind="word",
-            default="processed_logprobs",
-            choices=_MODES,
-            implies=_REPORTED,
-            role="rollout",
-        ),
-        Option(names=(f"{_POLICY}precision",), kind="word", default="bfloat16", implies=dtype, role="trainer"),
-        Option(
-            names=(f"{_DTENSOR}enabled",),
-            kind="flag",
+        count(f"{_VLLM}tensor_parallel_size", implies=vllm_tensor, role="rollout"),
+        count(f"{_VLLM}expert_parallel_size", implies=ranks("expert"), role="rollout"),
+        switch(f"{_VLLM}enforce_eager", on=_EAGER, off=_COMPILED, role="rollout"),
+        word(f"{_VLLM}logprobs_mode", default="processed_logprobs", implies=_REPORTED, choices=_MODES, role="rollout"),
+        word(f"{_POLICY}precision", default="bfloat16", implies=dtype, role="trainer"),
+        switch(
+            f"{_DTENSOR}enabled",
             default=True,
-            implies=_only("nemo-rl-dtensor", "the DTensor policy"),
+            on=Implied(says="the DTensor policy", profile="nemo-rl-dtensor"),
+            off=Implied(says="off"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_DTENSOR}tensor_parallel_size",), kind="count", default=1, implies=ranks("tensor"), role="trainer"
-        ),
-        Option(
-            names=(f"{_DTENSOR}sequence_parallel",),
-            kind="flag",
-            default=False,
-            implies=flagged(
-                Implied(says="sums are scattered by tokens", placement={"sequence": True}),
-                Implied(says="sums are whole on every rank"),
-            ),
+        count(f"{_DTENSOR}tensor_parallel_size", implies=ranks("tensor"), role="trainer"),
+        switch(
+            f"{_DTENSOR}sequence_parallel",
+            on=Implied(says="sums are scattered by tokens", placement={"sequence": True}),
+            off=Implied(says="sums are whole on every rank"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_DTENSOR}custom_parallel_plan",),
-            kind="word",
+        word(
+            f"{_DTENSOR}custom_parallel_plan",
             default="none",
             implies=lambda value: (
                 Implied(says="every GEMM column-wise", overlay="nemo-rl-dtensor-stable")
@@ -145,30 +97,16 @@ NEMO_RL = Program(
             ),
             role="trainer",
         ),
-        Option(
-            names=(f"{_MEGATRON}enabled",),
-            kind="flag",
-            default=False,
-            implies=_only("megatron", "Megatron-LM"),
+        switch(
+            f"{_MEGATRON}enabled",
+            on=Implied(says="Megatron-LM", profile="megatron"),
+            off=Implied(says="off"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_MEGATRON}tensor_model_parallel_size",),
-            kind="count",
-            default=1,
-            implies=ranks("tensor"),
-            role="trainer",
-        ),
-        Option(
-            names=(f"{_MEGATRON}expert_model_parallel_size",),
-            kind="count",
-            default=1,
-            implies=ranks("expert"),
-            role="trainer",
-        ),
-        Option(
-            names=(f"{_MEGATRON}moe_router_dtype",),
-            kind="word",
+        count(f"{_MEGATRON}tensor_model_parallel_size", implies=ranks("tensor"), role="trainer"),
+        count(f"{_MEGATRON}expert_model_parallel_size", implies=ranks("expert"), role="trainer"),
+        word(
+            f"{_MEGATRON}moe_router_dtype",
             default="fp64",
             implies=words(
                 {
@@ -179,34 +117,25 @@ NEMO_RL = Program(
             ),
             role="trainer",
         ),
-        Option(
-            names=(f"{_MEGATRON}moe_permute_fusion",),
-            kind="flag",
+        switch(
+            f"{_MEGATRON}moe_permute_fusion",
             default=True,
-            implies=flagged(
-                Implied(says="with Megatron-LM: rows added in fp32", overlay="megatron-permute-fusion"),
-                Implied(says="with Megatron-LM: rows added to a bf16 output as they arrive"),
-            ),
+            on=Implied(says="with Megatron-LM: rows added in fp32", overlay="megatron-permute-fusion"),
+            off=Implied(says="with Megatron-LM: rows added to a bf16 output as they arrive"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_MEGATRON}apply_rope_fusion",),
-            kind="flag",
+        switch(
+            f"{_MEGATRON}apply_rope_fusion",
             default=True,
-            implies=flagged(
-                Implied(says="with Megatron-LM: cos, sin and products in fp32"),
-                Implied(says="with Megatron-LM: every product rounded", overlay="megatron-unfused-rope"),
-            ),
+            on=Implied(says="with Megatron-LM: cos, sin and products in fp32"),
+            off=Implied(says="with Megatron-LM: every product rounded", overlay="megatron-unfused-rope"),
             role="trainer",
         ),
-        Option(
-            names=(f"{_MEGATRON}bias_activation_fusion",),
-            kind="flag",
+        switch(
+            f"{_MEGATRON}bias_activation_fusion",
             default=True,
-            implies=flagged(
-                Implied(says="with Megatron-LM: SwiGLU rounded once"),
-                Implied(says="with Megatron-LM: silu and products rounded", overlay="megatron-unfused-swiglu"),
-            ),
+            on=Implied(says="with Megatron-LM: SwiGLU rounded once"),
+            off=Implied(says="with Megatron-LM: silu and products rounded", overlay="megatron-unfused-swiglu"),
             role="trainer",
         ),
     ),

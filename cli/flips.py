@@ -45,11 +45,7 @@ def flips(
 
     Exit code 0; 1 where the recipe bounds its flips (`expect: flips`) and a bound is not met.
     """
-    if (recipe is None) == (log is None):
-        given = "neither" if recipe is None else "both"
-        raise MoeparityError(f"flips: {given} of a recipe and --log A B given. Give one of them.")
-    if top_k is not None and log is None:
-        raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
+    _check(recipe, log, top_k)
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.flips import flips as run
@@ -70,6 +66,14 @@ def flips(
     if map_ is not None:
         found.write_map(map_)
     raise typer.Exit(found.exit_code)
+
+
+def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None) -> None:
+    if (recipe is None) == (log is None):
+        given = "neither" if recipe is None else "both"
+        raise MoeparityError(f"flips: {given} of a recipe and --log A B given. Give one of them.")
+    if top_k is not None and log is None:
+        raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
 
 
 def _print(found: Flipped, out: Console) -> None:

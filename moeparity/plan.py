@@ -111,10 +111,7 @@ def prepare(
     tokens = recipe_tokens(recipe, path, folder)
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
-    profiles: dict[str, Profile] = {}
-    for variant in variants:
-        if variant.profile not in profiles:
-            profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+    profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allowed=options.allow_code)
     over = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
@@ -124,10 +121,8 @@ def prepare(
     check_fits(tokens, model.graph, token_file)
     count = len(tokens.input_ids)
     reference, candidate = (
-        bound_side(
-            model.graph, variant, profiles[variant.profile], model.dtype, Where(path, variant.line), count, rules
-        )
-        for variant, rules in zip(variants, over, strict=True)
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
+        for variant, profile, rules in zip(variants, profiles, over, strict=True)
     )
     at = Where(path, recipe.line_of("swap"))
     found = tuple(toggles(reference, candidate, recipe.by))
@@ -147,6 +142,15 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
     )
+
+
+def _profiles(path: Path, variants: tuple[schema.Variant, ...]) -> list[Profile]:
+    """The profile of each side; one that both name is read once."""
+    found: dict[str, Profile] = {}
+    for variant in variants:
+        if variant.profile not in found:
+            found[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+    return [found[variant.profile] for variant in variants]
 
 
 def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from moeparity.attribution.accuracy import ORACLE
 from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
@@ -11,7 +11,7 @@ from moeparity.attribution.toggles import Toggle
 from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import Observer, Walker, run
 from moeparity.engine.memory import Memory, Peak
-from moeparity.engine.routes import Forced
+from moeparity.engine.routes import Forced, Replayed
 from moeparity.engine.schedule import micro_batches
 from moeparity.observation import observers as made
 from moeparity.observation import trials as named
@@ -29,10 +29,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     started = time.perf_counter()
     trials = {**named.toggle_trials(plan, toggles), **(named.floor(plan) if first and plan.recipe.floor else {})}
     trials |= named.arrival(plan) if first else {}
-    replays = named.replays(plan, toggles) if first and plan.recipe.replay else {}
-    walkers = [_walker(plan, REFERENCE, plan.reference), _walker(plan, CANDIDATE, plan.candidate)]
-    walkers += [_walker(plan, name, side) for name, (side, _) in trials.items()]
-    walkers += [_walker(plan, name, side, routes=Forced(of=REFERENCE, what=w)) for name, (side, w) in replays.items()]
+    walkers = _walkers(plan, trials, named.replays(plan, toggles) if first and plan.recipe.replay else {})
     names = [walker.name for walker in walkers][1:]
     changes = Changes([*((name, base) for name, (_, base) in trials.items()), *named.against_reference(trials)])
     tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
@@ -78,6 +75,17 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
         envelope=None if envelope is None else envelope.found,
         memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
     )
+
+
+def _walkers(
+    plan: Plan, trials: Mapping[str, tuple[Side, str]], replays: Mapping[str, tuple[Side, Replayed]]
+) -> list[Walker]:
+    """Both sides, the trials, and the candidates whose routes are forced."""
+    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    sides |= {name: side for name, (side, _) in trials.items()}
+    free = [_walker(plan, name, side) for name, side in sides.items()]
+    forced = [(name, side, Forced(of=REFERENCE, what=what)) for name, (side, what) in replays.items()]
+    return [*free, *(_walker(plan, name, side, routes=routes) for name, side, routes in forced)]
 
 
 def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None, routes: Forced | None = None) -> Walker:

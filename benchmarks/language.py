@@ -77,6 +77,7 @@ class Setting:
     temperature: float = 1.0
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     rollout: Side = Side()
     trainer: Side = Side()
     drift: float = 0.0
@@ -172,7 +173,10 @@ def _reported(logits: Tensor, side: Side, kept: Tensor) -> Tensor:
 
 
 def _kept(sampled: Tensor, setting: Setting) -> Tensor:
-    """The tokens that truncation leaves, bool [N, vocabulary]: the least set of mass top_p, the top_k greatest."""
+    """The tokens that truncation leaves, bool [N, vocabulary].
+
+    The least set of mass top_p, the top_k greatest, those of at least min_p of the greatest's probability.
+    """
     kept = torch.ones_like(sampled, dtype=torch.bool)
     if setting.top_p is not None:
         values, order = sampled.sort(-1, descending=True)
@@ -180,6 +184,8 @@ def _kept(sampled: Tensor, setting: Setting) -> Tensor:
         kept &= torch.zeros_like(kept).scatter(-1, order, before < setting.top_p)
     if setting.top_k is not None:
         kept &= sampled >= sampled.topk(setting.top_k, -1).values[:, -1:]
+    if setting.min_p is not None:
+        kept &= sampled >= sampled.amax(-1, keepdim=True) + math.log(setting.min_p)
     return kept
 
 

@@ -61,7 +61,10 @@ def bisect(
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
-    """Is it parity, where does it start, which choice is to blame. Exit code 0 parity, 1 divergence, 3 inconclusive."""
+    """Is it parity, where does it start, which choice is to blame.
+
+    Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
+    """
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.pipeline import bisect as run

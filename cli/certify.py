@@ -36,7 +36,7 @@ def certify(
     threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
     alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
 ) -> None:
-    """Replay a function in a stated order on data that cancels to rounding residue, and compare its tree.
+    """Hold a function to a stated order of its sums, bit for bit. Its data cancel to rounding residue.
 
     The function named is imported and run. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """

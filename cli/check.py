@@ -34,7 +34,7 @@ def check(
     memory_limit: MemoryLimit = None,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
-    """Hold recipes to what they expect; a recipe without `expect:` must pass its gate.
+    """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
     Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided; of several
     the first present of 2, 1, 3, 0.

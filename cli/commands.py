@@ -25,18 +25,35 @@ from moeparity.cli.tokens import tokens
 from moeparity.errors import MoeparityError, Where
 
 app = typer.Typer(
-    help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"moeparity {version('moeparity')}")
+        raise typer.Exit
+
+
+@app.callback(
+    help="Which numerical choice makes this MoE checkpoint's log-probabilities differ between trainer and server?"
+)
+def _moeparity(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
-app.command()(bisect)
 
-
-@app.command()
 def forward(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json and safetensors files.")],
     tokens: Annotated[Path, typer.Option(help="A safetensors file with input_ids, or a *.jsonl file.")],
@@ -51,7 +68,7 @@ def forward(
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
-    """Run one variant and write its logits, routes and any values asked for."""
+    """Run one variant, write its logits, routes and what is asked for."""
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.model import forward as run
@@ -78,14 +95,13 @@ def forward(
     console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
 
 
-@app.command()
 def show(
     path: Annotated[Path, typer.Argument(help="A recipe, or a checkpoint folder.")],
     profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph for Mermaid instead.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print the graph for Graphviz instead.")] = False,
 ) -> None:
-    """Print the bound plan: each node and attribute, its value and where it was set; for a recipe also the toggles.
+    """Print the bound plan: every choice, its value and what set it. For a recipe also the toggles.
 
     A graph shows each kind of layer once, and for a recipe the nodes on which the sides differ.
     """
@@ -104,7 +120,6 @@ def show(
         print_plan(outline, console())
 
 
-@app.command()
 def ops(
     name: Annotated[str | None, typer.Argument(help="One op, in full.")] = None,
     fidelity: Annotated[
@@ -112,7 +127,7 @@ def ops(
     ] = False,
     json: Annotated[Path | None, typer.Option(help="With --fidelity: write it to this file as JSON.")] = None,
 ) -> None:
-    """Print the ops: their inputs, weights, parameters and attributes with allowed values."""
+    """Print the ops and every choice that they leave open."""
     from moeparity.cli.render import console, print_op, print_ops
     from moeparity.ops.registry import find
 
@@ -129,18 +144,11 @@ def ops(
         print_op(op, console())
 
 
-app.command()(engines)
-app.command()(check)
-app.command()(sweep)
-app.command()(flips)
-app.command()(mine)
-app.command()(metrics)
-app.command()(init)
-app.command()(sample)
-app.command()(tokens)
-app.command()(schema)
-app.command()(probe)
-app.command()(certify)
+for _command in (
+    init, bisect, check, sweep, metrics, flips, mine, show,
+    ops, engines, probe, certify, tokens, sample, forward, schema,
+):  # fmt: skip
+    app.command()(_command)
 
 
 def main() -> None:

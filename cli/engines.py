@@ -24,7 +24,7 @@ def engines(
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write what is found to this file as JSON.")] = None,
 ) -> None:
-    """List the engine profiles; print one; say how two differ, dearest first; or read a launch configuration.
+    """List the engine profiles, print one, or say how two differ. Or read them from a launch configuration.
 
     No weights are needed and nothing is computed.
     """

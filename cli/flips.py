@@ -41,7 +41,7 @@ def flips(
     memory_limit: MemoryLimit = None,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
-    """Routing flips of a recipe's candidate, or between two engines' records: every definition, origin, margin, cost.
+    """Routing flips of a recipe, or between two engines' records. Every definition, origin, margin and cost.
 
     Exit code 0; 1 where the recipe bounds its flips (`expect: flips`) and a bound is not met.
     """
@@ -80,7 +80,17 @@ def _print(found: Flipped, out: Console) -> None:
     from moeparity.report.flips_text import print_flips
 
     sequences = f"{found.sequences} sequence{'s' * (found.sequences != 1)}"
-    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}")
+    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}{_of_same(found)}")
     print_flips(found.flips, out)
     for finding in found.findings:
         out.print(f"{_MARKS[finding.status]}  {finding.expectation}  {finding.found}")
+
+
+def _of_same(found: Flipped) -> str:
+    """Whether recorded routes are known to be of the same tokens."""
+    if found.same_tokens is None:
+        return ""
+    if found.same_tokens == found.sequences:
+        return ", token ids equal in both files"
+    checked = f"in {found.same_tokens} of them only" if found.same_tokens else "in none of them"
+    return f"; both files give token ids {checked}, so that the tokens are the same is not checked"

@@ -13,7 +13,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Write a commented recipe and prompts for a checkpoint, ready for `moeparity bisect`."""
+    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
     from moeparity.starter import write_starter
 
     made = write_starter(checkpoint, out, force=force)

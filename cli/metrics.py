@@ -64,7 +64,7 @@ def metrics(
     repeats: Repeated = False,
     json: Json = None,
 ) -> None:
-    """KL, importance weights and their kin from logged log-probabilities of sampler and trainer; no weights needed.
+    """KL and its kin from logged log-probabilities, without weights. Of a sampler and a trainer.
 
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """

@@ -32,7 +32,7 @@ def mine(
     memory_limit: MemoryLimit = None,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
-    """Rank prompts and tokens by their probability to flip a route, from one pass of the reference."""
+    """Rank prompts and tokens by how likely their routes flip. It takes one pass of the reference."""
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.mining import Request

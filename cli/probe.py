@@ -42,9 +42,9 @@ def probe(
         Path | None, typer.Option(help="Write the orders found as a YAML fragment for a profile to this file.")
     ] = None,
 ) -> None:
-    """Reveal the summation tree of a function for each class of its outputs. The function named is imported and run.
+    """Find in which order a function adds, by calling it. A tree for each class of its outputs.
 
-    Exit code 0; 2 for a function that cannot be called as its kind is.
+    The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
     from moeparity.probe.run import Asked, run
     from moeparity.report.files import refuse_unwritable, write_text

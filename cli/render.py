@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,11 +17,28 @@ from moeparity.outline import Outline
 
 PIPED_WIDTH = 160
 """Columns when the output is no terminal, so that logs do not wrap names."""
+_EVIDENCE = (
+    "evidence: how sure the profiles are of a value (docs/fidelity.md); "
+    "unknown: none speaks of it, the op's default holds."
+)
+_BLANKS = re.compile(r" +$", re.MULTILINE)
+
+
+class _Piped(Console):
+    """Standard output that is no terminal: what fills a table's lines up to its width is left out."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print the objects without blanks at the ends of lines."""
+        with self.capture() as held:
+            super().print(*objects, **options)
+        super().print(_BLANKS.sub("", held.get()), end="", soft_wrap=True)
 
 
 def console() -> Console:
     """Standard output: the terminal's width, or a fixed one where there is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, markup=False)
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False)
+    return _Piped(width=PIPED_WIDTH, highlight=False, markup=False)
 
 
 def print_plan(outline: Outline, out: Console) -> None:
@@ -28,9 +47,17 @@ def print_plan(outline: Outline, out: Console) -> None:
     table = new_table("node", "op", "attribute", *outline.sides, "evidence", "set by")
     for row in outline.rows:
         table.add_row(
-            row.nodes, row.op, row.attribute, *row.values, row.evidence, row.origin, style="bold" if row.differs else ""
+            row.nodes,
+            row.op,
+            row.attribute,
+            *row.values,
+            row.evidence,
+            # The column `op` says already what a rule for a whole op matches.
+            row.origin.replace(f" (op {row.op})", ""),
+            style="bold" if row.differs else "",
         )
     out.print(table)
+    out.print(Text(_EVIDENCE, style="dim"))
     if outline.toggles is not None:
         out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
         toggles = new_table("toggle", "class", "reference", "candidate", "nodes", "flag")

@@ -14,7 +14,7 @@ def sample(
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
-    """Continue a recipe's prompts and write the tokens, for `sampled_from:` in place of `sample:`."""
+    """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
     from moeparity.cli.progress import shown
     from moeparity.plan import Options, prepare
     from moeparity.report.files import refuse_unwritable, write_tensors

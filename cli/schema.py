@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
-    """Print the JSON Schema of a graph, a profile, a recipe or a check of logs, for editors.
+    """Print the JSON Schema of a kind of file, for editors.
 
     In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
     """

@@ -26,7 +26,7 @@ def sweep(
     memory_limit: MemoryLimit = None,
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
-    """Run both sides of a recipe at each value: verdict, k3, KL, routing flips and first divergence, a row each.
+    """Run both sides of a recipe at each of several values. A row each: verdict, k3, KL, flips, first divergence.
 
     Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
     present of 2, 1, 3, 0.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ def tokens(
     sequences: Annotated[int, typer.Option(min=1, help="Sequences to print.")] = 2,
     length: Annotated[int, typer.Option(min=1, help="Tokens to print of each.")] = 64,
 ) -> None:
-    """Print the ids of the first sequences beside what they stand for, and which are scored."""
+    """Print token ids beside what they stand for, and what is scored."""
     from moeparity.cli.render import console
 
     found, vocabulary = _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
@@ -57,20 +58,23 @@ def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[Tok
 
 
 def _table(found: TokenSet, vocabulary: Tokenizer | None, row: int, length: int) -> Table:
+    """The tokens of a sequence, with a column for each thing that the file tells of them."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("at", "id", "text", "scored", "label", "log P"):
+    cells: dict[str, Callable[[int], str]] = {
+        "at": str,
+        "id": lambda at: str(int(found.input_ids[row, at])),
+    }
+    if vocabulary is not None:
+        cells["text"] = lambda at: vocabulary.piece(int(found.input_ids[row, at]))
+    cells["scored"] = lambda at: "yes" if found.loss_mask[row, at] else ""
+    if (labels := found.labels) is not None:
+        cells["label"] = lambda at: found.label_names[int(labels[row, at])]
+    if (logprobs := found.logprobs) is not None:
+        cells["log P"] = lambda at: "" if logprobs[row, at].isnan() else f"{float(logprobs[row, at]):.4g}"
+    for column in cells:
         table.add_column(column, overflow="fold")
     for at in found.attention_mask[row].nonzero().flatten()[:length].tolist():
-        token = int(found.input_ids[row, at])
-        recorded = None if found.logprobs is None else float(found.logprobs[row, at])
-        table.add_row(
-            str(at),
-            str(token),
-            vocabulary.piece(token) if vocabulary else "",
-            "yes" if found.loss_mask[row, at] else "",
-            "" if found.labels is None else found.label_names[int(found.labels[row, at])],
-            "" if recorded is None or recorded != recorded else f"{recorded:.4g}",  # noqa: PLR0124  (NaN)
-        )
+        table.add_row(*(cell(at) for cell in cells.values()))
     return table

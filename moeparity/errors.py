@@ -72,6 +72,11 @@ def did_you_mean(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> st
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def counted(count: int, what: str) -> str:
+    """`1 token`, `1,200 tokens`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def listed(names: Iterable[str]) -> str:
     """Names for an `expected one of ...`, in the order given."""
     return ", ".join(str(name) for name in names)

@@ -21,6 +21,7 @@ from moeparity.errors import Where
 from moeparity.graph.profile import Rule, checked, load_profile
 from moeparity.ops.declaration import Attribute, Op
 from moeparity.ops.norm_reductions import RULES, WELFORD_SOURCE
+from moeparity.ops.placement import CHANNELS_SOURCE, TREES_SOURCE
 from moeparity.ops.registry import OPS
 from moeparity.spec import files
 
@@ -48,6 +49,10 @@ NAMED: Mapping[Key, str] = {
     ("attention", "merge", "online"): _VLLM,
     ("rms_norm", "statistic", "welford"): WELFORD_SOURCE,
     ("experts", "score_site", "activation"): "Megatron-LM d98e8a64dd experts.py bias_act_func",
+    ("all_reduce", "channels", "1"): CHANNELS_SOURCE,
+    **{("all_reduce", "protocol", name): CHANNELS_SOURCE for name in ("simple", "ll", "ll128")},
+    ("all_reduce", "node", "0"): TREES_SOURCE,
+    **{("all_reduce", "pattern", name): TREES_SOURCE for name in ("balanced_tree", "split_tree", "tree")},
 }
 """What an op's own declaration, or the module it refers to, names as the source of one value, in their words."""
 

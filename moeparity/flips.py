@@ -34,12 +34,14 @@ class Flipped:
     """The flips of a candidate against a reference, and the map they are counted in.
 
     reference, candidate: a side in words, or a file of recorded routes. findings: of the recipe's `expect: flips`.
+    same_tokens: of recorded routes, in how many sequences both files give token ids, which agree; None for a recipe.
     map: uint8 [MoE layers, sequences, tokens], the bits of `moeparity.observe.flips.MAP_BITS`; `write_map` writes it.
     """
 
     reference: str
     candidate: str
     sequences: int
+    same_tokens: int | None
     flips: RoutingFlips
     findings: tuple[Finding, ...]
     map: torch.Tensor
@@ -55,6 +57,7 @@ class Flipped:
             "reference": self.reference,
             "candidate": self.candidate,
             "sequences": self.sequences,
+            "same_tokens": self.same_tokens,
             "flips": plain(asdict(self.flips)),
             "findings": [asdict(finding) for finding in self.findings],
         }
@@ -93,6 +96,7 @@ def flips(
         reference=str(report.reference),
         candidate=str(report.candidate),
         sequences=report.run.sequences,
+        same_tokens=None,
         flips=report.flips,
         findings=tuple(Finding(expectation=says, status=status, found=value) for says, status, value in judged),
         map=observed.census.map,
@@ -106,9 +110,11 @@ def logged_flips(reference: str | Path, candidate: str | Path, *, top_k: int | N
     Raises TokensError for files that cannot be read or are not of the same tokens, layers and top_k.
     """
     pairs = _joined(*(read_routes(Path(path), top_k=top_k) for path in (reference, candidate)))
+    same = sum(_same_tokens(one, other) for one, other in pairs)
+    numbers = _layers(pairs)
     layers, k = pairs[0][0].routes.shape[1:]
     width = max(len(one.routes) for one, _ in pairs)
-    census = Census(torch.zeros(layers, len(pairs), width, dtype=torch.uint8), list(range(layers)), k)
+    census = Census(torch.zeros(layers, len(pairs), width, dtype=torch.uint8), numbers, k)
     for row, (ours, theirs) in enumerate(pairs):
         both = torch.stack([ours.routes, theirs.routes])
         real = torch.zeros(1, width, dtype=torch.bool)
@@ -124,6 +130,7 @@ def logged_flips(reference: str | Path, candidate: str | Path, *, top_k: int | N
         reference=display_path(Path(reference)),
         candidate=display_path(Path(candidate)),
         sequences=len(pairs),
+        same_tokens=same,
         flips=found,
         findings=(),
         map=census.map,
@@ -149,11 +156,6 @@ def _joined(
                 "give both the same, or an `id` per line."
             )
         pairs = list(zip(ours, theirs, strict=True))
-    first = pairs[0][0]
-    for one, other in pairs:
-        _check_same(one, other)
-        if one.routes.shape[1:] != first.routes.shape[1:]:
-            raise TokensError(f"{one.where}: {_shape(one)}; {first.where} has {_shape(first)}.")
     return pairs
 
 
@@ -167,19 +169,47 @@ def _by_id(side: Sequence[RecordedRoutes]) -> dict[str, RecordedRoutes]:
     return found
 
 
+def _same_tokens(one: RecordedRoutes, other: RecordedRoutes) -> bool:
+    """Whether both give token ids of the same; raises TokensError where these differ."""
+    what = "sequence" if "sequence" in one.tokens.keys() & other.tokens.keys() else "completion"
+    given = [side.tokens.get(what, side.tokens.get("sequence")) for side in (one, other)]
+    if given[0] is None or given[1] is None:
+        return False
+    # Where one side gives a completion alone, it is the end of the other's sequence.
+    count = None if what in one.tokens.keys() & other.tokens.keys() else min(map(len, (given[0], given[1])))
+    a, b = (ids if count is None else ids[len(ids) - count :] for ids in (given[0], given[1]))
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        raise TokensError(
+            f"{other.where}: the {what}'s token ids differ from those of {one.where}, first at {at}. Let both engines "
+            "run the same tokens: routes of different ones say nothing of numerics."
+        )
+    return True
+
+
+def _layers(pairs: Sequence[tuple[RecordedRoutes, RecordedRoutes]]) -> list[int]:
+    """The numbers of the layers, which all sequences of both files share; raises TokensError where they do not.
+
+    A file that holds dense layers too counts them; one without counts its own, and takes the other's numbers.
+    """
+    first, _ = pairs[0]
+    for one, other in pairs:
+        _check_same(one, other)
+        if one.routes.shape[1:] != first.routes.shape[1:]:
+            raise TokensError(f"{one.where}: {_shape(one)}; {first.where} has {_shape(first)}.")
+    own = tuple(range(first.routes.shape[1]))
+    counted = {side.layers: side.where for pair in reversed(pairs) for side in reversed(pair) if side.layers != own}
+    if len(counted) > 1:
+        (theirs, there), (mine, here) = list(counted.items())[-2:]
+        raise TokensError(f"{there}: records the layers {list(theirs)}; {here} has {list(mine)}. Record the same ones.")
+    return list(next(iter(counted), own))
+
+
 def _check_same(one: RecordedRoutes, other: RecordedRoutes) -> None:
-    for what in one.tokens.keys() & other.tokens.keys():
-        a, b = one.tokens[what], other.tokens[what]
-        if a != b:
-            at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-            raise TokensError(
-                f"{other.where}: the {what}'s token ids differ from those of {one.where}, first at {at}. Let both "
-                "engines run the same tokens: routes of different ones say nothing of numerics."
-            )
     if one.routes.shape[1:] != other.routes.shape[1:]:
         raise TokensError(
-            f"{other.where}: {_shape(other)}; {one.where} has {_shape(one)}. Record the same layers, dense ones left "
-            "out of both or of neither, and the same top_k."
+            f"{other.where}: {_shape(other)}; {one.where} has {_shape(one)}. Record the same layers and top_k; dense "
+            "layers do not count where they are all zeros."
         )
     if len(one.routes) != len(other.routes):
         raise TokensError(

@@ -27,7 +27,8 @@ how to check one in CI in `docs/ci.md`. Every definition serves logs and recipes
 - **Intervals** of means: 95 %, bootstrap-t over sequences, as for recipes (`moeparity/observe/statistics.py`); the
   sequences are taken as independent, which several samples of one prompt are not quite. A rate of events of which none
   was seen among n is given as 0 to 3/n. A **gate** passes when the whole interval lies below it and there are at least
-  25 sequences; fewer leave it open, and so does an interval that holds the gate.
+  25 sequences; fewer leave it open, and so does an interval that holds the gate. Of a metric that lies on both sides
+  of parity (k1, chi2, mean_ratio, ...) the distance from parity is gated: `mean_ratio<1.05` is 0.95 to 1.05.
 - **Quantiles** of |delta| come from counts in bins that grow by 0.5 %, so that memory does not depend on the log:
   within 0.25 % of the exact one between 2^-60 and 2^20.
 - **Infinities** are kept and counted. Where a side gave a sampled token probability 0, delta and most means are

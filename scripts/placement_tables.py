@@ -19,6 +19,7 @@ COMMANDS = tuple(
         ("tensor-parallel", "both.profile=hf-eager,tp-invariant", "placement.tensor=1,2,4,8"),
         ("tensor-parallel", "'**.experts:tensor=1'", "'**.o_proj:parallel=row,column'", "placement.tensor=2,4,8"),
         ("all-reduce", f"'**.reduce:collective={COLLECTIVES},vllm.two_stage'"),
+        ("all-reduce", "'**.reduce:collective=nccl.ring,nccl.tree'", "'**.reduce:channels=1,2,4'"),
     )
 )
 BLOCK = re.compile(r"^```\n(?:\$ moeparity sweep|TABLE).*?^```", flags=re.MULTILINE | re.DOTALL)

@@ -23,7 +23,7 @@ from moeparity.plan import Plan, prepare
 from moeparity.report.model import Report
 from moeparity.summary.summarise import summarise
 from tests import planted_moe, planted_ranks
-from tests.planted_ranks import RANKS, WHOLE_NUMBERS
+from tests.planted_ranks import CELLS, RANKS, WHOLE_NUMBERS
 
 PROFILE = "hf-eager"
 SEQUENCES, TOKENS = 2, 16
@@ -51,6 +51,7 @@ MODEL_OF = {
 """Op, attribute or value -> fixture, where it is not the shipped checkpoint: what Qwen3-MoE lacks, or a shape."""
 
 SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3), **planted_moe.SHORT}
+SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
 """Attribute -> sequences, tokens and micro-batch, where it matters for small shapes, or shows in many tokens, only."""
 
 FEW = (2, 6, 2)
@@ -166,6 +167,8 @@ REFERENCE_VALUE: dict[str, Value] = {
         for op in (*GEMMS, "experts")
         for order in ("native", "sequential", "sequential(fma)")
     },
+    # Simple's chunks are as long in a message of this size.
+    **{f"all_reduce:protocol={name}": "ll" for name in ("simple", "ll128")},
     # The graph's own way is row-wise where this is planted.
     "linear:parallel=plan": "column",
     "linear:parallel=row": "column",

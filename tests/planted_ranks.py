@@ -18,6 +18,8 @@ WHOLE_NUMBERS: dict[str, int] = {
         for name in ("tensor", "blocks")
     },
     "embedding:tensor": RANKS,
+    "all_reduce:channels": 2,
+    "all_reduce:node": 2,
     "rms_norm:sm_count": 16,
     "rms_norm:tensor": RANKS,
     "combine:expert": RANKS,
@@ -29,6 +31,17 @@ WHOLE_NUMBERS: dict[str, int] = {
     },
 }
 """What is planted where any whole number is allowed."""
+
+NCCL: dict[str, dict[str, Value]] = {
+    "all_reduce:channels": {"collective": "nccl.ring"},
+    "all_reduce:protocol": {"collective": "nccl.ring", "channels": 2},
+    "all_reduce:node": {"collective": "nccl.tree"},
+    "all_reduce:pattern": {"collective": "nccl.tree", "node": 2},
+}
+"""What both sides have beside a planted choice of NCCL's."""
+
+CELLS = (2, 72, 2)
+"""Sequences, tokens and micro-batch of a message that NCCL gives two channels: 18 KiB, in cells of 16 (Simple)."""
 
 ROW_WISE = {f"linear:{name}" for name in ("tensor", "blocks", "parallel", "partial", "bias")}
 """What shows at projections that lead back to the residual stream; elsewhere bits may be those of one rank."""
@@ -52,6 +65,8 @@ def background(attribute: Attribute, place: str, value: Value, node: Node, graph
     """Addresses both sides set so that the attribute takes effect, and shows."""
     if place == "all_reduce:collective":
         return _for_collective(str(value), node, graph)
+    if place in NCCL:
+        return _for_nccl(place, node, graph)
     asked: dict[str, Value] = {}
     if attribute.needs in ("pieces", "partials"):
         cut = _producer(node, graph) if node.op.name == "all_reduce" else node
@@ -65,6 +80,13 @@ def background(attribute: Attribute, place: str, value: Value, node: Node, graph
     if place == "all_reduce:sequence":
         asked[f"{node.name}:collective"] = "nccl.ring"
     return asked
+
+
+def _for_nccl(place: str, node: Node, graph: Graph) -> dict[str, Value]:
+    """Partial sums that a channel's chunks, or the sums of two nodes and more, divide otherwise."""
+    producer, own = _producer(node, graph).name, NCCL[place]
+    ranks = 6 if place == "all_reduce:pattern" else RANKS
+    return {f"{producer}:tensor": ranks} | {f"{node.name}:{name}": value for name, value in own.items()}
 
 
 def _for_collective(name: str, node: Node, graph: Graph) -> dict[str, Value]:

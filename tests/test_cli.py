@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import moeparity
 from moeparity.model import forward
 from moeparity.numerics.bits import same_bits
 from tests.command import ROOT, alone, inside
@@ -95,3 +96,19 @@ def test_ops_lists_every_op_and_one_in_full() -> None:
     assert everything.returncode == one.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
     assert "read when leaves is expert" in one.stdout
+
+
+def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:
+    done = inside("--help")
+    commands = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(commands) == 16
+    assert all(line.endswith(".") and not line.endswith("...") for line in commands)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = inside("--version")
+    assert (done.returncode, done.stdout) == (0, f"moeparity {moeparity.__version__}\n")
+
+
+def test_piped_lines_end_where_their_text_ends() -> None:
+    assert not [line for line in inside("show", "recipes/quickstart.yaml").stdout.splitlines() if line != line.rstrip()]

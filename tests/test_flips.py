@@ -175,6 +175,56 @@ def test_logs_that_are_not_of_the_same(run: Run, tmp_path: Path) -> None:
     refused([{"routed_experts": [None, [[0]]]}], "no token has routes in both files", none)
 
 
+def with_dense(records: list[dict[str, Any]], at: int, path: Path) -> Path:
+    """The same routes beside a dense layer, as an engine records it that counts all layers."""
+    dense = [0] * len(records[0]["routed_experts"][0][0])
+    routes = [[[*row[:at], dense, *row[at:]] for row in record["routed_experts"]] for record in records]
+    changed = [{**record, "routed_experts": given} for record, given in zip(records, routes, strict=True)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
+    return path
+
+
+def test_an_engine_that_records_dense_layers_too_against_one_that_does_not(run: Run, tmp_path: Path) -> None:
+    dense = with_dense(read_lines(run.reference), 0, tmp_path / "dense.jsonl")
+    plain, found = logged_flips(run.reference, run.candidate), logged_flips(dense, run.candidate)
+    assert [layer.layer for layer in found.flips.layers] == [1, 2, 3], "as the model counts them"
+    assert torch.equal(found.map, plain.map)
+    assert found.flips.detail is not None
+    assert plain.flips.detail is not None
+    assert found.flips.detail.rates == plain.flips.detail.rates
+    other = with_dense(read_lines(run.reference), 1, tmp_path / "other.jsonl")
+    with pytest.raises(MoeparityError, match=r"other\.jsonl:1: records the layers \[0, 2, 3\]; .*has \[1, 2, 3\]"):
+        logged_flips(dense, other)
+
+
+def test_a_completion_is_held_to_the_end_of_a_sequence(run: Run, tmp_path: Path) -> None:
+    def served(wrong: int, path: Path) -> Path:
+        found = []
+        for record in read_lines(run.reference):
+            ids = record["input_ids"][4:]
+            tokens = {"token_ids": [ids[0] + wrong, *ids[1:]], "routed_experts": record["routed_experts"]}
+            found.append({"choices": [tokens]})
+        path.write_text("".join(json.dumps(record) + "\n" for record in found), "utf-8")
+        return path
+
+    right = served(0, tmp_path / "right.jsonl")
+    for pair in ((right, run.candidate), (run.candidate, right)):
+        assert logged_flips(*pair).same_tokens == SEQUENCES
+    with pytest.raises(
+        MoeparityError, match=r"the completion's token ids differ from those of .*wrong\.jsonl:1, first at 0\."
+    ):
+        logged_flips(served(1, tmp_path / "wrong.jsonl"), run.candidate)
+
+
+def test_what_is_not_known_to_be_of_the_same_tokens_is_said(run: Run, tmp_path: Path) -> None:
+    bare = [{"routed_experts": record["routed_experts"]} for record in read_lines(run.reference)]
+    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bare), "utf-8")
+    assert logged_flips(tmp_path / "bare.jsonl", run.candidate).same_tokens == 0
+    told = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
+    assert "both files give token ids in none of them, so that the tokens are the same is not checked" in told
+    assert "token ids equal in both files" in moeparity("--log", run.reference, run.candidate).stdout
+
+
 def test_a_model_without_routers_is_refused(tmp_path: Path, qwen3: Path) -> None:
     path = write_recipe(tmp_path, qwen3, {"input_ids": random_tokens(2, 4, vocab=301)}, {}, {})
     with pytest.raises(MoeparityError, match="qwen3: has no router, so nothing can flip"):

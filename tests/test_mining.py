@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from moeparity.errors import MoeparityError
 from moeparity.mining import Request, mine
 from moeparity.model import forward
 from moeparity.report.mining import SCHEMA
+from moeparity.report.mining_text import print_mined
 from moeparity.tokens import read_tokens
 from tests.command import ROOT, inside
 from tests.planted import random_tokens, write_recipe
@@ -61,6 +64,9 @@ def test_sides_that_are_alike_have_nothing_to_mine(tmp_path: Path, qwen3_moe: Pa
     assert found.check is not None
     assert (found.check.drawn.flipped, found.check.drawn.expected) == (0, 0)
     assert json.loads(found.to_json())["check"]["drawn"]["lift"] == "nan"
+    shown = io.StringIO()
+    print_mined(found, Console(file=shown, width=120), None)
+    assert "No draw flips a token: tokens are listed by their plain margin, prompts as in the file." in shown.getvalue()
 
 
 def test_on_the_shipped_checkpoint_it_beats_the_plain_margin(tmp_path: Path) -> None:

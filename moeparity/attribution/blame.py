@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from moeparity.attribution.words import enumerated
 from moeparity.search.fixes import Fixes, FixSet
 from moeparity.search.interactions import Interaction
 from moeparity.search.kept import Kept
-from moeparity.search.roles import SATURATION, Role
+from moeparity.search.proportions import Interval
+from moeparity.search.roles import SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 
 ROUNDING = 0.01
@@ -18,18 +20,35 @@ ROUNDING = 0.01
 NAMED = 3
 """So many fix sets are told in sentences."""
 
+HELPED = 0.5
+"""Up to this share of the KL, what is left in fp32 says that fp32 would help."""
+
+TOLD = 0.01
+"""From this share of the KL on, an interaction is worth a sentence."""
+
 
 def share_reading(
-    shares: Waterfall, forced: Waterfall | None, interactions: Sequence[Interaction], in_fp32: float | None, dtype: str
+    shares: Waterfall,
+    parts: Mapping[str, Interval],
+    forced: Waterfall | None,
+    interactions: Sequence[Interaction],
+    in_fp32: float | None,
+    dtype: str,
 ) -> list[str]:
-    """Who makes the divergence, in sentences; `dtype` is what the sides compute in, such as `bf16`."""
-    if not shares.total or not shares.shares or len(shares.shares) == 1:
+    """Who makes the divergence, in sentences.
+
+    `parts`: the 95 % intervals of the shares as parts of the KL. `dtype` is what the sides compute in, such as `bf16`.
+    """
+    if shares.total is None or len(shares.shares) < 2:
         return []
+    if not shares.total:
+        # Toggles that undo each other to the last bit still act, each for itself.
+        return list(_small(shares))
     total = shares.total
     saturated = _of(shares, Role.SATURATED)
     sentences = [*_saturated(saturated, total, in_fp32, dtype)] if saturated else []
-    sentences += _culprits(shares, total)
-    sentences += _small(shares)
+    sentences += _culprits(shares, parts, total)
+    sentences += [*_contributing(shares, parts, total), *_small(shares)]
     if not saturated:
         sentences += _strongest(interactions, total)
     return [*sentences, *_forced(forced, total)]
@@ -42,13 +61,16 @@ def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
         return [f"No set of toggles that was run brings it under {gate}, when restored."]
     first = fixes.sets[0]
     if not first.toggles:
-        return [f"The candidate is under {gate} as it is: nothing needs restoring."]
+        over = f" With {enumerated(first.spoiled_by)} restored it no longer is." if first.spoiled_by else ""
+        return [f"The candidate is under {gate} as it is: nothing needs restoring.{over}"]
     smallest = [found for found in fixes.sets if len(found.toggles) == len(first.toggles)]
-    sentences = [_smallest(smallest, gate), *_scope(fixes)]
+    # All smaller sets were looked at, or else there may be a smaller one that was not.
+    sure = fixes.complete or len(first.toggles) <= fixes.exhaustive + 1
+    sentences = [_smallest(smallest, gate, sure=sure), *_scope(fixes)]
     spoiled = next((found for found in fixes.sets if found.spoiled_by), None)
     if spoiled is not None:
         sentences.append(
-            f"Restoring more can undo it: {enumerated(spoiled.toggles)} restored pass, and no longer do with "
+            f"Restoring more can undo it: it passes with {enumerated(spoiled.toggles)} restored, and no longer with "
             f"{enumerated(spoiled.spoiled_by)} restored as well."
         )
     return [*sentences, *_kept(kept, fixes, costs=costs)]
@@ -66,39 +88,58 @@ def _saturated(found: Sequence[Share], total: Fraction, in_fp32: float | None, d
     if worse:
         yield f"Restoring {enumerated(worse)} alone even raises the KL."
     if in_fp32 is not None:
-        left = f"KL {in_fp32:.2g} nats per token ({in_fp32 / float(total):.1g} of it)"
-        yield f"What would help: fp32 on both sides leaves {left}, as measured here."
+        part = in_fp32 / float(total)
+        left = f"KL {in_fp32:.2g} nats per token ({part:{'.1g' if part < TOLD else '.2f'}} of it), as measured here."
+        helps = "What would help: fp32 on both sides" if part <= HELPED else "fp32 on both sides would not help: it"
+        yield f"{helps} leaves {left}"
 
 
-def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
+def _culprits(shares: Waterfall, parts: Mapping[str, Interval], total: Fraction) -> Iterator[str]:
     for share in sorted(_of(shares, Role.CULPRIT), key=lambda share: share.share, reverse=True):
-        low, high = (bound / float(total) for bound in share.interval)
-        fall = f"lowers it by {_fall(share, total):.0%}"
         yield (
-            f"{share.name} is to blame for {float(share.share / total):.0%} of the KL ({low:.0%} to {high:.0%} over "
-            f"sequences); restoring it alone {fall}."
+            f"{share.name} is to blame for {float(share.share / total):.0%} of the KL ({_bounded(parts[share.name])}); "
+            f"restoring it alone lowers it by {_fall(share, total):.0%}."
         )
+
+
+def _contributing(shares: Waterfall, parts: Mapping[str, Interval], total: Fraction) -> Iterator[str]:
+    found = _of(shares, Role.CONTRIBUTES)
+    for share in found:
+        if share.share >= SHARE * total:
+            yield (
+                f"{share.name} contributes {float(share.share / total):.0%} of the KL "
+                f"({_bounded(parts[share.name])}), but restoring it alone does not surely lower it."
+            )
+    small = [share.name for share in found if share.share < SHARE * total]
+    if small:
+        yield f"{enumerated(small)} contribute{'s' * (len(small) == 1)} less than {SHARE:.0%} of the KL."
+
+
+def _bounded(part: Interval) -> str:
+    low, high = part
+    known = math.isfinite(low) and math.isfinite(high)
+    return f"{low:.0%} to {high:.0%} over sequences" if known else "these sequences do not bound it"
 
 
 def _small(shares: Waterfall) -> Iterator[str]:
     said = {
-        Role.CONTRIBUTES: "{names} contribute{s} a smaller share.",
         Role.HELPS: "{names} help{s}: with the candidate's choice it is nearer to the reference.",
-        Role.OFFSETS: "Restoring {names} alone raises the KL: it undoes what others do.",
+        Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
         Role.UNDECIDED: "Not decided with these sequences: the share{S} of {names} may be 0.",
     }
     for role, sentence in said.items():
         names = [share.name for share in _of(shares, role)]
         if names:
             one = len(names) == 1
-            yield sentence.format(names=enumerated(names), s="s" * one, S="s" * (not one))
+            either = " or ".join(names)
+            yield sentence.format(names=enumerated(names), either=either, s="s" * one, S="s" * (not one))
 
 
 def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator[str]:
     """The pair whose cost together differs most from what each costs, where that is sure."""
     sure = [pair for pair in interactions if pair.in_reference is not None and _away(pair.in_reference_interval)]
     pair = max(sure, key=lambda pair: abs(pair.in_reference or Fraction()), default=None)
-    if pair is None or pair.in_reference is None:
+    if pair is None or pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
         return
     more = "more" if pair.in_reference > 0 else "less"
     yield (
@@ -123,8 +164,10 @@ def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
     if largest is None or not forced.total > 0:
         yield f"{said}."
         return
+    # More than half of it, by its interval: where several make about as much, none is named.
+    most = largest.interval[0] > forced.total / 2
     of = float(largest.share / forced.total)
-    yield f"{said}; of what is left without flips, {largest.name} makes most: {of:.0%}."
+    yield f"{said}; of what is left without flips, {largest.name} makes most: {of:.0%}." if most else f"{said}."
 
 
 def _fall(share: Share, total: Fraction) -> float:
@@ -132,11 +175,12 @@ def _fall(share: Share, total: Fraction) -> float:
     return 1 - share.restored.value / float(total)
 
 
-def _smallest(found: Sequence[FixSet], gate: str) -> str:
+def _smallest(found: Sequence[FixSet], gate: str, *, sure: bool) -> str:
     sets = [enumerated(one.toggles) for one in found[:NAMED]]
     more = f", or one of {len(found) - NAMED} further sets of this size" if len(found) > NAMED else ""
     exact = " Nothing of the difference is left then." if all(one.outcome.exact for one in found) else ""
-    return f"Smallest fix under {gate}: restore {'; or '.join(sets)}{more}.{exact}"
+    smallest = "Smallest fix" if sure else "Smallest fix found"
+    return f"{smallest} under {gate}: restore {'; or '.join(sets)}{more}.{exact}"
 
 
 def _scope(fixes: Fixes) -> Iterator[str]:

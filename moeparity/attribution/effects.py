@@ -125,14 +125,15 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
 
 
 def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
-    """Per toggle that acts and has a flag, what a user of either engine knows it by; the dearest first."""
-    active = [e for e in effects if not e.had_no_effect]
+    """What a user of either engine knows each toggle by that acts and has a flag; the dearest first."""
+    active = [e for e in effects if not e.had_no_effect and e.toggle.has_flag]
+    together: dict[str, list[Effect]] = {}
     for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
-        toggle = effect.toggle
-        sides = {"reference": toggle.reference_set_by, "candidate": toggle.candidate_set_by}
-        told = [f"on the {side} by {by}" for side, by in sides.items() if by]
-        if toggle.has_flag:
-            yield f"{toggle.name} is set {' and '.join(told)}."
+        sides = {"reference": effect.toggle.reference_set_by, "candidate": effect.toggle.candidate_set_by}
+        told = " and ".join(f"on the {side} by {by}" for side, by in sides.items() if by)
+        together.setdefault(told, []).append(effect)
+    for told, alike in together.items():
+        yield f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} set {told}."
 
 
 def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:

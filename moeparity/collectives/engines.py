@@ -1,7 +1,7 @@
 """All-reduces that inference engines bring themselves: TensorRT-LLM and FlashInfer, vLLM, SGLang, torch symm_mem.
 
-Sources imitated: flashinfer fb28d7242b, TensorRT-LLM b35ac1b, vLLM, SGLang and PyTorch of 2025-26; the file is named
-with each declaration. None of them has been run by this project.
+Sources imitated: flashinfer fb28d7242b, TensorRT-LLM b35ac1b, sglang 0.5.23, vLLM and PyTorch of 2025-26; the file is
+named with each declaration. None of them has been run by this project.
 """
 
 from __future__ import annotations
@@ -151,13 +151,21 @@ VLLM_TABLE = Selection(
     ),
 )
 
-# SGLang's second custom all-reduce: three kernels, one order. Push maps +0 to -0, which a sum from +0 does not show.
-_SGLANG = "SGLang of 2025-26 (commit not recorded) jit_kernel custom_all_reduce_"
+# SGLang's custom all-reduce: three kernels, one order, from the first rank on. Not imitated: push makes the first of a
+# pair of +0 a -0, and 4 ranks and more let the switch add (multimem) above some size.
+_SGLANG = "sglang 0.5.23, kernels/jit/csrc/distributed/custom_all_reduce.cuh"
 SGLANG = tuple(
     _collective(
-        f"sglang.{kernel}", OrderMap(Whole(), ASCENDING, "fp32", from_zero=True), f"{_SGLANG}{file}.cuh", (2, 4, 8)
+        f"sglang.{kernel}",
+        OrderMap(Whole(), ASCENDING, "fp32"),
+        f"{_SGLANG} all_reduce_{function}_kernel, sgl_kernel/vec.cuh reduce_vec",
+        (2, 4, 8),
     )
-    for kernel, file in (("push_one_shot", "push"), ("pull_one_shot", "pull"), ("pull_two_shot", "pull"))
+    for kernel, function in (
+        ("push_one_shot", "1shot_push"),
+        ("pull_one_shot", "1shot_pull"),
+        ("pull_two_shot", "2shot_pull"),
+    )
 )
 
 # torch's symmetric memory kernels: a bf16 register, which starts from 0 where the ranks are not unrolled.

@@ -3,8 +3,9 @@
 Source imitated: NVIDIA/nccl at 5067397c26: `src/enqueue.cc` (scheduleCollTasksToPlan, calcCollChunking),
 `src/device/all_reduce.h` (runRing, runTreeSplit), `src/device/reduce_scatter.h`, `src/graph/connect.cc`,
 `src/graph/trees.cc`, `src/device/symmetric/`. What NCCL finds out about the machine is an input here: the number of
-channels, the protocol, the ring of each channel. Versions that do not give each channel at least 32 KiB of traffic cut
-elsewhere. Nothing of it has been run against real NCCL by this project.
+channels, the protocol, the nodes, the ring of each channel (recipes state all but the rings: there ranks ascend).
+Versions that do not give each channel at least 32 KiB of traffic cut elsewhere. Nothing of it has been run against real
+NCCL by this project.
 """
 
 from __future__ import annotations
@@ -192,6 +193,24 @@ def tree_all_reduce(
     order: RankOrder = NcclTree(None if nodes is None else tuple(map(tuple, nodes)), pattern, double_after)
     partition = NcclChannels(channels, existing, protocol)
     return Collective("nccl.tree", OrderMap(partition, order, "io"), _TREE, average="scaled_inputs")
+
+
+def as_set(
+    collective: Collective, *, channels: int, protocol: Protocol, node: int, pattern: Pattern, ranks: int
+) -> Collective:
+    """NCCL's ring or tree over so many channels; `collective` itself where it is neither.
+
+    `node`: ranks of one node, in turn, each node's chain ascending (0: all `ranks` are on one). The second half of the
+    channels takes the second tree across nodes.
+    """
+    if collective.name == RING.name:
+        return ring_all_reduce(channels, protocol=protocol)
+    if collective.name != TREE.name:
+        return collective
+    nodes = None if node == 0 else [range(first, first + node) for first in range(0, ranks, node)]
+    used: Pattern = "tree" if node == 1 else pattern
+    half = max(1, channels // 2)
+    return tree_all_reduce(channels, protocol=protocol, nodes=nodes, pattern=used, double_after=half)
 
 
 RING = ring_all_reduce()

@@ -6,7 +6,7 @@ import math
 
 from moeparity.diagnosis.columns import SHIFTS
 from moeparity.diagnosis.finding import LINE, Evidence, Finding, Verdict
-from moeparity.diagnosis.intervals import above, explains, mean, share
+from moeparity.diagnosis.intervals import above, explains, mean, negated, share
 from moeparity.diagnosis.state import State
 
 # Rarer than this, a lone exact 0 may be a numerical event on a confident token just as well.
@@ -17,8 +17,9 @@ def placeholders(state: State) -> Finding:
     """Whether zeros stand where no log-probability was.
 
     Statistic: the share of scored tokens to which one side gives log P = 0 exactly and the other less than 1/2.
-    Rounding makes an exact 0 of a P within 6e-8 of 1, to which no noise of known size gives 1/2; a truncation that
-    keeps one token keeps at least top_p of it. Placeholders give the share of unmasked ones.
+    Rounding makes an exact 0 of a P within 6e-8 of 1, to which no noise of known size gives 1/2. Placeholders give the
+    share of unmasked ones. A truncation that keeps one token makes a 0 too, with min_p or a small top_k also of a P
+    below 1/2; `_kept_alone` tells these apart.
     """
     counts = {side: state.total(f"zero_{side}") for side in ("rollout", "trainer")}
     evidence = tuple(
@@ -44,19 +45,46 @@ def placeholders(state: State) -> Finding:
             alternatives=("zeros in place of log-probabilities", "greedy sampling with processed log-probabilities"),
             tells_apart="the sampling parameters",
         )
+    truncated, told = _kept_alone(state, worst, part)
+    if truncated == "named":
+        reason = "The zeros are of tokens that a truncation kept alone."
+        evidence = (*evidence, *told)
+        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
     share_found = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
     rare = part < _RARE
+    unclear = {
+        "rounding events on confident tokens": rare,
+        "a truncation that keeps one token": truncated == "undecided",
+    }
+    others = tuple(name for name, here in unclear.items() if here)
     return Finding(
         tier="semantics",
         name="placeholders",
-        verdict="undecided" if rare else "named",
+        verdict="undecided" if others else "named",
         reason=f"The {worst} has log P = 0 exactly at {counts[worst]:.0f} tokens to which the other side gives P < "
         "1/2.",
         evidence=(*evidence, share_found),
         advice=advice,
-        alternatives=("placeholders", "rounding events on confident tokens") if rare else (),
-        tells_apart="the ids at these places: tool output, feedback and padding are placeholders" if rare else "",
+        alternatives=("placeholders", *others) if others else (),
+        tells_apart="the ids at these places: tool output, feedback and padding are placeholders" if others else "",
     )
+
+
+def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Evidence, ...]]:
+    """Whether the zeros of `side`, a share `part` of its tokens, are those of a truncation that kept one token.
+
+    Then the side is 0 wherever the other is sure of the token, which placeholders are no more often than elsewhere; or
+    all other tokens are offset in one direction (log of the kept mass), which placeholders leave alone.
+    """
+    other = "trainer" if side == "rollout" else "rollout"
+    sure = mean(f"exactly 0 where the {other} is sure", state.sums(f"sure_zero_{side}"), state.sums(f"sure_{other}"))
+    rest = share("offset of the other tokens", state.sums("rest"), state.sums("rest_gross"))
+    known = float(state.sums(f"sure_{other}").sum()) > 0
+    always = above(sure, max(LINE, 2 * part)) if known else "not tested"
+    offset = explains(negated(rest) if side == "rollout" else rest)
+    verdicts = {always, offset}
+    verdict: Verdict = "named" if "named" in verdicts else "undecided" if "undecided" in verdicts else "ruled out"
+    return verdict, (sure, rest)
 
 
 def impossible(state: State) -> Finding:

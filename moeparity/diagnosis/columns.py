@@ -39,6 +39,7 @@ _ROUNDING = 1e-5
 # What an exact 0 must differ by to be more than that.
 _CERTAIN = 1e-4
 _TAIL = math.log(0.05)
+_SURE = math.log(0.97)
 _CONFIDENT = math.log(0.9)
 _LEAST_LOG = -20.0
 
@@ -57,6 +58,10 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
         "zero_trainer": zero_t & ~impossible,
         "all_zero_rollout": chunk.rollout == 0,
         "all_zero_trainer": chunk.trainer == 0,
+        "sure_trainer": _sure(chunk.trainer),
+        "sure_rollout": _sure(chunk.rollout),
+        "sure_zero_rollout": _sure(chunk.trainer) & (chunk.rollout == 0),
+        "sure_zero_trainer": _sure(chunk.rollout) & (chunk.trainer == 0),
         "below_half_trainer": chunk.trainer < _HALF,
         "below_half_rollout": chunk.rollout < _HALF,
         "positive": positive,
@@ -72,6 +77,11 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
         **_formats(r, t),
         **_calibration(chunk, usable),
     }
+
+
+def _sure(side: Tensor) -> Tensor:
+    """Where top_p up to 0.97, or min_p from 0.04 on, leaves one token, and fp32 has no P that it rounds to 1."""
+    return (side > _SURE) & (side < -_CERTAIN)
 
 
 def _ratios(r: Tensor, t: Tensor) -> dict[str, Tensor]:
@@ -101,7 +111,7 @@ def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     """Bounded offsets of all tokens, of those that the distribution prefers and of those in its tail.
 
     A token with P > 1/2 is its context's mode; there the offset is that of the logit, log P/(1-P), on which noise acts
-    alike however near P is to 1.
+    alike however near P is to 1. The rest is all tokens but those with an exact 0.
     """
     middle = (r + t) / 2
     mode = (middle > _HALF) & (torch.minimum(r, t) < -_ROUNDING)
@@ -109,9 +119,12 @@ def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     in_mode = torch.where(mode, logits[1] - logits[0], 0.0).clamp(-_CORNER, _CORNER)
     bulk = (t - r).clamp(-_CORNER, _CORNER)
     tail = torch.where(middle < _TAIL, bulk, 0.0)
+    rest = torch.where((r != 0) & (t != 0), bulk, 0.0)
     return {
         "bulk": bulk,
         "bulk_gross": bulk.abs(),
+        "rest": rest,
+        "rest_gross": rest.abs(),
         "mode": in_mode,
         "mode_gross": in_mode.abs(),
         "tail": tail,

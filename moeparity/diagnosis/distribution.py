@@ -235,6 +235,15 @@ def offset(state: State, named: bool) -> Finding:
     """
     found = ratio(state)
     low, high = bounds(found)
+    if not math.isfinite(low + high):
+        return Finding(
+            tier="semantics",
+            name="E[rho]",
+            verdict="undecided",
+            reason="So few sequences give E[rho] no interval.",
+            evidence=(found,),
+            tells_apart="more sequences",
+        )
     if low <= 1 <= high:
         return Finding(
             tier="semantics",

@@ -34,6 +34,8 @@ class Evidence:
         unit = f" {self.unit}" if self.unit else ""
         if self.low is None or self.high is None:
             return f"{self.name} {_digits(self.value)}{unit}"
+        if math.isinf(self.low) and math.isinf(self.high):
+            return f"{self.name} {_digits(self.value)}{unit} [no bounds]"
         return f"{self.name} {_digits(self.value)}{unit} [{_digits(self.low)}, {_digits(self.high)}]"
 
 
@@ -59,7 +61,8 @@ class Finding:
 class Diagnosis:
     """All findings, tier by tier.
 
-    tokens: scored tokens that tiers 1 and 2 judge; stale: those left out because other weights sampled them.
+    tokens: scored tokens that tiers 1 and 2 judge; stale: those left out because other weights sampled them; unsaid:
+    those left out because the log says of others, and not of them, that the trainer's weights did.
     sequences: with at least one token judged. declared: sampling parameters as the log states them. next: what to do,
     in order.
     """
@@ -67,6 +70,7 @@ class Diagnosis:
     sequences: int
     tokens: int
     stale: int
+    unsaid: int
     declared: tuple[str, ...]
     findings: tuple[Finding, ...]
     next: tuple[str, ...]
@@ -97,5 +101,8 @@ def _plain(value: Any) -> Any:
 
 
 def _digits(value: float) -> str:
+    """Three digits, more near 1, where ratios and correlations lie."""
     whole = math.isfinite(value) and value == round(value) and abs(value) < 1e9
-    return f"{value:.0f}" if whole else f"{value:.3g}"
+    if whole:
+        return f"{value:.0f}"
+    return f"{value:.5f}" if 0.9 < value < 1.1 else f"{value:.3g}"

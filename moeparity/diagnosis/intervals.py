@@ -38,6 +38,16 @@ def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: flo
     )
 
 
+def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
+    """As `mean`, of events: between 0 and 1; of one that was not seen in n tokens at most 3 / n."""
+    found = mean(name, sums, counts)
+    low, high = bounds(found)
+    total = float(counts.sum())
+    if not found.value and total:
+        high = 3 / total
+    return replace(found, low=max(low, 0.0), high=min(high, 1.0))
+
+
 def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
     """The share of `whole` that `part` is, at most 1, with its interval; both fp64 [B], |part| <= whole, or part <=
     whole.

@@ -10,8 +10,9 @@ from moeparity.diagnosis.path import inference_path
 from moeparity.diagnosis.semantics import semantics
 from moeparity.diagnosis.staleness import Lags, objective, staleness
 from moeparity.diagnosis.state import State
+from moeparity.errors import counted
 from moeparity.logs.record import Sampling, Sequence
-from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.chunk import UNKNOWN, Chunk
 from moeparity.metrics.groups import select
 
 FIX_FIRST = (
@@ -43,6 +44,7 @@ class Observer:
     """
 
     _fresh: State = field(default_factory=State)
+    _unsaid: State = field(default_factory=State)
     _stale: State = field(default_factory=State)
     _lags: Lags = field(default_factory=Lags)
     _sampling: Counter[Sampling] = field(default_factory=Counter)
@@ -51,39 +53,43 @@ class Observer:
         """Take in the scored tokens of whole sequences."""
         self._lags.add(chunk)
         lag = chunk.labels.get("version_lag")
-        if lag is None or bool((lag == 0).all()):
-            self._fresh.add(chunk)
+        if lag is None:
+            self._unsaid.add(chunk)
             return
-        self._fresh.add(select(chunk, lag == 0))
-        self._stale.add(select(chunk, lag != 0))
+        unsaid, fresh = lag == UNKNOWN, lag == 0
+        for state, kept in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
+            if bool(kept.any()):
+                state.add(chunk if bool(kept.all()) else select(chunk, kept))
 
     def note(self, sequence: Sequence) -> None:
         """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
         self._sampling[sequence.sampling] += 1
-        if sequence.versions is not None:
-            known = sequence.versions[sequence.mask]
-            self._lags.versions_mixed += bool(len(known := known[known >= 0]) and known.min() < known.max())
+        self._lags.note(sequence)
 
     def diagnosis(self) -> Diagnosis:
         """The findings so far."""
-        judged = self._fresh if self._fresh.tokens else self._stale
+        states = (self._fresh, self._unsaid, self._stale)
+        judged = next((state for state in states if state.tokens), self._fresh)
         if not judged.tokens:
             reason = "The log has no scored token."
             nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
-            return Diagnosis(sequences=0, tokens=0, stale=0, declared=(), findings=(nothing,), next=(reason,))
+            return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
         meaning = semantics(judged)
         wrong = any(finding.verdict == "named" for finding in meaning)
         findings = (
-            staleness(self._lags, self._fresh, self._stale),
+            staleness(self._lags, judged, *states),
             *meaning,
             *(() if wrong else inference_path(judged)),
-            *objective(self._lags, self._fresh, self._stale),
+            *objective(self._lags, *states),
         )
         return Diagnosis(
             sequences=len(judged.ids),
             tokens=judged.tokens,
-            stale=self._stale.tokens if self._fresh.tokens else 0,
-            declared=tuple(f"{_declared(each)}: {count} sequences" for each, count in self._sampling.most_common()),
+            stale=0 if judged is self._stale else self._stale.tokens,
+            unsaid=self._unsaid.tokens if judged is self._fresh else 0,
+            declared=tuple(
+                f"{_declared(each)}: {counted(count, 'sequence')}" for each, count in self._sampling.most_common()
+            ),
             findings=findings,
             next=_next(findings, wrong=wrong),
         )

@@ -9,8 +9,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from moeparity.diagnosis.finding import Evidence, Finding, Verdict
-from moeparity.diagnosis.intervals import above, bounds, explains, mean, share
+from moeparity.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.diagnosis.intervals import above, bounds, explains, mean, rate, share
 from moeparity.diagnosis.state import State
 
 GROWTH = 1.25
@@ -66,7 +66,10 @@ def size(state: State) -> Finding:
         "named": f"k3 lies above {UNHEALTHY:g}, more than rounding is known to give: other weights, other state or "
         "another setting.",
         "ruled out": f"k3 is {where}.",
-        "undecided": f"k3 is {where}, and not below {FLOORS[-1].high:g}, where those end.",
+        "undecided": f"k3 is {where}. Whether it lies below {FLOORS[-1].high:g}, where the published ranges end, is "
+        "open."
+        if found.value < FLOORS[-1].high
+        else f"k3 is {where}: they end at {FLOORS[-1].high:g}.",
         "not tested": "No token to measure.",
     }[verdict]
     advice = (
@@ -165,8 +168,9 @@ def concentration(state: State) -> Finding:
     Statistic: each sequence's mean of log |delta|, within bins of P, times the square root of its tokens; its distance
     from the median in units of 1.4826 times the median distance (MAD). An outlier lies above the normal quantile that
     one sequence of a log without a cause exceeds with a chance of 1 %, and has at least twice the |delta| of the
-    others. A few great events hardly move a mean of logarithms; a wrong state moves every token. Such sequences are
-    less than half of all, since the median is one of the others.
+    others. Named where the outliers carry more than half of k3, else described: contents differ in how often they flip
+    a router, which makes outliers that explain little. A few great events hardly move a mean of logarithms; a wrong
+    state moves every token. Such sequences are less than half of all, since the median is one of the others.
     """
     residual, counts = (part.sum(1) for part in _residuals(state))
     judged = int((counts > 0).sum())
@@ -184,11 +188,12 @@ def concentration(state: State) -> Finding:
         return _found("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
     worst = rows[k3[rows].argsort(descending=True, stable=True)][:_SHOWN].tolist()
     listed = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
-    reason = f"{len(rows)} of {judged} sequences differ as a whole, and carry {100 * part:.0f} % of k3: {listed}"
+    verb = "differs" if len(rows) == 1 else "differ"
+    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f} % of k3: {listed}"
     return Finding(
         tier="inference path",
         name="few sequences",
-        verdict="named",
+        verdict="named" if part > LINE else "described",
         reason=f"{reason}{', ...' if len(rows) > _SHOWN else '.'}",
         evidence=evidence,
         advice="Score these again, alone and with prefix caching and chunked prefill off. If they stay apart it is "
@@ -220,7 +225,7 @@ def flips(state: State) -> Finding:
         reason = "The log has no routes of both sides."
         return _found("routing flips", "not tested", reason, (), "")
     found = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
-    rate = mean("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
+    flipped = rate("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
     verdict = explains(found)
     reason = {
         "named": "Tokens routed to other experts carry most of k3.",
@@ -229,7 +234,7 @@ def flips(state: State) -> Finding:
         "not tested": "k3 is 0.",
     }[verdict]
     advice = "Replay the sampler's routes in the trainer, or find what moves the scores: moeparity flips."
-    return _found("routing flips", verdict, reason, (found, rate), advice)
+    return _found("routing flips", verdict, reason, (found, flipped), advice)
 
 
 def _found(name: str, verdict: Verdict, reason: str, evidence: tuple[Evidence, ...], advice: str) -> Finding:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from textwrap import wrap
 
 from moeparity.diagnosis.finding import TIERS, Diagnosis, Finding, Verdict
+from moeparity.errors import counted
 
-_WIDTH = 120
+# Fits a terminal of 80 columns, where a longer line would be cut in two without its indent.
+_WIDTH = 79
 _FULL: tuple[Verdict, ...] = ("named", "undecided", "described")
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
     """The tiers in order, causes named and open ones in full, the others by name; then what to do next."""
-    counted = f"{diagnosis.tokens} tokens of {diagnosis.sequences} sequences"
-    stale = f", {diagnosis.stale} stale ones left out" if diagnosis.stale else ""
-    found = [f"Diagnosis of {counted}{stale}"]
+    judged = f"{counted(diagnosis.tokens, 'token')} of {counted(diagnosis.sequences, 'sequence')}"
+    stale = f", {diagnosis.stale:,} stale ones left out" if diagnosis.stale else ""
+    unsaid = f", {diagnosis.unsaid:,} of unknown weights left out" if diagnosis.unsaid else ""
+    found = [f"Diagnosis of {judged}{stale}{unsaid}"]
     found += [f"  the log says of the sampler: {each}" for each in diagnosis.declared]
     for tier in TIERS:
         findings = [finding for finding in diagnosis.findings if finding.tier == tier]

@@ -65,10 +65,23 @@ def switch(
 
 
 def word(
-    *names: str, default: str, implies: Callable[[Any], Implied], choices: tuple[str, ...] = (), role: str = "server"
+    *names: str,
+    default: str,
+    implies: Callable[[Any], Implied],
+    choices: tuple[str, ...] = (),
+    role: str = "server",
+    environment: bool = False,
 ) -> Option:
     """An option that is one of several words, or any word."""
-    return Option(names=names, kind="word", default=default, implies=implies, choices=choices, role=role)
+    return Option(
+        names=names,
+        kind="word",
+        default=default,
+        implies=implies,
+        choices=choices,
+        role=role,
+        environment=environment,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

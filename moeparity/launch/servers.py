@@ -127,9 +127,23 @@ VLLM = Program(
             off=Implied(says="set all_reduce:collective vllm.custom"),
             environment=True,
         ),
+        word(
+            "VLLM_FLASHINFER_ALLREDUCE_BACKEND",
+            default="auto",
+            implies=words(
+                {
+                    "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
+                    "trtllm": Implied(says="vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"),
+                },
+                "FlashInfer's {}",
+            ),
+            choices=("auto", "trtllm", "mnnvl"),
+            environment=True,
+        ),
     ),
 )
 
+_SGLANG_FUSED = Implied(says="all-reduce, add and norm in one kernel, on SM90", overlay="sglang-allreduce-norm")
 _DEEPEP = {
     "auto": Implied(says="with DeepEP: low latency in decode, normal in prefill"),
     "normal": Implied(says="with DeepEP: its normal mode"),
@@ -197,10 +211,15 @@ SGLANG = Program(
         word(
             "flashinfer_allreduce_fusion_backend",
             default="none",
-            implies=lambda value: (
-                Implied(says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm")
-                if value == "none"
-                else Implied(says="all-reduce, add and norm in one kernel", overlay="sglang-allreduce-norm")
+            implies=words(
+                {
+                    "none": Implied(
+                        says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm"
+                    ),
+                    "auto": _SGLANG_FUSED,
+                    "trtllm": _SGLANG_FUSED,
+                },
+                "all-reduce, add and norm in FlashInfer's {} kernel: set all_reduce:collective and rms_norm:order",
             ),
             choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
         ),

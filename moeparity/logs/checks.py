@@ -14,8 +14,10 @@ from moeparity.tokens.tokenset import LARGEST_LOGPROB
 NONE_GIVEN = -9999.0
 """What OpenAI's and vLLM's servers write for a log-probability that they have not, or that is -inf."""
 _SAMPLER, _TRAINER = "the sampler's", "the trainer's"
-_FEWEST = 8
+FEWEST = 8
 """Scored tokens from which on a side of nothing but exact zeros is taken for a placeholder."""
+_ENTROPY = (-0.1, 30.0)
+"""Nats: bf16 rounds the entropy of a sure distribution below 0, and ln of the largest vocabulary is 13."""
 
 
 def checked(sequence: Sequence) -> Sequence:
@@ -26,14 +28,20 @@ def checked(sequence: Sequence) -> Sequence:
     for name, values in scored.items():
         if values.numel():
             _check_values(sequence, name, values)
+    _check_further(sequence)
     for name, values in scored.items():
-        blank = len(values) >= _FEWEST and not bool(values.any())
-        if blank and any(bool(other.any()) for other in scored.values()):
+        zeros = len(values) >= FEWEST and not bool(values.any())
+        if zeros and any(bool(other.any()) for other in scored.values()):
             raise LogError(
                 f"{sequence.where}: {name} log-probabilities are 0 at all {len(values)} scored tokens: a placeholder, "
                 "as trainers write where they computed none. Log them with log-probabilities, or mask the tokens."
             )
     return sequence
+
+
+def blank(sequence: Sequence) -> bool:
+    """Whether both sides are exactly 0 wherever they are scored."""
+    return not any(bool(side[sequence.mask].any()) for side in (sequence.rollout, sequence.trainer) if side is not None)
 
 
 def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
@@ -52,6 +60,26 @@ def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
             f"{sequence.where}: token {place} of sequence {sequence.id} is scored, but {side} log-probability there is "
             f"{told}"
         )
+
+
+def _check_further(sequence: Sequence) -> None:
+    """The columns that few metrics need; NaN says there that nothing is known."""
+    columns = {
+        "entropy": (sequence.entropy, *_ENTROPY),
+        "current log-probability": (sequence.extra.get("current"), -math.inf, LARGEST_LOGPROB),
+        "reference log-probability": (sequence.extra.get("ref"), -math.inf, LARGEST_LOGPROB),
+    }
+    for name, (values, low, high) in columns.items():
+        if values is None:
+            continue
+        bad = ((values < low) | (values > high)) & sequence.mask
+        if bool(bad.any()):
+            place = int(bad.nonzero()[0, 0])
+            expected = f"at most {0 if low == -math.inf else high:g}" if values[place] > high else "at least 0"
+            raise LogError(
+                f"{sequence.where}: token {place} of sequence {sequence.id} is scored, but its {name} is "
+                f"{float(values[place]):g}; expected nats, {expected}."
+            )
 
 
 def _told(value: float) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from moeparity.errors import LogError
 from moeparity.logs.record import Sequence
-from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.chunk import UNKNOWN, Chunk
 
 TOKENS = 1 << 18
 """Scored tokens of a chunk, about."""
@@ -65,20 +65,24 @@ class Chunker:
         )
 
     def _labels(self, held: list[Sequence], counts: Tensor, masks: list[Tensor]) -> Mapping[str, Tensor]:
-        """Columns that every sequence of the chunk can fill."""
+        """Columns that some sequence of the chunk can fill; the tokens of the others are of unknown step, lag, ..."""
+        whole = {
+            "step": [sequence.step for sequence in held],
+            "group": [None if s.group is None else self.groups.setdefault(s.group, len(self.groups)) for s in held],
+        }
         found = {}
-        if all(sequence.step is not None for sequence in held):
-            found["step"] = torch.repeat_interleave(torch.tensor([s.step or 0 for s in held]), counts)
-        if all(sequence.group is not None for sequence in held):
-            codes = [self.groups.setdefault(sequence.group or "", len(self.groups)) for sequence in held]
-            found["group"] = torch.repeat_interleave(torch.tensor(codes), counts)
-        pairs = list(zip(held, masks, strict=True))
-        if all(s.versions is not None and s.trainer_version is not None for s in held):
-            lags = [(s.trainer_version or 0) - _given(s.versions) for s in held]
-            if all(bool((_given(s.versions)[mask] >= 0).all()) for s, mask in pairs):
-                found["version_lag"] = torch.cat([lag[mask] for lag, mask in zip(lags, masks, strict=True)])
-        if all({"routed_experts", "trainer_routed_experts"} <= s.extra.keys() for s in held):
-            found["flipped"] = torch.cat([_flipped(sequence)[mask] for sequence, mask in pairs])
+        for name, values in whole.items():
+            if any(value is not None for value in values):
+                codes = torch.tensor([UNKNOWN if value is None else value for value in values])
+                found[name] = torch.repeat_interleave(codes, counts)
+        tokens = {"version_lag": [_lag(sequence) for sequence in held], "flipped": [_flipped(s) for s in held]}
+        blank = {"version_lag": UNKNOWN, "flipped": -1}
+        for name, columns in tokens.items():
+            if any(column is not None for column in columns):
+                found[name] = torch.cat([
+                    torch.full((int(mask.sum()),), blank[name]) if column is None else column[mask]
+                    for column, mask in zip(columns, masks, strict=True)
+                ])  # fmt: skip
         return found
 
 
@@ -101,11 +105,21 @@ def _values(held: list[Sequence], masks: list[Tensor]) -> Mapping[str, Tensor]:
     return found
 
 
-def _flipped(sequence: Sequence) -> Tensor:
+def _lag(sequence: Sequence) -> Tensor | None:
+    """The trainer's weight version less that which sampled each token; `UNKNOWN` where one of them is."""
+    if sequence.versions is None or sequence.trainer_version is None:
+        return None
+    return torch.where(sequence.versions >= 0, sequence.trainer_version - sequence.versions, UNKNOWN)
+
+
+def _flipped(sequence: Sequence) -> Tensor | None:
     """Whether the routes that led to each token differ: 1 in some layer's set of experts, 0 in none, -1 unknown.
 
-    A token is predicted by the position before it, and `routed_experts` tells of positions.
+    A token is predicted by the position before it, and `routed_experts` tells of positions. None without the routes of
+    both sides. Raises LogError for routes of unequal shape.
     """
+    if not {"routed_experts", "trainer_routed_experts"} <= sequence.extra.keys():
+        return None
     sampler, trainer = (sequence.extra[key] for key in ("routed_experts", "trainer_routed_experts"))
     if sampler.shape != trainer.shape:
         raise LogError(

@@ -21,7 +21,7 @@ from moeparity.logs import served
 from moeparity.logs.fields import Address, Fields
 from moeparity.logs.format import Format, Role
 from moeparity.logs.record import Sequence
-from moeparity.tokens.tokenset import check_routes
+from moeparity.tokens.tokenset import check_routes, routed_layers
 
 
 class TorchFile:
@@ -124,6 +124,7 @@ def _sequence(fields: Fields, index: str, length: str, mask: str, *, removed: bo
         prompt=prompt,
         step=step,
         versions=_versions(fields, prompt, size),
+        several=len(_calls(fields)) > 1,
         entropy=columns.get("entropy"),
         extra={**references, **_routes(fields, size)},
     )
@@ -139,14 +140,20 @@ def _after(fields: Fields, key: str, prompt: int, response: int) -> Tensor:
 
 
 def _versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
-    """One version per call of the engine, without the tokens it made: of use only where all are one."""
-    given = fields.values.get("weight_versions")
-    if not given:
+    """Which version made which token is known only where all calls of the engine had one."""
+    calls = _calls(fields)
+    if not calls:
         return None
     found = torch.full((size,), -1)
-    if isinstance(given, list) and len(set(map(str, given))) == 1:
-        found[prompt:] = served.version(given[0])
+    if len(calls) == 1:
+        found[prompt:] = served.version(*calls)
     return found
+
+
+def _calls(fields: Fields) -> set[str]:
+    """The versions of the calls of the engine that made a sample; the dump does not say which tokens each made."""
+    given = fields.values.get("weight_versions")
+    return set(map(str, given)) if isinstance(given, list) else set()
 
 
 def _routes(fields: Fields, size: int) -> dict[str, Tensor]:
@@ -159,8 +166,7 @@ def _routes(fields: Fields, size: int) -> dict[str, Tensor]:
             f"{fields.where}: rollout_routed_experts is {list(given.shape)}; expected whole numbers "
             f"[{size - 1}, layers, top_k]."
         )
-    routed = given.to(torch.int64)
-    routed = routed[:, routed.flatten(2).any(-1).any(0)] if routed.shape[-1] > 1 else routed
+    routed, _ = routed_layers(fields.where, given.to(torch.int64))
     missing = routed.new_full((size - len(routed), *routed.shape[1:]), -1)
     found = torch.cat([routed, missing])
     check_routes(fields.where, found)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from moeparity.errors import LogError, Where
-from moeparity.logs.checks import checked
+from moeparity.logs.checks import FEWEST, blank, checked
 from moeparity.logs.format import Format
 from moeparity.logs.formats import Source, recognised
 from moeparity.logs.join import Tally, by_id, in_order
@@ -45,17 +45,24 @@ class Log:
     def __iter__(self) -> Iterator[Sequence]:
         """Raises LogError where a record is broken, an id comes twice, or nothing is scored."""
         seen: set[str] = set()
-        scored = False
+        scored, alive = 0, False
         self._tally = Tally()
         for sequence in self._sequences():
             if sequence.id in seen:
                 raise LogError(f"{sequence.where}: sequence {sequence.id} comes a second time. Is a file given twice?")
             seen.add(sequence.id)
-            scored = scored or bool(sequence.mask.any())
+            scored += int(sequence.mask.sum())
+            alive = alive or not blank(sequence)
             yield checked(sequence)
+        where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
         if not scored:
-            where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
             raise LogError(f"{where}: no token is scored: the masks leave none of {len(seen)} sequences.")
+        if not alive and scored >= FEWEST:
+            raise LogError(
+                f"{where}: both sides' log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
+                "greedy sampler reports of its own choice, and a trainer that copies it. Log them with raw "
+                "log-probabilities."
+            )
 
     def _sequences(self) -> Iterator[Sequence]:
         if not self._trainer:
@@ -83,6 +90,12 @@ def open(
     """
     if not paths:
         raise LogError("no log given; expected at least one file.")
+    both = {path.resolve() for path in paths} & {path.resolve() for path in trainer}
+    if both:
+        raise LogError(
+            f"{Where(min(both))}: given as the sampler's log and as the trainer's: one column against itself differs "
+            "nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both sides."
+        )
     opened = [recognised(path, "rollout", format) for path in _files(paths)]
     other = [recognised(path, "trainer", trainer_format) for path in _files(trainer)]
     return Log(opened, other, join, partial=partial)

@@ -48,6 +48,7 @@ class Sequence:
         has none at all.
     prompt: length of the prompt in tokens, 0 where `token_ids` are the response alone, None where it is unknown.
     step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 where unknown.
+    several: whether it is known to be of more than one version, also where the log does not say which token is whose.
     trainer_version: the weight version that scored.
     group: environment or prompt group. entropy: fp64 [n] in nats. extra: as `EXTRA` lists.
     """
@@ -61,6 +62,7 @@ class Sequence:
     prompt: int | None = None
     step: int | None = None
     versions: Tensor | None = None
+    several: bool = False
     trainer_version: int | None = None
     sampling: Sampling = Sampling()
     group: str | None = None

@@ -13,7 +13,7 @@ from moeparity.errors import LogError, TokensError, shown
 from moeparity.logs.fields import Fields
 from moeparity.logs.record import Sampling, Sequence
 from moeparity.tokens.routelog import decoded
-from moeparity.tokens.tokenset import check_routes
+from moeparity.tokens.tokenset import check_routes, routed_layers
 
 PARAMETERS = ("sampling_params", "request")
 """Where a line may hold what was asked for, beside what was answered."""
@@ -95,7 +95,7 @@ def routes(fields: Fields, size: int) -> dict[str, Tensor]:
     if given is None or (isinstance(given, str) and not given.startswith(_SHAPED)):
         return {}
     try:
-        found = decoded(fields.where, given, None, None)
+        found, _ = routed_layers(fields.where, decoded(fields.where, given, None, None))
         check_routes(fields.where, found)
     except TokensError as error:
         raise LogError(str(error)) from None

@@ -8,7 +8,7 @@ from glob import glob
 from pathlib import Path
 
 from moeparity import logs
-from moeparity.errors import MoeparityError, SpecError, Where, display_path
+from moeparity.errors import MoeparityError, SpecError, Where, counted, display_path
 from moeparity.logs import Join
 from moeparity.measuring.asked import Asked, LogGate
 from moeparity.measuring.measurement import Measurement
@@ -58,7 +58,7 @@ def measure_files(
             progress(_so_far(measurement.totals))
     if plot is not None:
         _plot(measurement.series(), plot)
-    left_out = [f"{log.left_out} sequences that only one side has"] if log.left_out else []
+    left_out = [f"{counted(log.left_out, 'sequence')} that only one side has"] if log.left_out else []
     return measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from moeparity import diagnosis
 from moeparity.diagnosis.text import lines
-from moeparity.errors import MoeparityError
+from moeparity.errors import MoeparityError, counted
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.record import Sequence as Record
 from moeparity.measuring.asked import Asked
@@ -18,7 +18,7 @@ from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.groups import Groups, name
-from moeparity.metrics.quantities import SHARES
+from moeparity.metrics.quantities import SHARES, TWO_SIDED
 from moeparity.metrics.registry import METRICS
 from moeparity.observe import statistics
 from moeparity.report.log import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
@@ -80,7 +80,7 @@ class Measurement:
         codes = {code: group for group, code in self.chunker.groups.items()}
         said = list(left_out)
         if self.chunker.unscored:
-            said.append(f"{self.chunker.unscored} sequences have no scored token")
+            said.append(f"{counted(self.chunker.unscored, 'sequence')} without a scored token")
         return LogReport(
             files=files,
             sequences=len(self.totals.ids),
@@ -136,10 +136,14 @@ class Measurement:
         if metric.name in self.totals.missing:
             raise MoeparityError(f"gate: {metric.name} cannot be computed: {self.totals.missing[metric.name]}.")
         found = shifted(interval(self.totals, metric), metric.reduce.offset)
-        judged = statistics.judge(found, gate.below, bit_equal=False, nonfinite=0)
+        gated, below, how = found, gate.below, ""
+        if metric.reduce.of in TWO_SIDED:
+            parity = TWO_SIDED[metric.reduce.of] + metric.reduce.offset
+            gated, below, how = distance(found, parity), gate.below - parity, f", as a distance from {parity:g}"
+        judged = statistics.judge(gated, below, bit_equal=False, nonfinite=0)
         return Verdict(
             status=judged.status,
-            reason=judged.reason,
+            reason=f"{judged.reason}{how}",
             metric=metric.name,
             reduce="token" if metric.reduce.kind == "token mean" else "sequence",
             below=gate.below,
@@ -172,6 +176,13 @@ def interval(totals: Accumulator, metric: Metric) -> statistics.Interval:
 def shifted(found: statistics.Interval, offset: float) -> statistics.Interval:
     """The same interval moved by `offset`."""
     return replace(found, estimate=found.estimate + offset, low=found.low + offset, high=found.high + offset)
+
+
+def distance(found: statistics.Interval, parity: float) -> statistics.Interval:
+    """The interval of the distance from `parity`, on either side of it."""
+    low, high = found.low - parity, found.high - parity
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return replace(found, estimate=abs(found.estimate - parity), low=least, high=max(abs(low), abs(high)))
 
 
 def plain(found: statistics.Interval) -> Interval:

@@ -67,8 +67,8 @@ OF_TOTALS: dict[str, tuple[str, ...]] = {
     "pearson": (),
     "abs_dp_std": (),
     "k3_std": (),
-    "ess": (),
     "ess_fraction": (),
+    "reinforce_ess": ("ratio_reinforce", "ratio_reinforce_squared"),
     "truncated_std": ("truncated", "truncated_squared"),
     "truncated_ess": ("truncated", "truncated_squared"),
     "kl_ent_ratio": ("k3", "entropy"),
@@ -112,7 +112,7 @@ class Accumulator:
     def _start_totals(self, of: str) -> None:
         if of in {"pearson", "abs_dp_std", "k3_std"}:
             self._moments[of] = Moments()
-        elif of in {"ess", "ess_fraction"}:
+        elif of == "ess_fraction":
             self._logsums |= {"delta": LogSum(), "twice": LogSum()}
 
     def add(self, chunk: Chunk) -> None:
@@ -219,14 +219,17 @@ class Accumulator:
             return self._moments[name].correlation
         if name in self._moments:
             return self._moments[name].deviation
-        if name in {"ess", "ess_fraction"}:
+        if name == "ess_fraction":
             found = math.exp(min(2 * self._logsums["delta"].value - self._logsums["twice"].value, 700.0))
-            return found / self.tokens if name == "ess_fraction" else found
+            return found / self.tokens
         sums = {column: float(self.sums(column).sum()) / self.tokens for column in OF_TOTALS[name]}
         if name == "kl_ent_ratio":
             return sums["k3"] / sums["entropy"] if sums["entropy"] else math.nan
         if name == "truncated_std":
             return math.sqrt(max(0.0, sums["truncated_squared"] - sums["truncated"] ** 2))
+        if name == "reinforce_ess":
+            squares = sums["ratio_reinforce_squared"]
+            return sums["ratio_reinforce"] ** 2 / squares if squares else math.nan
         square = sums["truncated_squared"] / (sums["truncated"] + 1e-8) ** 2
         return 1 / square if square else math.nan
 

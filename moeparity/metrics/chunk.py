@@ -10,6 +10,9 @@ from torch import Tensor
 
 from moeparity.errors import Where
 
+UNKNOWN = torch.iinfo(torch.int64).min
+"""In a column of labels: the log does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
@@ -22,7 +25,8 @@ class Chunk:
     position: int64 [N], index in the response, or in the sequence where the prompt's length is unknown.
     tokens: int64 [N], token ids.
     ids, where: [B], what joins files, and the line each sequence stands on.
-    labels: further int64 [N] columns by name: "step", "version_lag", "flipped", "group".
+    labels: further int64 [N] columns by name: "step", "version_lag", "group", `UNKNOWN` where the log does not say;
+        "flipped", 0, 1, or -1 where a side's routes are unknown.
     values: further fp64 [N] columns by name: "entropy" (of the trainer's whole distribution, nats), "current" (the
         policy being updated, log P), NaN where unknown.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.metrics.accumulate import Accumulator
-from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.chunk import UNKNOWN, Chunk
 from moeparity.metrics.declaration import By
 from moeparity.metrics.registry import METRICS
 
@@ -21,7 +21,7 @@ SHOWN = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta"
 
 
 def keys(chunk: Chunk, by: By) -> Tensor | None:
-    """The group of each token, int64 [N]; None where the chunk does not say."""
+    """The group of each token, int64 [N], `UNKNOWN` for those of which the log does not say; None where all are."""
     if by == "position":
         return torch.bucketize(chunk.position, torch.tensor(POSITIONS), right=True) - 1
     if by == "probability":
@@ -62,7 +62,7 @@ def select(chunk: Chunk, kept: Tensor) -> Chunk:
 
 @dataclass(slots=True)
 class Groups:
-    """An accumulator for each group that was seen. `unknown` counts tokens of chunks that do not say."""
+    """An accumulator for each group that was seen. `unknown` counts tokens of which the log does not say."""
 
     by: By
     parts: dict[int, Accumulator] = field(default_factory=dict)
@@ -74,7 +74,8 @@ class Groups:
         if found is None:
             self.unknown += chunk.tokens.numel()
             return
-        for key in torch.unique(found).tolist():
+        self.unknown += int((found == UNKNOWN).sum())
+        for key in torch.unique(found[found != UNKNOWN]).tolist():
             self.parts.setdefault(key, Accumulator(SHOWN)).add(select(chunk, found == key))
 
     def __iter__(self) -> Iterator[tuple[int, Accumulator]]:

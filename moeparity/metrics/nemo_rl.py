@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeparity.metrics.declaration import Metric, Reduce, Source
 
 LOSS = Source("NVIDIA-NeMo/RL", "nemo_rl/algorithms/loss/loss_functions.py", "7ea279abf")
-DOCS = Source("NVIDIA-NeMo/RL", "docs/guides/grpo.md", "7ea279abf")
+GRPO = Source("NVIDIA-NeMo/RL", "nemo_rl/algorithms/grpo.py", "7ea279abf")
 _ZEROED = "rho that is NaN or infinite counts as 0; it overflows in fp32 above delta 88.7, and is taken as there"
 
 METRICS = (
@@ -85,7 +85,7 @@ METRICS = (
         reduce=Reduce("token mean", "icepop_outside"),
         formula="share of tokens with rho outside [0.5, 5], the reference bounds of icepop",
         estimates="tokens that icepop would drop",
-        source=Source("NVIDIA-NeMo/RL", "docs/guides/prorlv2.md", "7ea279abf"),
+        source=LOSS,
         unit="1",
     ),
     Metric(
@@ -93,7 +93,8 @@ METRICS = (
         reduce=Reduce("mean over sequences", "geometric_outside"),
         formula="share of sequences with exp(mean delta) outside [0.999, 1.002], the reference bounds of seq-mask-tis",
         estimates="sequences that seq-mask-tis would drop",
-        source=Source("NVIDIA-NeMo/RL", "docs/guides/prorlv2.md", "7ea279abf"),
+        not_finite="an infinite delta counts as 0",
+        source=LOSS,
         unit="1",
     ),
     Metric(
@@ -101,7 +102,7 @@ METRICS = (
         reduce=Reduce("sequence max", "mult_error"),
         formula="the greatest of the sequences' own token_mult_prob_error",
         estimates="the worst sequence",
-        source=LOSS,
+        source=GRPO,
         unit="1",
         alarm="2 (Nemotron recipes: seq_logprob_error_threshold)",
         alarm_above=2.0,
@@ -111,7 +112,7 @@ METRICS = (
         reduce=Reduce("mean over sequences", "mult_error_above_2"),
         formula="share of sequences whose own token_mult_prob_error exceeds 2",
         estimates="sequences that seq_logprob_error_threshold = 2 would mask",
-        source=LOSS,
+        source=GRPO,
         unit="1",
     ),
 )

@@ -99,7 +99,8 @@ def _approx_entropy(chunk: Chunk) -> Tensor:
 
 
 def _current_ratio(chunk: Chunk) -> Tensor:
-    return (chunk.values["current"] - chunk.trainer).exp()
+    # -inf on both sides is no drift.
+    return (chunk.values["current"] - chunk.trainer).nan_to_num(nan=0.0).clamp(-20, 20).exp()
 
 
 def _of(function: Callable[[Tensor], Tensor]) -> Callable[[Chunk], Tensor]:
@@ -116,7 +117,8 @@ TOKEN: Mapping[str, Callable[[Chunk], Tensor]] = {
     "k3": _of(k3),
     "k3_swapped": _of(k3_swapped),
     "k3_clamped": _of(k3_clamped),
-    "k3_output_clamped": _of(lambda delta: k3(delta).clamp(-10, 10)),
+    "finite_delta": _of(lambda delta: delta.nan_to_num(posinf=0.0, neginf=0.0)),
+    "finite_abs_delta": _of(lambda delta: delta.abs().nan_to_num(posinf=0.0)),
     "ratio_less_1": _of(torch.expm1),
     "abs_ratio_less_1": _of(lambda delta: delta.expm1().abs()),
     "mult_error_less_1": _of(lambda delta: delta.abs().expm1()),
@@ -133,6 +135,8 @@ TOKEN: Mapping[str, Callable[[Chunk], Tensor]] = {
     "ratio_clamped_ppo": _of(lambda delta: (delta.expm1().abs() > PIPELINE_EPSILON).double()),
     "ratio_clamped_reinforce": _of(lambda delta: (delta.expm1() > PIPELINE_EPSILON).double()),
     "ratio_less_1_reinforce": _of(lambda delta: delta.expm1().clamp(max=PIPELINE_EPSILON)),
+    "ratio_reinforce": _of(lambda delta: delta.exp().clamp(max=1 + PIPELINE_EPSILON)),
+    "ratio_reinforce_squared": _of(lambda delta: delta.exp().clamp(max=1 + PIPELINE_EPSILON).square()),
     "abs_dp": lambda chunk: _dp(chunk).abs(),
     "dp_beyond": lambda chunk: (_dp(chunk).abs() > DPPO).double(),
     "dppo_masked": _dppo_masked,
@@ -154,6 +158,13 @@ SHARES = frozenset(
     }
 )
 """Quantities that are 0 or 1: their means are rates of an event."""
+
+TWO_SIDED: Mapping[str, float] = {
+    **dict.fromkeys(("k1", "delta", "log_ppl_diff", "chi2", "chi2_clamped", "chi2_seq"), 0.0),
+    **dict.fromkeys(("ratio_less_1", "ppl_ratio_less_1"), 0.0),
+    **dict.fromkeys(("zeroed_ratio", "sequence_ratio_zeroed"), 1.0),
+}
+"""Quantities whose means lie on both sides of what they are at parity: a bound on one side says nothing there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +193,7 @@ def _kish(sums: Sums) -> Tensor:
 
 
 def _geometric_outside(sums: Sums) -> Tensor:
-    mean = sums.mean("delta")
+    mean = sums.mean("finite_delta")
     return ((mean < math.log(GEOMETRIC[0])) | (mean > math.log(GEOMETRIC[1]))).double()
 
 
@@ -198,7 +209,7 @@ SEQUENCE: Mapping[str, tuple[tuple[str, ...], Callable[[Sums], Tensor]]] = {
     "sequence_ratio_zeroed": (("delta",), lambda sums: zeroed_ratio(sums.sums["delta"])),
     "sequence_mask": (("delta",), _sequence_mask),
     "sequence_masked": (("delta",), lambda sums: (_sequence_ratio(sums) > TRL_CAP).double()),
-    "geometric_outside": (("delta",), _geometric_outside),
+    "geometric_outside": (("finite_delta",), _geometric_outside),
     "truncated_mean": (("truncated",), lambda sums: sums.mean("truncated")),
     "kish": (("current_ratio", "current_ratio_squared"), _kish),
 }

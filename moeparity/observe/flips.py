@@ -176,17 +176,17 @@ class FlipObserver:
             self._cost(view, rows)
 
     def _leaving(self, view: NodeView, rows: slice) -> None:
-        """Note which tokens' rows leave the reference's bits at this node."""
-        left = self.left[rows]
+        """Note which tokens' rows leave the reference's bits at this node; no token reads a pad's."""
+        left, real = self.left[rows], self.attention_mask[rows].cpu()
         ids = zip(*(view.output_ids(side) for side in self.sides), strict=True)
-        if bool(left.all()) or all(a == b for a, b in ids):
+        if bool((left | ~real).all()) or all(a == b for a, b in ids):
             return
         axis = _TOKEN_AXIS.get(view.node.op.name, 1)
         same = torch.ones_like(left)
         for port in range(len(view.outputs[self.sides[0]])):
             ours, theirs = (view.tensor(side, port) for side in self.sides)
             same &= equal_rows(ours, theirs, axis).cpu()
-        leaving = ~same & ~left
+        leaving = ~same & ~left & real
         earlier = (left.cumsum(-1) - left.int() > 0) if view.node.op.name in _MIXES else torch.zeros_like(left)
         for through in (False, True):
             where = leaving & (earlier == through)

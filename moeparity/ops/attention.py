@@ -92,7 +92,8 @@ _FORMS = (
     sum_order(
         "row_sum",
         "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
-        "that sum is added to it",
+        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles, "
+        "which no order here is",
         when=_FLASH,
     ),
     Attribute(

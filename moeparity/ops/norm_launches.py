@@ -112,6 +112,12 @@ def sglang(launch: Launch) -> str:
     return f"blocks({min(8, launch.hidden // WARP)}, fma) | fold_hi(32) | fold_hi"
 
 
+def sglang_qk(launch: Launch) -> str:
+    """Heads of q and k: a warp, or more from 512 elements on; of other sizes FlashInfer's CuTe-DSL kernel."""
+    own = launch.itemsize == 2 and launch.hidden in {64, 128, 256, 512, 1024}
+    return sglang(launch) if own else cutedsl(launch)
+
+
 def trtllm(launch: Launch) -> str:
     """1024 threads at most, each adding pairs of squares."""
     threads = WARP * warps_of(min(launch.hidden, 1024))

@@ -184,6 +184,12 @@ _ALL = (
         "that the warps' sums are folded as in its cta::reduce_max (09e82c67ec), are inferred",
         inferred=True,
     ),
+    _rule(
+        "sglang.qk_rms_norm",
+        launches.sglang_qk,
+        "sglang 0.5.23, kernels/jit/csrc/elementwise/qknorm.cuh, include/sgl_kernel/impl/norm.cuh, other sizes by "
+        "srt/models/utils.py apply_qk_norm; contraction into fma is inferred",
+    ),
     _rule("apex.rms_norm", launches.apex, "apex 6424da3b4f, csrc/layer_norm_cuda_kernel.cu cuApplyRMSNorm"),
 )
 RULES = {rule.name: rule for rule in _ALL}

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moeparity.collectives import nccl
 from moeparity.collectives.registry import COLLECTIVES, SELECTIONS, scattering
 from moeparity.numerics.order_map import Selection
 from moeparity.numerics.orders import EXPLICIT, parse
-from moeparity.ops.declaration import Attribute, Op, Shapes, Told, Value, WeightPort, site
+from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Shapes, Told, Value, WeightPort, site
 
 NONE = "none"
 
@@ -31,16 +32,17 @@ BLOCKS = Attribute(
     says="cut into this many fixed blocks whatever the number of ranks, each block computed on its own, so that the "
     "bits do not depend on the degree (tensor-parallel invariant); 0: one block for each rank",
 )
-AFTER, SHARED = "after", "shared"
+AFTER, SHARED, FIRST = "after", "shared", "first"
 BIAS = Attribute(
     name="bias",
     kind="form",
     default=AFTER,
-    values=(AFTER, SHARED),
+    values=(AFTER, SHARED, FIRST),
     needs="partials",
     weight="bias",
-    says="a row-wise bias is added to the reduced sum (Megatron-LM), or every rank's GEMM adds its share, the bias "
-    "divided by the number of ranks and rounded to its own dtype (torch's DTensor)",
+    says="a row-wise bias is added to the reduced sum (Megatron-LM); or every rank's GEMM adds its share, the bias "
+    "divided by the number of ranks and rounded to its own dtype (torch's DTensor); or the first rank's GEMM adds it "
+    "(vLLM, SGLang)",
 )
 PARTIAL = site("partial", "a rank's partial sum is rounded to this dtype before it is reduced", needs="partials")
 
@@ -63,6 +65,58 @@ def refuse_pieces(values: Mapping[str, Value], sizes: Mapping[str, int]) -> tupl
     return None
 
 
+_WHOLE: Condition = {"reduce": ("now",), "sequence": ("whole",)}
+_CHANNELS: Condition = {**_WHOLE, "collective": (nccl.RING.name, nccl.TREE.name)}
+_TREE: Condition = {**_WHOLE, "collective": (nccl.TREE.name,)}
+CHANNELS_SOURCE = "NVIDIA/nccl 5067397c26 src/enqueue.cc"
+TREES_SOURCE = "NVIDIA/nccl 5067397c26 src/graph/{connect,trees}.cc"
+_NCCL = (
+    Attribute(
+        name="channels",
+        kind="form",
+        default=1,
+        least=1,
+        needs="partials",
+        when=_CHANNELS,
+        says="over how many channels NCCL cuts the message, each with chunks of its own. NCCL finds the number by the "
+        "topology and takes fewer for a small message; NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS pin it "
+        f"({CHANNELS_SOURCE}, read)",
+    ),
+    Attribute(
+        name="protocol",
+        kind="form",
+        default="simple",
+        values=("simple", "ll", "ll128"),
+        needs="partials",
+        when=_CHANNELS,
+        says="NCCL's protocol (NCCL_PROTO), by which channels and chunks end elsewhere. A ring's chunks have at most 2 "
+        "MiB (simple), 32 KiB (ll) or 562.5 KiB (ll128); ll also cuts the channels more finely "
+        f"({CHANNELS_SOURCE}, read)",
+    ),
+    Attribute(
+        name="node",
+        kind="form",
+        default=0,
+        least=0,
+        needs="partials",
+        when=_TREE,
+        says="ranks of one node, in turn; 0: all are on one. Across nodes NCCL has two trees, of which the second half "
+        f"of the channels takes the second ({TREES_SOURCE}, read)",
+    ),
+    Attribute(
+        name="pattern",
+        kind="form",
+        default="balanced_tree",
+        values=("balanced_tree", "split_tree", "tree"),
+        needs="partials",
+        when={**_TREE, "node": (ABOVE_1,)},
+        says="which ranks of a node's chain take up the sums of two other nodes: the second one of them and the first "
+        "the other (balanced_tree), the second both (split_tree), or the first both (tree). NCCL goes by the topology, "
+        f"and takes tree where nodes have one rank ({TREES_SOURCE}, read)",
+    ),
+)
+
+
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """A collective that does not run on so many ranks, or leaves the sum elsewhere; an order for another number."""
     ranks = shapes["partials of x"][0]
@@ -71,7 +125,11 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return None
     if values["reduce"] == "later":
         left = "bias" in shapes and values["bias"] == AFTER
-        return ("reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` there.") if left else None
+        return (
+            ("reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` or `{FIRST}` there.")
+            if left
+            else None
+        )
     if name == NONE:
         order = parse(str(values["order"]))
         if order.leaves not in {None, ranks}:
@@ -93,7 +151,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return "collective", f"{name} is known for {known}, and the partial sums are {values['message']}."
     if collective.worlds and ranks not in collective.worlds:
         return "collective", f"{name} runs on {', '.join(map(str, collective.worlds))} ranks, not on {ranks}."
-    return None
+    node = int(values.get("node", 0))
+    return ("node", f"{ranks} ranks do not divide by {node} on each node.") if node and ranks % node else None
 
 
 def _refuse_table(table: Selection, ranks: int, dtype: str) -> tuple[str, str] | None:
@@ -132,6 +191,7 @@ ALL_REDUCE = Op(
             when={"reduce": ("now",)},
             says="the library's algorithm, or the table it chooses by; `none`: `order` and `accumulate` say all",
         ),
+        *_NCCL,
         Attribute(
             name="order",
             kind="order",

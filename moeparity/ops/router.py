@@ -39,10 +39,19 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return "renormalize_eps_at", "torch's own sum has no start. Set renormalize_order: sequential, or another."
     if values.get("scaling") in SHARED_SCALINGS and not shapes["shared"][0]:
         return "scaling", "there is no shared expert to be added. Set weights, accumulator or output."
-    if values.get("group_score") == "topk_share_sum" and shapes["top_k"][0] % shapes["top_groups"][0]:
-        k, groups = shapes["top_k"][0], shapes["top_groups"][0]
-        return "group_score", f"{k} experts per token do not divide by {groups} groups."
-    return _refuses_order(shapes, values)
+    return _refuses_share(shapes, values) or _refuses_order(shapes, values)
+
+
+def _refuses_share(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A sum of a group's best top_k / top_groups, where that is no whole number or more than a group has."""
+    if values.get("group_score") != "topk_share_sum":
+        return None
+    (k,), (kept,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
+    if k % kept:
+        return "group_score", f"{k} experts per token do not divide by {kept} groups."
+    if k // kept > size:
+        return "group_score", f"{k} experts per token are {k // kept} of each group kept, and a group has {size}."
+    return None
 
 
 def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -146,8 +155,8 @@ ROUTER = Op(
             kind="semantics",
             default="torch_topk",
             values=("torch_topk", "lowest_index", "highest_index"),
-            says="which of equal scores is chosen: whatever torch.topk does on this device, the lowest expert id "
-            "(vLLM, SGLang, TensorRT-LLM), or the highest",
+            says="which of equal scores is chosen, of experts and of groups: whatever torch.topk does on this device, "
+            "the lowest id (vLLM, SGLang, TensorRT-LLM), or the highest",
         ),
         Attribute(
             name="slots",
@@ -162,7 +171,7 @@ ROUTER = Op(
             kind="form",
             default="divide",
             values=("divide", "reciprocal", "scale_first", "scale_over_sum"),
-            says="s / sum; s * (1 / sum); (s * scale) / sum (vLLM's grouped_topk for DeepSeek-V3); or s * "
+            says="s / sum; s * (1 / sum); (s * scale) / sum (vLLM's grouped_topk for several groups); or s * "
             "(scale / sum) (vLLM). The first two are then multiplied with the scale",
             parameter="renormalize",
             when=_BEFORE,
@@ -210,8 +219,8 @@ ROUTER = Op(
             values=("weights", "accumulator", "output", *SHARED_SCALINGS),
             given={"scale": (OTHER_THAN_1,)},
             says="routed_scaling_factor multiplies the routing weights; or in the combine the sum before it is rounded "
-            "(SGLang), or after (vLLM, GLM-4.5); or the routed output as the shared expert is added to it, with or "
-            "without a contraction to fma (SGLang with DeepEP)",
+            "(SGLang), or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
+            "without a contraction to fma (SGLang with DeepEP; vLLM, compiled)",
         ),
         site("weights", "the routing weights handed to the experts are rounded to this dtype"),
     ),

@@ -36,9 +36,9 @@ def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
     found = report.attribution
     row = next((row for row in found.shares.rows if row.name == name), None) if found else None
     total = found.shares.total if found else None
-    if row is None or not total:
+    if row is None or not total or row.of_whole_low is None or row.of_whole_high is None:
         return "fail", "there are no shares: no divergence, or an op refuses a mixture"
-    low, high = row.low / total, row.high / total
+    low, high = row.of_whole_low, row.of_whole_high
     said = f"{row.of_whole:.1%} ({low:.1%} to {high:.1%}), {row.role}"
     below, above = bounds.below, bounds.above
     if (below is not None and low >= below) or (above is not None and high <= above):

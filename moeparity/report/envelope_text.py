@@ -9,16 +9,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from moeparity.report.envelope import Envelope, EnvelopedNode, OrderBand
-from moeparity.report.tables import plain_table
+from moeparity.report.tables import bullets, plain_table
 
 _WORDS = {"inside": "inside", "one_sided": "inside one way", "outside": "outside", "not_drawn": "not drawn"}
 
 
 def envelope_tables(found: Envelope) -> RenderableType:
     """Rows, and what they mean."""
-    sentences = [Text(f"- {sentence}") for sentence in found.reading]
     if not found.nodes:
-        return Group(*sentences)
+        return Group(bullets(found.reading))
     table = plain_table(
         "nodes",
         "differ",
@@ -43,7 +42,7 @@ def envelope_tables(found: Envelope) -> RenderableType:
         "ulps at a row's greatest magnitude. a draw's own out: elements that one draw has outside the others' band, at "
         "most, of those compared."
     )
-    return Group(table, Text(says, style="dim"), *notes, *sentences)
+    return Group(table, Text(says, style="dim"), *notes, bullets(found.reading))
 
 
 def _figures(bands: Sequence[OrderBand]) -> tuple[str, ...]:

@@ -180,8 +180,10 @@ def _margins(margins: Margins) -> RenderableType:
     tied = "flips" if margins.tie_flips != 1 else "flip"
     lines.append(f"exact ties at the cut: {margins.ties} token-layers, {margins.tie_flips} {tied} (in no row above)")
     if margins.group_flips:
-        lines.append(f"{margins.group_flips} flips keep other groups of experts: there is no one cut (in no row above)")
-    return Group(table, *map(Text, lines))
+        keep = "flips keep" if margins.group_flips != 1 else "flip keeps"
+        lines.append(f"{margins.group_flips} {keep} other groups of experts: there is no one cut (in no row above)")
+    # Where every token is tied there is no row.
+    return Group(*([table] if margins.bins else []), *map(Text, lines))
 
 
 def _coarse(margins: Margins) -> Iterator[tuple[float, float, int, int]]:

@@ -94,5 +94,5 @@ def thinned(rows: Sequence[Row], told: Collection[int]) -> tuple[list[Row], list
     even = MOST_LAYERS - len(told)
     step = (len(rows) - 1) / (even - 1)
     kept = sorted({round(i * step) for i in range(even)} | set(told))
-    note = Text(f"{len(kept)} of {len(rows)} layers; all of them are in --json.", style="dim")
+    note = Text(f"{len(kept)} of {len(rows)} rows; all of them are in --json.", style="dim")
     return [rows[i] for i in kept], [note]

@@ -10,12 +10,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.errors import counted
 from moeparity.report.log import LogGrouping, LogMetric, LogReport
 from moeparity.report.model import Interval
 from moeparity.report.tables import plain_table
 from moeparity.report.text import COLOUR
 
 _ROWS = 20
+_FILES = 6
 
 
 def print_log(report: LogReport, console: Console, *, sets: Iterable[str] = ()) -> None:
@@ -49,24 +51,33 @@ def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, R
 
 def _head(report: LogReport) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for index, file in enumerate(report.files):
-        note = f"; {file.note}" if file.note else ""
-        table.add_row("" if index else "files", f"{file.path} ({file.format}{note})")
-    table.add_row("scored", f"{_count(report.tokens, 'token')} of {_count(report.sequences, 'sequence')}")
+    for index, line in enumerate(_files(report)):
+        table.add_row("" if index else "files", line)
+    table.add_row("scored", f"{counted(report.tokens, 'token')} of {counted(report.sequences, 'sequence')}")
     for index, sentence in enumerate(report.left_out):
         table.add_row("" if index else "left out", sentence)
     return table
 
 
+def _files(report: LogReport) -> Iterator[str]:
+    """A line per file; of many the first and the last, and what the others are."""
+    kinds = [f"({file.format}; {file.note})" if file.note else f"({file.format})" for file in report.files]
+    lines = [f"{file.path} {kind}" for file, kind in zip(report.files, kinds, strict=True)]
+    if len(lines) > _FILES:
+        between = f"... {len(lines) - 2} more {' '.join(dict.fromkeys(kinds[1:-1]))}; --json names all"
+        lines = [lines[0], between, lines[-1]]
+    yield from lines
+
+
 def _warnings(report: LogReport) -> Iterator[str]:
     if report.infinite:
         yield (
-            f"{_count(report.infinite, 'scored token')} got probability 0 from one side only: delta is infinite, "
+            f"{counted(report.infinite, 'scored token')} got probability 0 from one side only: delta is infinite, "
             "and so is every mean that does not clamp it"
         )
     if report.overflowing:
         yield (
-            f"{_count(report.overflowing, 'scored token')} with |delta| > 88.7: exp overflows in a trainer's fp32, "
+            f"{counted(report.overflowing, 'scored token')} with |delta| > 88.7: exp overflows in a trainer's fp32, "
             "which logs inf, or 0 where it replaces inf; here it is computed in fp64"
         )
 
@@ -120,7 +131,7 @@ def _published(metric: LogMetric) -> str:
 
 def _grouping(grouping: LogGrouping) -> RenderableType:
     if not grouping.groups:
-        return Text(f"the log does not say ({_count(grouping.unknown, 'token')})", style="dim")
+        return Text(f"the log does not say ({counted(grouping.unknown, 'token')})", style="dim")
     table = plain_table("tokens", "sequences", "k3", "95 %", "mean |delta|", "max", "E[rho]", "F(2)",
                         names=grouping.by.replace("_", " "), names_first=True)  # fmt: skip
     shown = grouping.groups
@@ -136,7 +147,7 @@ def _grouping(grouping: LogGrouping) -> RenderableType:
     if len(grouping.groups) > _ROWS:
         notes.append(f"the {_ROWS} of {len(grouping.groups)} groups with the greatest k3; --json has all")
     if grouping.unknown:
-        notes.append(f"the log does not say for {_count(grouping.unknown, 'token')}")
+        notes.append(f"the log does not say for {counted(grouping.unknown, 'token')}")
     return Group(table, *(Text(note, style="dim") for note in notes))
 
 
@@ -153,12 +164,10 @@ def number(value: float) -> str:
 
 
 def bounds(value: Interval) -> str:
-    """`0.0012 to 0.0019`; empty where there is no interval."""
+    """`0.0012 to 0.0019`; empty of what has no interval."""
     if value.method == "none" or not math.isfinite(value.estimate):
         return ""
+    if math.isinf(value.low) and math.isinf(value.high):
+        return "too few sequences"
     near_1 = 0.9 < value.estimate < 1.1
     return " to ".join(f"{bound:.5f}" if near_1 else f"{bound:.3g}" for bound in (value.low, value.high))
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

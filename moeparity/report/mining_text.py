@@ -20,13 +20,15 @@ def print_mined(found: Mined, out: Console, written: Path | None) -> None:
     own = found.calibration
     out.print(f"reference  {found.reference}\ncandidate  {found.candidate}")
     out.print(
-        f"calibrated on {own.sequences} sequences of the recipe, {own.tokens} tokens: "
+        f"calibrated on {own.sequences} sequence{'s' * (own.sequences != 1)} of the recipe, {own.tokens} tokens: "
         f"{own.flipped / own.tokens:.2%} flip in some layer"
     )
     out.print(
         f"{found.prompts_read} prompts, {found.tokens_read} tokens, ranked from one pass of the reference: "
         f"{found.expected / found.tokens_read:.2%} expected to flip"
     )
+    if not found.expected:
+        out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
     prompts = plain_table("tokens", "expected to flip", "share", names="prompt", names_first=True)
     for prompt in found.prompts[:_ROWS]:
         prompts.add_row(str(prompt.prompt), str(prompt.tokens), f"{prompt.expected:.2f}", f"{prompt.share:.1%}")

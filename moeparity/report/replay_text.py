@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from moeparity.report.replay import Replay
-from moeparity.report.tables import plain_table
+from moeparity.report.tables import bullets, plain_table
 
 NATURAL = "natural"
 _NAMES = {
@@ -19,9 +19,8 @@ _NAMES = {
 
 def replay_tables(found: Replay) -> RenderableType:
     """A row per rung, a row per toggle with and without forced ids, and what they mean."""
-    sentences = [Text(f"- {sentence}") for sentence in found.reading]
     if not found.rungs:
-        return Group(*sentences)
+        return Group(bullets(found.reading))
     columns = ("KL", "k3", "mean |delta|", "max |delta|", "expert set differs", "slots differ")
     ladder = plain_table(*columns, names="taken from the reference", names_first=True)
     natural = found.rungs[0].kl
@@ -30,12 +29,12 @@ def replay_tables(found: Replay) -> RenderableType:
         flips = (f"{rung.set_flips:.2%}", f"{rung.slot_flips:.2%}")
         ladder.add_row(_NAMES[rung.forced], _kl(rung.kl, natural), *values, *flips)
     if not found.toggles:
-        return Group(ladder, *sentences)
+        return Group(ladder, bullets(found.reading))
     toggles = plain_table("alone: KL", "with ids forced", names="toggle", names_first=True)
     for toggle in found.toggles:
         toggles.add_row(toggle.name, _kl(toggle.alone, natural), _kl(toggle.alone_forced, natural))
     note = Text("ids forced: every router takes the reference's experts and weights them itself.", style="dim")
-    return Group(ladder, Text(), toggles, note, *sentences)
+    return Group(ladder, Text(), toggles, note, bullets(found.reading))
 
 
 def _kl(value: float | None, natural: float) -> str:

@@ -16,6 +16,7 @@ from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
 from moeparity.report.nearest import nearest_lines
 from moeparity.report.replay_text import replay_tables
+from moeparity.report.tables import bullets
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
 from moeparity.report.truth_text import floor_table, oracle_table
@@ -52,7 +53,7 @@ def _sections(report: Report) -> Iterator[tuple[str, RenderableType]]:
     if report.swaps:
         yield "Swapped blocks", _swaps(report)
     if report.reading:
-        yield "In words", Group(*(Text(f"- {sentence}") for sentence in report.reading))
+        yield "In words", bullets(report.reading)
     if report.recorded is not None:
         yield "Against the recorded data", recorded_table(report.recorded)
     if len(report.classes) > 1:
@@ -67,7 +68,7 @@ def _beside(report: Report) -> Iterator[tuple[str, RenderableType]]:
     if report.envelope is not None:
         yield "Legal orders", envelope_tables(report.envelope)
     if report.arrival is not None:
-        yield "Order of arrival", Group(*(Text(f"- {sentence}") for sentence in report.arrival.reading))
+        yield "Order of arrival", bullets(report.arrival.reading)
     if report.floor is not None:
         yield "Floor", floor_table(report.floor, report.verdict.metric)
     if report.oracle is not None:
@@ -205,16 +206,18 @@ def _effects_table(names: str) -> Table:
 
 
 def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
+    idle = toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
+
     def kl(trial: TrialResult | None) -> str:
         if trial is None:
             return "cannot run"
-        if toggle.had_no_effect:
+        if toggle.had_no_effect or (idle and trial is toggle.alone):
             return "no effect"
         return f"{trial.kl:.2e} {trial.kl / total:>4.0%}" if total > 0 else f"{trial.kl:.2e}"
 
     flips = (
         ""
-        if toggle.alone is None or toggle.had_no_effect or toggle.alone.flipped_routes is None
+        if toggle.alone is None or idle or toggle.alone.flipped_routes is None
         else (f"{toggle.alone.flipped_routes:.2%}")
     )
     indent = "  " * depth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from moeparity.report.tables import plain_table
+from moeparity.report.tables import bullets, plain_table
 from moeparity.report.truth import Floor, Oracle
 
 
@@ -16,8 +16,7 @@ def floor_table(found: Floor, metric: str) -> RenderableType:
         value = "bit-identical" if trial.bit_identical else f"{trial.value.estimate:.2e}"
         flips = "" if trial.bit_identical or trial.flipped_routes is None else f"{trial.flipped_routes:.2%}"
         table.add_row(trial.name, value, flips)
-    sentences = [Text(f"- {sentence}") for sentence in found.reading]
-    return Group(table, *sentences) if found.trials else Group(*sentences)
+    return Group(table, bullets(found.reading)) if found.trials else Group(bullets(found.reading))
 
 
 def oracle_table(found: Oracle) -> RenderableType:
@@ -28,4 +27,4 @@ def oracle_table(found: Oracle) -> RenderableType:
             node.node, f"{node.reference.relative_l2:.2e}", f"{node.candidate.relative_l2:.2e}", f"{node.ratio:.2f}"
         )
     note = Text("relative L2 of carried values; ratio: candidate over reference.", style="dim")
-    return Group(table, note, Text(f"- {found.reading}"))
+    return Group(table, note, bullets([found.reading]))

@@ -47,11 +47,21 @@ class Contrast:
         found = self._outcomes(oracle)
         if not found:
             return (-math.inf, math.inf) if found is None else (0.0, 0.0)
-        tokens = found[0][1].tokens
-        sums = [
-            math.fsum(weight * outcome.sums[i] for weight, outcome in found) / self.divisor for i in range(len(tokens))
-        ]
-        return bounds(sums, tokens)
+        return bounds(self._summed(found), found[0][1].tokens)
+
+    def sums(self, oracle: Oracle) -> list[float] | None:
+        """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""
+        found = self._outcomes(oracle)
+        if found:
+            return self._summed(found)
+        empty = next((outcome for outcome in oracle.known.values() if outcome is not None), None)
+        return None if found is None or empty is None else [0.0] * len(empty.tokens)
+
+    def _summed(self, found: list[tuple[int, Outcome]]) -> list[float]:
+        """Of each sequence."""
+        rows = zip(*(outcome.sums for _, outcome in found), strict=True)
+        weights = [weight for weight, _ in found]
+        return [math.fsum(w * x for w, x in zip(weights, row, strict=True)) / self.divisor for row in rows]
 
     def _mean(self, weighted: Iterable[tuple[int, float]]) -> Fraction:
         return sum((weight * Fraction(value) for weight, value in weighted), Fraction()) / self.divisor

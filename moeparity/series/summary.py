@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from moeparity.errors import counted
 from moeparity.series.points import Point, Series
 from moeparity.series.statistics import Trend, ema, spikes, trend
 
@@ -49,7 +50,7 @@ class Summary:
             above = sum(value > self.series.alarm for value in values)
             found.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
         worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_SHOWN]
-        found.append(f"{len(self.spikes)} spikes" + (", the greatest:" if worst else ""))
+        found.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
         return found + [_spike_line(spike) for spike in worst]
 
     def _trend_line(self) -> str:

@@ -9,7 +9,7 @@ from moeparity.series.summary import Summary
 _GUTTER = 10
 
 
-def chart(summary: Summary, *, width: int = 100, height: int = 12, log: bool = True) -> list[str]:
+def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = True) -> list[str]:
     """Lines of at most `width` characters: `·` the metric's least and greatest in a column, `o` the average, `^` a
     spike.
 

@@ -128,8 +128,8 @@ def _encoded(where: Where, text: Any, tokenizer: Tokenizer | None) -> Tensor:
         raise TokensError(f"{where}: text is {given}; expected a string of at least one character.")
     if tokenizer is None:
         raise TokensError(
-            f"{where}: 'text' needs a tokenizer. Name one beside the file: `tokenizer: checkpoint`, `bytes`, or a path "
-            "to a tokenizer.json; or give 'input_ids'."
+            f"{where}: 'text' needs a tokenizer. Name one, `bytes`, `checkpoint` or a path to a tokenizer.json, under "
+            "`tokenizer:` beside the file, or on the command line with --tokenizer; or give 'input_ids'."
         )
     ids = tokenizer.encode(text)
     if not ids:

@@ -10,7 +10,7 @@ import binascii
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from moeparity.errors import TokensError, Where, listed, shown
-from moeparity.tokens.tokenset import check_routes, nested_routes
+from moeparity.tokens.tokenset import check_routes, nested_routes, routed_layers
 
 _PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin")
-_INTEGERS = {"uint8": np.uint8, "int16": np.int16, "uint16": np.uint16, "int32": np.int32, "int64": np.int64}
+_INTEGERS = {
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "int16": np.int16,
+    "uint16": np.uint16,
+    "int32": np.int32,
+    "int64": np.int64,
+}
 _WHOLE = ("input_ids", "prompt_token_ids", "prompt_ids")
 _COMPLETION = ("output_ids", "token_ids", "generation_token_ids")
 _NEMO = "nrlre1:"
@@ -32,15 +39,17 @@ _NEMO = "nrlre1:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRoutes:
-    """The routes of one sequence: int64 [rows, layers, K], -1 where a token has none.
+    """The routes of one sequence: int64 [rows, MoE layers, K], -1 where a token has none.
 
     id: the name the file gives it, None without. tokens: token ids by what they are of: `sequence` or `completion`.
+    layers: the number of each layer among those recorded, dense ones counted where the engine recorded them too.
     """
 
     where: Where
     id: str | None
     routes: Tensor
     tokens: Mapping[str, tuple[int, ...]]
+    layers: tuple[int, ...] = ()
 
 
 def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]:
@@ -65,9 +74,14 @@ def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]
         found = _of_tensors(where, path)
     if not found:
         raise TokensError(f"{where}: holds no routes. Expected at least one sequence with routed_experts.")
-    for one in found:
-        check_routes(one.where, one.routes)
-    return found
+    return [_routed(one) for one in found]
+
+
+def _routed(one: RecordedRoutes) -> RecordedRoutes:
+    """Checked, without the layers that have no router."""
+    routes, layers = routed_layers(one.where, one.routes)
+    check_routes(one.where, routes)
+    return replace(one, routes=routes, layers=layers)
 
 
 def _bytes(path: Path) -> bytes:

@@ -32,6 +32,8 @@ class Bytes:
 
     def piece(self, token: int) -> str:
         """The character of an ASCII byte, escaped where it can't be seen."""
+        if token == ord(" "):
+            return "\\x20"
         return repr(bytes([token]))[2:-1] if 0 <= token < 256 else "no byte"
 
 

@@ -83,12 +83,32 @@ def nested_routes(where: Where, given: list[Any]) -> Tensor:
     return routes
 
 
+def routed_layers(where: Where, routes: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Routes [tokens, layers, top_k] without the layers that have no router, and the numbers of those that stay.
+
+    SGLang and vLLM record every layer of the model, and leave zeros where a layer is dense (sglang
+    srt/state_capturer/routed_experts.py; vLLM routed_experts_capturer.py, as of 2026-09). With more than one expert per
+    token no router gives these. With one, expert 0 may be what a router always picks: all layers stay.
+    Raises TokensError where every id is 0.
+    """
+    dense = (routes <= 0).all(-1).all(0) & (routes == 0).any(-1).any(0)
+    if routes.shape[-1] == 1 or not bool(dense.any()):
+        return routes, tuple(range(routes.shape[1]))
+    if bool(dense.all()):
+        raise TokensError(
+            f"{where}: every id of routed_experts is 0: nothing was recorded. Check the engine's capture."
+        )
+    return routes[:, ~dense], tuple((~dense).nonzero().flatten().tolist())
+
+
 def check_routes(where: Where, routes: Tensor) -> None:
     """Raises TokensError unless the last axis holds different expert ids, or -1 alone."""
     ordered = routes.sort(-1).values
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
     bad = torch.where(routes.eq(-1).all(-1), False, repeated | (routes < 0).any(-1))
     if bool(bad.any()):
+        given = routes[bad][0]
+        none = "" if bool(given.any()) else " Where the engine recorded nothing, expected is null or -1."
         raise TokensError(
-            f"{where}: routed_experts sends a token to {routes[bad][0].tolist()}; expected different experts by number."
+            f"{where}: routed_experts sends a token to {given.tolist()}; expected different experts by number.{none}"
         )

@@ -130,8 +130,9 @@ def test_flags_and_profiles_are_named_dearest_first() -> None:
         told("b", 2e-4, "", "--c (two)"),
         without("c"),
         told("d", 3e-4, "one", "two"),
+        told("e", 1e-5, "", "--c (two)"),
     ]
-    assert [s for s in reading(effects, TOTAL) if "is set" in s] == [
-        "b is set on the candidate by --c (two).",
+    assert [s for s in reading(effects, TOTAL) if " set on " in s] == [
+        "b and e are set on the candidate by --c (two).",
         "a is set on the reference by --a (one) and on the candidate by --b (two).",
     ]

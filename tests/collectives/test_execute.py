@@ -62,7 +62,9 @@ def test_lamport_turns_negative_zeros_and_two_shot_keeps_them() -> None:
 def test_a_register_that_starts_at_zero_loses_the_sign_of_zero() -> None:
     inputs = [torch.full((8,), -0.0, dtype=BF16)] * 4
     assert all_reduce(engines.VLLM_ONE_STAGE, inputs)[0].signbit().all()
-    assert not all_reduce(engines.SGLANG[0], inputs)[0].signbit().any()
+    assert not all_reduce(engines.MNNVL_ONE_SHOT, inputs)[0].signbit().any()
+    # SGLang 0.5.23 starts from the first rank.
+    assert all(all_reduce(each, inputs)[0].signbit().all() for each in engines.SGLANG)
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16])

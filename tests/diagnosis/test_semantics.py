@@ -133,8 +133,8 @@ def test_text_and_json_hold_the_findings(clean: Chunk) -> None:
     )
     found = observer.diagnosis()
     text = "\n".join(lines(found))
-    assert "temperature 0.7, log-probabilities raw: 1 sequences" in text
-    assert "1 sequences were sampled by more than one version" in " ".join(text.split())
+    assert "temperature 0.7, log-probabilities raw: 1 sequence" in text
+    assert "1 sequence was sampled by more than one version" in " ".join(text.split())
     assert "moeparity init CHECKPOINT" in text
     assert all(len(line) <= 120 for line in lines(found))
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["tokens"] == 3200

@@ -10,7 +10,9 @@ import torch
 from benchmarks.language import NOISES, STYLES, Setting, log
 from moeparity.diagnosis import Diagnosis, Observer
 from moeparity.diagnosis.state import Tail
-from moeparity.metrics.chunk import Chunk
+from moeparity.logs.chunks import Chunker
+from moeparity.metrics.chunk import UNKNOWN, Chunk
+from tests.metrics.made import records
 
 
 def diagnose(chunk: Chunk) -> Diagnosis:
@@ -62,6 +64,35 @@ def test_versions_mixed_within_a_sequence_are_counted(base: Chunk, noise: torch.
     assert next(each.value for each in found.evidence if each.name == "sampled by more than one version") == 5
 
 
+def test_one_token_of_unknown_weights_hides_no_staleness(base: Chunk, noise: torch.Tensor) -> None:
+    lag = (base.sequence % 4 == 0).long().index_fill(0, torch.tensor([70, 71]), UNKNOWN)
+    spoilt = with_delta(base, torch.where(lag != 0, 50 * noise, noise))
+    found = diagnose(dataclasses.replace(spoilt, labels={"version_lag": lag}))
+    assert found.find("stale weights").verdict == "named"
+    assert (found.tokens, found.stale, found.unsaid) == (48 * 64 - 2, 16 * 64, 2)
+    assert found.find("size").evidence[0].value < 1e-3
+
+
+def test_without_known_fresh_tokens_those_of_unknown_weights_are_judged(base: Chunk, noise: torch.Tensor) -> None:
+    lag = torch.where(base.sequence % 4 == 0, 1, UNKNOWN)
+    found = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": lag}))
+    assert (found.tokens, found.stale, found.unsaid) == (48 * 64, 16 * 64, 0)
+    assert "left out of all that follows" in found.find("stale weights").reason
+
+
+def test_versions_of_a_step_that_differ_are_stale_whichever_the_trainers_is() -> None:
+    [first, second, third] = records(3, 6, 0.01)
+    cases = (((7, 7), False, "not tested"), ((7, 8), False, "named"), ((7, 7), True, "named"))
+    for versions, several, verdict in cases:
+        observer = Observer()
+        for sequence, version in zip((first, third), versions, strict=True):
+            told = torch.full((6,), version)
+            observer.note(dataclasses.replace(sequence, versions=told, several=several))
+        observer.note(dataclasses.replace(second, versions=torch.full((6,), 9)))
+        observer.add(next(Chunker().chunks([first, second, third])))
+        assert observer.diagnosis().find("stale weights").verdict == verdict
+
+
 def test_growth_is_named_and_measured(base: Chunk, noise: torch.Tensor) -> None:
     assert diagnose(with_delta(base, noise)).find("growth with position").verdict == "ruled out"
     grown = diagnose(with_delta(base, torch.where(base.position < 32, noise, 2 * noise))).find("growth with position")
@@ -74,6 +105,13 @@ def test_sequences_in_a_wrong_state_are_named_with_their_place(base: Chunk, nois
     assert found.verdict == "named"
     assert "s11 (simulated.jsonl:12)" in found.reason
     assert diagnose(with_delta(base, noise)).find("few sequences").verdict == "ruled out"
+
+
+def test_outliers_that_explain_little_are_shown_not_named(base: Chunk, noise: torch.Tensor) -> None:
+    great = torch.where(base.position % 64 == 5, 60 * noise.abs() + 0.5, noise)
+    found = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("few sequences")
+    assert (found.verdict, found.evidence[0].value) == ("described", 1)
+    assert "1 of 64 sequences differs as a whole" in found.reason
 
 
 def test_great_events_make_no_outlier_of_a_sequence(base: Chunk, noise: torch.Tensor) -> None:

@@ -14,9 +14,10 @@ from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
 from moeparity.graph.graph import Graph
 from moeparity.graph.match import assignments
-from moeparity.graph.profile import EVIDENCE_LEVELS, UNKNOWN, Profile, load_profile
+from moeparity.graph.profile import EVIDENCE_LEVELS, UNKNOWN, Profile, load_profile, placement_rules
 from moeparity.ops.declaration import EDGE
 from moeparity.spec import files, schema
+from moeparity.spec.schema import Placement
 
 HERE = Where(Path(__file__))
 CONFIGS = files.shipped("configs", "json")
@@ -118,6 +119,65 @@ def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -
     combine = plans["X"].settings["layers[0].moe.combine", "accumulate"]
     assert (combine.level, combine.value) == (UNKNOWN, "fp32")
     assert plans["X"].settings["layers[0].moe.experts", "tf32"].level == ""
+
+
+def active(name: str, architecture: str, node: str, key: str, tensor: int = 1) -> tuple[object, str]:
+    """What runs at a node, and its evidence."""
+    ranks = placement_rules(Placement(tensor=tensor), HERE)
+    found = bind(graph(architecture), profile(name), "bf16", placement=ranks).settings[node, key]
+    return found.value, found.level
+
+
+@pytest.mark.parametrize("architecture", ["deepseek_v3", "glm4_moe"])
+def test_vllm_scales_the_routed_output_not_the_weights(architecture: str) -> None:
+    router = next(n.name for n in graph(architecture).nodes if n.op.name == "router")
+    assert active("vllm", architecture, router, "scaling") == ("shared_fma", "inferred")
+    for eager in ("vllm-eager", "vllm-batch-invariant-eager"):
+        assert active(eager, architecture, router, "scaling") == ("output", "read")
+
+
+FUSED_NORMS = [
+    (name, fusion)
+    for name, path in files.shipped("profiles").items()
+    for fusion in files.read_profile(path).fusions
+    if {"all_reduce", "rms_norm"} <= set(fusion.chain)
+]
+
+
+@pytest.mark.parametrize(("name", "fusion"), FUSED_NORMS, ids=[f"{name}-{fusion.name}" for name, fusion in FUSED_NORMS])
+def test_a_norm_fused_with_an_all_reduce_has_an_order_of_its_own(name: str, fusion: schema.Fusion) -> None:
+    """It is another kernel: the tree of the engine's plain norm says nothing of it."""
+    assert "rms_norm:order" in fusion.set, f"{name}: {fusion.name}"
+
+
+def test_vllm_takes_flashinfers_mnnvl_kernel_on_one_node() -> None:
+    norm, reduce = "layers[0].moe.norm", "layers[0].attention.reduce"
+    for overlay, order, square, collective in (
+        ("vllm-allreduce-norm", "flashinfer.mnnvl_rms_norm", "model", "flashinfer.mnnvl_one_shot"),
+        ("vllm-allreduce-norm-trtllm", "trtllm.all_reduce_rms_norm", "fp32", "flashinfer.one_shot_fp32"),
+    ):
+        assert active(overlay, "qwen3_moe", norm, "order", 4)[0] == order
+        assert active(overlay, "qwen3_moe", norm, "square", 4)[0] == square
+        assert active(overlay, "qwen3_moe", reduce, "collective", 4)[0] == collective
+
+
+def test_sglangs_norms_are_flashinfers_in_cutedsl_but_those_of_heads() -> None:
+    orders = {
+        node: active("sglang", "qwen3_moe", f"layers[0].{node}", "order")[0]
+        for node in ("attention.norm", "attention.q_norm", "moe.norm")
+    }
+    assert orders == {
+        "attention.norm": "flashinfer.cutedsl_rms_norm",
+        "attention.q_norm": "sglang.qk_rms_norm",
+        "moe.norm": "flashinfer.cutedsl_rms_norm",
+    }
+    assert (
+        active("sglang-deterministic", "qwen3_moe", "layers[0].attention.q_norm", "order")[0] == "vllm.batch_invariant"
+    )
+    assert active("sglang-allreduce-norm", "qwen3_moe", "layers[0].moe.norm", "order", 4) == (
+        "trtllm.all_reduce_rms_norm",
+        "read",
+    )
 
 
 def test_overlays_on_another_engine_claim_only_their_own() -> None:

@@ -132,6 +132,20 @@ def test_determinism_switches_the_fused_all_reduce_off(tmp_path: Path) -> None:
     assert (found.profile, found.further) == ("sglang-rl-on-policy", ())
 
 
+@pytest.mark.parametrize(
+    ("backend", "overlay"), [("auto", "sglang-allreduce-norm"), ("mnnvl", None), ("cutedsl", None)]
+)
+def test_a_backend_with_another_kernel_is_no_fused_norm_of_the_profile(
+    tmp_path: Path, backend: str, overlay: str | None
+) -> None:
+    """The profile is the trtllm backend's."""
+    side = launch(tmp_path, f"sglang serve model --tp 2 --flashinfer-allreduce-fusion-backend {backend}").sides[0]
+    assert side.profile == (overlay or "sglang")
+    told = launch(tmp_path, "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm vllm serve model -tp 2")
+    (setting,) = [one for one in told.settings if one.name == "VLLM_FLASHINFER_ALLREDUCE_BACKEND"]
+    assert setting.implies == "vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"
+
+
 def test_every_profile_an_option_names_is_shipped() -> None:
     named: set[str] = set()
     for program in PROGRAMS:

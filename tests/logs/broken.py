@@ -97,6 +97,19 @@ LINES: dict[str, Case] = {
         NEMO, _of("token_loss_mask", to=lambda v: [[1, *v[0][1:]]]), "scores token 0, which nothing predicts"
     ),
     "a mask of twos": Case(NEMO, _of("token_loss_mask", to=lambda v: [[2, *v[0][1:]]]), "something other than 0 and 1"),
+    "an entropy below 0": Case(
+        PRIME,
+        _of("entropy", to=lambda v: [-1.0] * len(v)),
+        "is scored, but its entropy is -1; expected nats, at least 0",
+    ),
+    "an entropy of no vocabulary": Case(
+        PRIME, _of("entropy", to=lambda v: [1e9] * len(v)), "its entropy is 1e+09; expected nats, at most 30"
+    ),
+    "a current log-probability above 0": Case(
+        "moeparity/log.jsonl",
+        lambda lines: lines[0].update(current_logprobs=[0.5] * len(lines[0]["input_ids"])),
+        "its current log-probability is 0.5; expected nats, at most 0",
+    ),
     "a multiplier below 0": Case(NEMO, _set("sample_loss_mask", to=[-1]), "sample_loss_mask is -1"),
     "a field gone": Case(NEMO, _drop("prev_logprobs"), "prev_logprobs is missing"),
     "a null field": Case(NEMO, _set("prev_logprobs", to=[None]), "prev_logprobs is null"),
@@ -443,6 +456,14 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "broken pages": (_cut_pages, "cannot be read to its end"),
     "lines of a packed file": (_packed, "gunzip trainer.jsonl.gz"),
     "a file given twice": (lambda _: _open(*[FIXTURES / NEMO] * 2), "sequence 7/0 comes a second time. Is a file"),
+    "one file as both sides": (
+        lambda _: _open(FIXTURES / "moeparity/log.jsonl", trainer=[FIXTURES / "slime/../moeparity/log.jsonl"]),
+        "given as the sampler's log and as the trainer's",
+    ),
+    "nothing but zeros": (
+        lambda folder: _against(folder, _zeroed, sampled=_zeroed),
+        "both sides' log-probabilities are 0 at all 22 scored tokens",
+    ),
     "other tokens": (lambda folder: _against(folder, _other_token), "other tokens than in"),
     "fewer tokens": (
         lambda folder: _against(folder, lambda _: None, sampled=_shorter),
@@ -470,6 +491,11 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
         "token 4 of sequence s0 is scored, but the trainer's log-probability there is missing",
     ),
 }
+
+
+def _zeroed(each: list[dict[str, Any]]) -> None:
+    for record in each:
+        record |= {key: [0.0] * len(record["input_ids"]) for key in ("logprobs", "trainer_logprobs")}
 
 
 def _shorter(each: list[dict[str, Any]]) -> None:

@@ -22,9 +22,11 @@ from moeparity.logs.chunks import Chunker
 from moeparity.logs.record import Sequence
 from moeparity.measuring import Asked, LogGate, Measurement, interval, measure, measure_files, read_gate
 from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.chunk import UNKNOWN
+from moeparity.metrics.groups import Groups
 from moeparity.metrics.registry import METRICS
 from moeparity.observe.statistics import sequence_mean, token_mean
-from moeparity.report.log import LogReport
+from moeparity.report.log import LogFile, LogReport
 from moeparity.report.log_text import print_log
 from tests.metrics.made import noisy, records
 
@@ -42,6 +44,17 @@ def text(report: LogReport, *sets: str) -> str:
     out = io.StringIO()
     print_log(report, Console(file=out, width=160, highlight=False, markup=False), sets=sets)
     return out.getvalue()
+
+
+def test_of_many_files_the_first_and_the_last_are_shown() -> None:
+    report = gated(2)
+    files = tuple(LogFile(path=f"step{i}.jsonl", format="own", note="made by hand" * (i == 3)) for i in range(9))
+    shown = text(replace(report, files=files))
+    assert "step0.jsonl (own)" in shown
+    assert "... 7 more (own) (own; made by hand); --json names all" in shown
+    assert "step8.jsonl (own)" in shown
+    assert "step4.jsonl" not in shown
+    assert "step5.jsonl (own)" in text(replace(report, files=files[:6]))
 
 
 def write(path: Path, sequences: list[Sequence], *, trainer: bool = True) -> Path:
@@ -91,6 +104,21 @@ def test_intervals_move_with_the_offset(name: str) -> None:
     assert metric.value.low < metric.value.estimate < metric.value.high
     assert abs(metric.value.estimate - 1) < 0.1
     assert report.verdict.value == metric.value
+
+
+@pytest.mark.parametrize("name", ["k1", "areal/behave_approx_kl", "verl/log_ppl_diff", "verl/chi2_token"])
+def test_far_below_parity_is_no_parity(name: str) -> None:
+    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
+    swapped = [replace(each, rollout=each.trainer, trainer=each.rollout) for each in shifted]
+    statuses = [measure(log, Asked(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (shifted, swapped)]
+    assert statuses == ["fail", "fail"]
+    assert "as a distance from 0" in measure(shifted, Asked(gate=read_gate(f"{name}<0.01"))).verdict.reason
+
+
+def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
+    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
+    for name in ("mean_ratio", "nemo-rl/sampling_importance_ratio", "verl/ppl_ratio"):
+        assert measure(shifted, Asked(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
 
 
 def test_intervals_are_those_of_the_recipes() -> None:
@@ -152,7 +180,7 @@ def test_unscored_tokens_and_sequences_do_not_count() -> None:
     sequences[1] = replace(sequences[1], mask=torch.zeros(10, dtype=torch.bool))
     report = measure(sequences, Asked())
     assert (report.sequences, report.tokens) == (2, 15)
-    assert report.left_out == ("1 sequences have no scored token",)
+    assert report.left_out == ("1 sequence without a scored token",)
 
 
 def test_labels_of_a_chunk() -> None:
@@ -176,6 +204,26 @@ def test_labels_of_a_chunk() -> None:
     assert chunk.labels["step"].tolist() == [0] * 4 + [1] * 4
     assert chunk.position.tolist() == [0, 1, 2, 3, -2, -1, 0, 1]
     assert chunker.groups == {"maths": 0}
+
+
+def test_what_one_sequence_does_not_say_is_kept_of_the_others() -> None:
+    [first, second] = records(2, 4, 0.1)
+    routes = torch.tensor([0, 1]).repeat(4, 1, 1)
+    told: dict[str, Any] = {
+        "versions": torch.tensor([3, -1, 4, 4]),
+        "trainer_version": 5,
+        "group": "maths",
+        "extra": {"routed_experts": routes, "trainer_routed_experts": routes},
+    }
+    [chunk] = Chunker().chunks([replace(first, **told), replace(second, step=None)])
+    unknown = [UNKNOWN] * 4
+    assert chunk.labels["version_lag"].tolist() == [2, UNKNOWN, 1, 1, *unknown]
+    assert chunk.labels["step"].tolist() == [0] * 4 + unknown
+    assert chunk.labels["group"].tolist() == [0] * 4 + unknown
+    assert chunk.labels["flipped"].tolist() == [-1, 0, 0, 0] + [-1] * 4
+    steps = Groups("step")
+    steps.add(chunk)
+    assert (list(steps.parts), steps.parts[0].tokens, steps.unknown) == ([0], 4, 4)
 
 
 @pytest.mark.parametrize("given", ["k3", "k3<", "k3<0", "k3<-1", "k3<1.2.3", "<1", "k3>1e-3"])

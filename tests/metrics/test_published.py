@@ -132,9 +132,10 @@ def others() -> dict[str, Tensor]:
     rho = torch.exp(DELTA)
     of_sequence = torch.exp(torch.where(MASK, DELTA, 0.0).sum(-1))
     kept = of_sequence.masked_fill(of_sequence > 3.0, 0.0)
-    drift = torch.exp(column("current") - GIVEN.trainer).split([int(n) for n in GIVEN.counts])
+    lengths = [int(n) for n in GIVEN.counts]
+    drift = torch.exp(column("current") - GIVEN.trainer).split(lengths)
     moved = GIVEN.trainer.exp() - GIVEN.rollout.exp()
-    up = column("advantages") > 0
+    dropped = torch.where(column("advantages") > 0, moved > 0.2, moved < -0.2).double()
     tis = rho.clamp(0, 2.0)
     clamped = rho.clamp(0, 1.02)
     return {
@@ -145,7 +146,8 @@ def others() -> dict[str, Tensor]:
         "slime/tis": masked(rho, -1).mean(),
         "slime/tis_abs": masked((rho - 1).abs(), -1).mean(),
         "slime/tis_clipfrac": masked((tis != rho).double(), -1).mean(),
-        "miles/train_rollout_kl": masked(k3(DELTA).clamp(-10, 10), -1).mean(),
+        "miles/train_rollout_logprob_abs_diff": masked(DELTA.abs(), -1).mean(),
+        "miles/train_rollout_kl": masked(k3(DELTA.clamp(-20, 20)).clamp(-10, 10), -1).mean(),
         "miles/ess_ratio": torch.stack([w.sum() ** 2 / (len(w) * (w**2).sum()) for w in drift]).mean(),
         "trl/sampling_logp_difference/mean": DELTA[MASK].abs().mean(),
         "trl/sampling_logp_difference/max": DELTA[MASK].abs().max(),
@@ -164,7 +166,8 @@ def others() -> dict[str, Tensor]:
         "pipelinerl/mean_abs_log_ratio_new_old": masked(DELTA.abs(), -1).mean(),
         "pipelinerl/clamp_log_ratio_new_old_indicator_ppo": masked((rho.clamp(0.98, 1.02) != rho).double(), -1).mean(),
         "pipelinerl/clamp_log_ratio_new_old_indicator_reinforce": masked((clamped != rho).double(), -1).mean(),
-        "pipelinerl/ess": rho[MASK].sum() ** 2 / (rho[MASK] ** 2).sum(),
+        "pipelinerl/ess": rho[MASK].sum() ** 2 / (rho[MASK] ** 2).sum() / MASK.sum(),
+        "pipelinerl/ess_reinforce": clamped[MASK].sum() ** 2 / (clamped[MASK] ** 2).sum() / MASK.sum(),
         "tinker/kl_sample_train_v1": -D.mean(),
         "tinker/kl_sample_train_v2": 0.5 * (D**2).mean(),
         "tinker/entropy": -GIVEN.rollout.mean(),
@@ -172,7 +175,7 @@ def others() -> dict[str, Tensor]:
         "prime-rl/mismatch_kl/std": k3(D).std(),
         "prime-rl/mismatch_kl/max": k3(D).max(),
         "prime-rl/kl_ent_ratio": k3(D).mean() / column("entropy").mean(),
-        "prime-rl/is_masked": torch.where(up, moved > 0.2, moved < -0.2).double().mean(),
+        "prime-rl/is_masked": torch.stack([each.mean() for each in dropped.split(lengths)]).mean(),
         "prime-rl/probs_moved": (moved.abs() > 0.2).double().mean(),
     }
 

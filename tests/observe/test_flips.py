@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
+from moeparity.engine.lockstep import NodeView
 from moeparity.graph.address import file_key
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import int_view
 from moeparity.observation import alone, observe, restored
-from moeparity.observe.flips import BINS, MAP_BITS, Census, bin_of
+from moeparity.observe.flips import BINS, MAP_BITS, Census, FlipObserver, bin_of
 from moeparity.ops.declaration import Value
 from moeparity.plan import Plan, prepare
 from moeparity.resume.codec import Codec
@@ -292,3 +295,38 @@ def test_padding_is_left_out(tmp_path: Path, qwen3_moe: Path) -> None:
     told = routing_flips(census)
     assert told is not None
     assert told.tokens == int(mask.sum())
+
+
+def test_a_pad_that_left_the_references_bits_is_no_earlier_token() -> None:
+    mask = torch.tensor([[False, False, True, True]])
+    observer = FlipObserver(
+        ("reference", "candidate"),
+        {},
+        [],
+        [],
+        output="lm_head",
+        input_ids=torch.zeros(1, 4, dtype=torch.int64),
+        loss_mask=mask,
+        attention_mask=mask,
+        sampled_from="candidate",
+    )
+
+    def differ(name: str, op: str, at: list[int]) -> None:
+        values = {"reference": torch.zeros(1, 4, 2), "candidate": torch.zeros(1, 4, 2)}
+        values["candidate"][0, at] = 1.0
+        view = SimpleNamespace(
+            ran=lambda *_: True,
+            wave=(0, 1),
+            node=SimpleNamespace(name=name, op=SimpleNamespace(name=op)),
+            outputs={side: [value] for side, value in values.items()},
+            output_ids=lambda side: [id(values[side])],
+            tensor=lambda side, _: values[side],
+        )
+        observer.see(cast("NodeView", view))
+
+    differ("layers[0].attention.attend", "attention", [0, 1])
+    assert not observer.left_at
+    differ("layers[1].attention.attend", "attention", [2])
+    assert observer.left_at.keys() == {("layers[1].attention.attend", False)}
+    differ("layers[2].attention.attend", "attention", [3])
+    assert ("layers[2].attention.attend", True) in observer.left_at

@@ -85,7 +85,7 @@ VARIANTS = (
     Variant(
         id="C3o",
         does="C3, the rounded sum scaled and rounded again",
-        engines="vLLM, GLM-4.5",
+        engines="vLLM, eager: DeepSeek-V3 and GLM-4.5",
         evidence="read: vLLM 0.33.0 moe_runner.py _maybe_apply_routed_scale_to_output",
         sets=_sets(_C3, router__scaling="output"),
         shared=True,
@@ -257,8 +257,9 @@ VARIANTS = (
     Variant(
         id="S6",
         does="shared + S * routed, rounded once",
-        engines="SGLang with DeepEP",
-        evidence="read: sglang 0.5.23 _scale_routed_and_add_shared; with `shared_fma` where the compiler contracts",
+        engines="SGLang with DeepEP; vLLM, compiled: DeepSeek-V3 and GLM-4.5",
+        evidence="read: sglang 0.5.23 _scale_routed_and_add_shared; with `shared_fma` where the compiler contracts; "
+        "inferred: vLLM 0.33.0 moe_runner.py, of what Inductor fuses",
         sets=_sets(_C3, router__scaling="shared_add"),
         shared=True,
     ),

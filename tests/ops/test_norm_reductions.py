@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from moeparity.numerics.orders import OrderError
+from moeparity.numerics.orders import OrderError, parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.norm_launches import Launch, te_moments, te_order
 from moeparity.ops.norm_reductions import RULES, order_of
@@ -29,7 +29,7 @@ from tests.ops.norm_threads import (
     twice_by,
     warps,
 )
-from tests.ops.plain import FP32, assert_bits
+from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.test_norm_fused_launches import FUSED_KERNELS
 
 
@@ -80,6 +80,10 @@ def sglang(row: Row, rows: int) -> float:
     if len(row) <= 256:
         return butterfly(threads(row, 32, len(row) // 32), HIGH)
     return twice_by(HIGH, threads(row, len(row) // 8, 8))
+
+
+def sglang_qk(row: Row, rows: int) -> float:
+    return sglang(row, rows) if len(row) in {64, 128, 256, 512, 1024} else laddered(row, LOW)
 
 
 def trtllm(row: Row, rows: int) -> float:
@@ -158,6 +162,7 @@ KERNELS: dict[str, tuple[Callable[[Row, int], float], list[tuple[int, int]]]] = 
     "flashinfer.cutedsl_qk_rms_norm_sm100": (cutedsl_qk, [(h, 5) for h in (37, 40, 96, 128, 136, 256, 1000, 2880)]),
     "quack.rms_norm": (lambda row, _: laddered(row, HIGH), [(h, 5) for h in (*WIDTHS, 37, 10000)]),
     "sglang.rms_norm": (sglang, [(h, 5) for h in (64, 128, 256, 768, 2816, 7168)]),
+    "sglang.qk_rms_norm": (sglang_qk, [(h, 5) for h in (40, 64, 96, 128, 256, 512, 1024, 2880)]),
     "trtllm.rms_norm": (trtllm, [(h, 5) for h in (*WIDTHS, 38)]),
     "torch.cuda_mean": (lambda row, rows: cuda_mean(row, rows, HIGH), list(CUDA_MEAN)),
     "torch.cuda_mean_2_9": (lambda row, rows: cuda_mean(row, rows, LOW), list(CUDA_MEAN)),
@@ -235,6 +240,17 @@ def test_short_rows_of_which_there_are_many_are_refused_by_liger() -> None:
     ):
         order_of("liger.rms_norm", Launch(hidden=128, rows=32768))
     assert order_of("liger.rms_norm", Launch(hidden=257, rows=32768))
+
+
+@pytest.mark.parametrize(("dtype", "shows"), [(BF16, False), (FP16, False), (FP32, True)])
+@pytest.mark.parametrize("name", ["flashinfer.rms_norm", "vllm.rms_norm"])
+def test_a_contraction_shows_in_unrounded_rows_only(name: str, dtype: torch.dtype, *, shows: bool) -> None:
+    """The square of a 16-bit number is exact in fp32."""
+    x = random(64, 1000, dtype=dtype).float()
+    order = order_of(name, Launch(hidden=1000, rows=64))
+    fused = sum_axis(x, order, -1, accumulate=FP32, times=x)
+    apart = sum_axis(x * x, parse(str(order).replace(", fma", "")), -1, accumulate=FP32)
+    assert torch.equal(fused, apart) != shows
 
 
 @pytest.mark.parametrize(

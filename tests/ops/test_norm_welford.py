@@ -81,3 +81,7 @@ def test_fp64_rows_have_an_fp64_statistic() -> None:
         square = sum((Fraction(value) ** 2 for value in row), Fraction(EPS) * 45) / 45
         for value, result in zip(row, normalized, strict=True):
             assert abs(Fraction(result) ** 2 * square - Fraction(value) ** 2) < Fraction(value) ** 2 / 2**45
+
+
+def test_no_rows() -> None:
+    assert norm(torch.empty(2, 0, 45), torch.ones(45), statistic="welford").shape == (2, 0, 45)

@@ -164,21 +164,25 @@ def test_sequence_parallel_reduces_each_ranks_own_tokens(tokens: int) -> None:
     assert not torch.equal(ours, summed(partials, {"collective": "nccl.ring"}))
 
 
-def test_a_row_wise_bias_is_added_after_or_shared() -> None:
+def test_a_row_wise_bias_is_added_after_or_shared_or_by_the_first_rank() -> None:
     x, weight = random(B, T, 32, dtype=BF16), random(24, 32, dtype=BF16, seed=1)
     w = {"weight": weight, "bias": random(24, dtype=BF16, seed=2)}
     shares = [(part(x, rank, -1), part(weight, rank, 1)) for rank in range(RANKS)]
-    after, shared = (
+    after, shared, first = (
         summed(
             projected(x, w, CUT | {"partial": BF16, "bias": bias}, parallel="row", heads=None),
             {"bias": bias},
             w["bias"],
         )
-        for bias in ("after", "shared")
+        for bias in ("after", "shared", "first")
     )
     assert_bits(after, plus(folded([F.linear(*each) for each in shares], BF16), w["bias"], BF16))
     assert_bits(shared, folded([F.linear(*each, w["bias"] / RANKS) for each in shares], BF16))
+    # Inside the first rank's GEMM, before its sum is rounded.
+    own = [F.linear(*shares[0], w["bias"]), *(F.linear(*each) for each in shares[1:])]
+    assert_bits(first, folded(own, BF16))
     assert not torch.equal(after, shared)
+    assert not any(torch.equal(first, other) for other in (after, shared))
 
 
 def test_what_is_whole_passes_by() -> None:
@@ -408,8 +412,8 @@ def test_a_bias_is_not_lost_with_a_reduction_that_comes_later() -> None:
     assert ALL_REDUCE.refuses is not None
     shapes = {"partials of x": (2,), "bias": (8,)}
     refusal = ALL_REDUCE.refuses(shapes, {"reduce": "later", "bias": "after"})
-    assert refusal == ("reduce", "the GEMM before it leaves the bias to it. Set `bias: shared` there.")
-    assert ALL_REDUCE.refuses(shapes, {"reduce": "later", "bias": "shared"}) is None
+    assert refusal == ("reduce", "the GEMM before it leaves the bias to it. Set `bias: shared` or `first` there.")
+    assert all(ALL_REDUCE.refuses(shapes, {"reduce": "later", "bias": bias}) is None for bias in ("shared", "first"))
 
 
 def test_every_collective_is_a_choice() -> None:

@@ -102,7 +102,7 @@ def in_groups(choice: list[F32], p: dict[str, Any], at: dict[str, Any]) -> list[
         return choice
     counted = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
     totals = [in_turn(sorted(choice[g * size : (g + 1) * size], reverse=True)[:counted]) for g in range(p["groups"])]
-    kept = best(totals, p["top_groups"], "lowest_index")
+    kept = best(totals, p["top_groups"], at["tie_break"])
     mask = F32(0) if at["group_mask"] == "zero" else F32(-np.inf)
     return [c if i // size in kept else mask for i, c in enumerate(choice)]
 
@@ -245,6 +245,15 @@ def test_groups(score: str, mask: str) -> None:
     found = both(p, {"group_score": score, "group_mask": mask}, bias=True)
     default = score == "top2_sum" and mask == "neg_inf"
     assert torch.equal(found, both(p, {}, bias=True)) == default
+
+
+@pytest.mark.parametrize(("tie_break", "kept"), [("lowest_index", (0, 1, 2, 3)), ("highest_index", (15, 14, 13, 12))])
+def test_ties_of_groups(tie_break: str, kept: tuple[int, ...]) -> None:
+    """Of 8 groups that count the same torch.topk keeps the last ones here, vLLM and SGLang the first."""
+    p = PARAMETERS | GROUPED | {"experts": 16, "groups": 8}
+    at = AT | {site: NAMES[AT[site]] for site in SITES} | {"tie_break": tie_break}
+    ids, _ = router(torch.zeros(1, 3, 16), w={}, p=p, at=at)
+    assert ids[0].tolist() == [list(kept)] * 3
 
 
 @pytest.mark.parametrize("site", SITES)

@@ -60,6 +60,7 @@ REFUSED = {
     "groups": ({"groups": (4,)}, {"timing": "after_topk"}, "timing"),
     "no shared expert": ({}, {"scaling": "shared_add"}, "scaling"),
     "uneven groups": ({"groups": (4,), "top_groups": (2,)}, {"group_score": "topk_share_sum"}, "group_score"),
+    "small groups": ({"groups": (4,), "top_k": (4,)}, {"group_score": "topk_share_sum"}, "group_score"),
 }
 
 

@@ -64,3 +64,5 @@ def test_a_jump_and_its_flips_are_shown_however_long_the_tables(at: int) -> None
     assert len(rows) <= MOST_LAYERS + 2
     assert report.flips is not None
     assert f"{at} 1 (0.25%) 0 (0.00%) 0" in printed(flips_table(report.flips))
+    # The last row is no layer.
+    assert rows[-1] == f"{len(rows) - 2} of {len(report.growth)} rows; all of them are in --json."

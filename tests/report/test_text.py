@@ -224,6 +224,17 @@ def test_toggles() -> None:
     assert "- op experts:implementation had no effect: no bit changed at any node." in shown
 
 
+def test_a_toggle_that_alone_changes_no_bit_is_not_given_a_kl() -> None:
+    idle = replace(TOGGLE, name="op combine:leaves", alone=replace(trial(0.0), changed_nodes=0))
+    assert "op combine:leaves rounding no effect 5.00e-04 25%" in lines(replace(FAIL, toggles=(idle,)))
+
+
+def test_a_sentence_goes_on_under_its_first_word() -> None:
+    shown = rendered(replace(FAIL, reading=("word " * 60,))).splitlines()
+    first = next(i for i, line in enumerate(shown) if line.startswith("  - word"))
+    assert shown[first + 1].startswith("    word")
+
+
 def test_a_toggle_taken_apart_is_followed_by_its_parts() -> None:
     whole = replace(TOGGLE, name="fusion ar_norm")
     edge = replace(TOGGLE, name="fusion ar_norm / add:output->rms_norm", parent=whole.name)

@@ -55,6 +55,7 @@ def test_a_step_knows_who_carries_it(series: Series, batch: Chunk) -> None:
 def test_the_summary_names_the_spike_and_its_sequence(series: Series) -> None:
     found = summarise(series)
     assert [spike.point.step for spike in found.spikes] == [30]
+    assert "1 spike:" in found.lines()
     text = "\n".join(found.lines())
     assert "step 30" in text
     assert "carried by s4" in text

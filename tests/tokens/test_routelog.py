@@ -93,6 +93,33 @@ def test_every_form_is_the_same_routes(tmp_path: Path, form: str) -> None:
     assert (found.tokens, found.id) == (expected, "a" if form == "ours" else None)
 
 
+DENSE = np.insert(ROWS, 0, 0, axis=1)
+"""The same below a dense layer, of which SGLang and vLLM write zeros."""
+
+
+def test_dense_layers_are_left_out_and_counted(tmp_path: Path) -> None:
+    recorded = meta(routed_experts=b64(DENSE.astype("<i4").tobytes()))
+    (found,) = read_routes(lines(tmp_path / "a.jsonl", recorded), top_k=2)
+    assert (found.routes[:3].tolist(), found.layers) == (ROWS.tolist(), (1, 2))
+    (none,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[*DENSE.tolist(), None])))
+    assert (none.routes.tolist(), none.layers) == (found.routes.tolist(), (1, 2))
+    (plain,) = read_routes(lines(tmp_path / "a.jsonl", record()))
+    assert plain.layers == (0, 1)
+
+
+def test_with_one_expert_per_token_a_layer_of_zeros_may_be_routes(tmp_path: Path) -> None:
+    (found,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[[[0], [5]]] * 3)))
+    assert (found.routes[:3].tolist(), found.layers) == ([[[0], [5]]] * 3, (0, 1))
+
+
+def test_signed_bytes_with_a_missing_route(tmp_path: Path) -> None:
+    given = ROWS.astype("int8")
+    given[1] = -1
+    packed = f"nrlre1:int8:3x2x2:{b64(given.tobytes())}"
+    (found,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=packed)))
+    assert found.routes[:3].tolist() == given.tolist()
+
+
 def test_arrays_and_tensors(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", ROWS.astype("uint8"))
     np.save(tmp_path / "block.npy", np.stack([ROWS, ROWS[::-1]]))
@@ -133,7 +160,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "four axes inside": (record(routed_experts=b64(npy(ROWS[None]))), r"\[1, 3, 2, 2\]; expected integers"),
     "no shape": (meta(), "is 12 numbers without a shape. Give --top-k"),
     "rows": (record(input_ids=IDS[:2]), "has 3 rows; expected one for each of 2 tokens, or for all but the last"),
-    "twice the same": (record(routed_experts=[[[1, 1]]] * 3), r"sends a token to \[1, 1\]"),
+    "twice the same": (record(routed_experts=[[[1, 1]]] * 3), r"sends a token to \[1, 1\]; expected .* by number\.$"),
+    "a token of zeros": (
+        record(routed_experts=[[[0, 3]], [[0, 0]], [[2, 1]]]),
+        r"sends a token to \[0, 0\]; .* Where the engine recorded nothing, expected is null or -1\.$",
+    ),
+    "nothing recorded": (
+        record(routed_experts=[[[0, 0], [0, 0]]] * 3),
+        "every id of routed_experts is 0: nothing was recorded. Check the engine's capture",
+    ),
     "token words": (record(input_ids=["a"]), "input_ids is no list of token ids"),
     "id a list": (record(id=[1]), "id is a list; expected a word or a whole number"),
     "short data": (envelope(data=b64(bytes(11))), r"holds 11 bytes; shape \[3, 2, 2\] of uint8 takes 12"),

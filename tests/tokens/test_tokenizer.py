@@ -32,7 +32,7 @@ def make(path: Path) -> Path:
 
 def test_bytes() -> None:
     assert Bytes().encode("é\n") == [195, 169, 10]
-    assert [Bytes().piece(token) for token in (10, 65, 195, 300)] == ["\\n", "A", "\\xc3", "no byte"]
+    assert [Bytes().piece(token) for token in (10, 32, 65, 195, 300)] == ["\\n", "\\x20", "A", "\\xc3", "no byte"]
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "own/tokenizer.json"])

@@ -134,7 +134,7 @@ FORMS: dict[str, Form] = {
         partial=True,
     ),
     "lanes": Form(
-        says="k strided accumulators: value i goes to i mod k",
+        says="k strided accumulators: value i goes to i mod k; those that get none are left out",
         numbers=(Number(name="lanes", least=1),),
         words=_CHAIN,
         partial=True,

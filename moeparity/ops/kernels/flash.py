@@ -52,8 +52,10 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
 
     A query that sees no key gets zeros. Tiles that a query does not see at all change nothing, so that none is skipped.
     Not modelled: the tensor cores' order inside a tile, and that they add a tile onto the rescaled output inside the
-    GEMM; the rescaling that FlashAttention 4 leaves out while the maximum grows little. Imitates FlashAttention 0251105
-    (read; softmax.h: max -inf taken as 0, the sum over exponentials that are not yet rounded).
+    GEMM; that each of the four threads of a row carries its own sum of exponentials from tile to tile, joined at the
+    end, where here a tile's sum is added to what came before; the rescaling that FlashAttention 4 leaves out while the
+    maximum grows little. Imitates otherwise FlashAttention 0251105 (read; softmax.h: max -inf taken as 0, the sum over
+    exponentials that are not yet rounded).
     """
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
     q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))

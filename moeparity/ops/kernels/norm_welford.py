@@ -34,7 +34,8 @@ def mean_square(x: torch.Tensor, threads: int) -> torch.Tensor:
     contracted, as nvcc does where it is not told otherwise.
     """
     whole = _by_thread(x, threads)
-    lanes = _Moments(*(part.view(*part.shape[:-1], -1, _WARP) for part in (whole.mean, whole.m2, whole.count)))
+    split = (threads // _WARP, _WARP)
+    lanes = _Moments(*(part.view(*part.shape[:-1], *split) for part in (whole.mean, whole.m2, whole.count)))
     warps = _folded(lanes)
     merged = _folded(_Moments(*(part.squeeze(-1) for part in (warps.mean, warps.m2, warps.count))))
     variance = merged.m2 / torch.full_like(merged.m2, x.shape[-1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from moeparity.collectives import nccl
 from moeparity.collectives.declaration import Collective
 from moeparity.collectives.execute import all_reduce as over_ranks
 from moeparity.collectives.execute import reduce_scatter
@@ -16,7 +17,7 @@ from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.declaration import RefusedError
-from moeparity.ops.placement import AFTER, NONE, cut
+from moeparity.ops.placement import AFTER, NONE, SHARED, cut
 
 RANKS = 1
 """The axis of ranks of a value in partial sums, behind that of the batch."""
@@ -53,23 +54,25 @@ def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pi
     return torch.cat([gemm(x, w, b) for w, b in zip(rows, biases, strict=False)], dim=-1)
 
 
-def rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
-    """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank takes its share of K, and adds `bias`."""
-    both = zip(parts(x, pieces, -1), parts(weight, pieces, 1), strict=True)
-    return torch.stack([gemm(a, w, bias) for a, w in both], dim=RANKS)
+def rows(x: torch.Tensor, weight: torch.Tensor, biases: Sequence[torch.Tensor | None], gemm: Gemm) -> torch.Tensor:
+    """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank has its share of K, and adds its bias."""
+    ranks = len(biases)
+    each = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
+    return torch.stack([gemm(*own) for own in each], dim=RANKS)
 
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, way: str, at: Mapping[str, Any], gemm: Gemm
 ) -> torch.Tensor:
-    """A GEMM as it is cut: whole, column-wise, or row-wise (the bias is then the all-reduce's, unless it is shared)."""
+    """A GEMM as it is cut: whole, column-wise, or row-wise (the bias is then the all-reduce's, unless ranks add it)."""
     pieces = cut(at)
     if pieces == 1:
         return gemm(x, weight, bias)
     if way == "column":
         return columns(x, weight, bias, pieces, gemm)
-    share = None if bias is None or at["bias"] == AFTER else bias / pieces
-    return rows(x, weight, share, pieces, gemm)
+    if bias is None or at["bias"] == AFTER:
+        return rows(x, weight, [None] * pieces, gemm)
+    return rows(x, weight, [bias / pieces] * pieces if at["bias"] == SHARED else [bias, *[None] * (pieces - 1)], gemm)
 
 
 def all_reduce(
@@ -96,8 +99,20 @@ def _collected(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch
     elements, width = first.numel(), first.shape[-1]
     collective = find(at["collective"], Message(elements, first.element_size(), len(partials), width, _arch(first)))
     if at["sequence"] == "whole":
-        return over_ranks(collective, partials)[0]
+        return over_ranks(_as_set(collective, at, len(partials)), partials)[0]
     return _scattered(scattering(collective), partials)
+
+
+def _as_set(collective: Collective, at: Mapping[str, Any], ranks: int) -> Collective:
+    """A collective of NCCL's over the channels and nodes of a node's attributes; any other as it is."""
+    return nccl.as_set(
+        collective,
+        channels=at.get("channels", 1),
+        protocol=at.get("protocol", "simple"),
+        node=at.get("node", 0),
+        pattern=at.get("pattern", "balanced_tree"),
+        ranks=ranks,
+    )
 
 
 def _scattered(collective: Collective | None, partials: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -120,7 +120,7 @@ def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.
     by_group = choice.view(len(choice), p["groups"], -1)
     best = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
     group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
-    kept = torch.topk(group_scores, k=p["top_groups"], dim=-1, sorted=False)[1]
+    kept = _top_k(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
     mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, value=True)
     other = 0.0 if at["group_mask"] == "zero" else float("-inf")
     return by_group.masked_fill(~mask.unsqueeze(-1), other).flatten(1)

@@ -13,7 +13,7 @@ from typing import Any
 from moeparity.graph.layers import LAYER_RULES
 from moeparity.metrics.registry import METRICS
 from moeparity.numerics.orders import FORMS
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter, WeightPort
 from moeparity.ops.registry import OPS
 from moeparity.spec import files
 
@@ -72,7 +72,7 @@ def _graph(schema: Json, definitions: Json) -> None:
     node, weight, layers = (definitions[name]["properties"] for name in ("Node", "Weight", "Layers"))
     schema["properties"]["sizes"]["patternProperties"] = dict.fromkeys(_NAMES, reference)
     node["params"]["patternProperties"] = dict.fromkeys(_NAMES, reference)
-    weight["shape"]["items"] = reference
+    weight["shape"]["items"] = weight["stacked"]["items"] = reference
     for properties, key in ((node, "when"), (weight, "each"), (weight, "when"), (layers, "count")):
         properties[key] = {**reference, **properties[key]}
     definitions["Tied"]["properties"]["when"] = reference
@@ -87,10 +87,7 @@ _NAMES = (r"^[a-z][a-z0-9_]*$",)
 def _node_of(op: Op) -> Json:
     """What an op asks of its node: how many inputs, which parameters and which weights."""
     ports = ", ".join(op.inputs) or "nothing"
-    weights = {
-        port.name: {"$ref": "#/$defs/Weight", "description": port.says, **({"required": ["each"]} if port.each else {})}
-        for port in op.weights
-    }
+    weights = {port.name: _weight(port) for port in op.weights}
     parameters = {parameter.name: _parameter(parameter) for parameter in op.parameters}
     needed = {
         "params": [parameter.name for parameter in op.parameters if parameter.required],
@@ -106,6 +103,11 @@ def _node_of(op: Op) -> Json:
         "weights": {**_closed(weights), "required": needed["weights"]},
     }
     return {"required": [key for key, names in needed.items() if names], "properties": properties}
+
+
+def _weight(port: WeightPort) -> Json:
+    words: Json = {"$ref": "#/$defs/Weight", "description": port.says}
+    return {"anyOf": [{"required": ["each"]}, {"required": ["stacked"]}], **words} if port.each else words
 
 
 def _parameter(parameter: Parameter) -> Json:

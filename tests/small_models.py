@@ -92,6 +92,31 @@ _GLM4_MOE: dict[str, Any] = {
     "use_qk_norm": True,
     "vocab_size": 512,
 }
+_GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "hidden_size": 64,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "sliding_window": 5,
+    # Of these weights, unlike of trained ones, few reach the hub's 7.
+    "swiglu_limit": 1.5,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 150000,
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 128,
+    },
+}
 _WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 _THETA = {"rope_theta": 10000.0}
 _LLAMA_BIASES = {"attention_bias": True, "mlp_bias": True}
@@ -194,6 +219,19 @@ SMALL: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "norm_topk_prob": False,
         "rope_parameters": {**_THETA, "rope_type": "default", "partial_rotary_factor": 0.25},
+    },
+    # Sinks, two of three layers with a window, biases everywhere.
+    "gpt_oss": _GPT_OSS,
+    # As many key/value heads as heads, no biases in attention, other layers with a window, tied embeddings.
+    "gpt_oss_mha": {
+        **_GPT_OSS,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "attention_bias": False,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "swiglu_alpha": 1.3,
+        "swiglu_limit": 7.0,
+        "tie_word_embeddings": True,
     },
     # Low-rank queries, expert groups, two shared experts, first layer dense.
     "deepseek_v3": _DEEPSEEK_V3,

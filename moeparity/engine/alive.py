@@ -123,7 +123,7 @@ class Values:
             if node.op.name != "experts":
                 shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
                 continue
-            experts, key = len(node.weights["down"].names), (dtype, tokens, node.weights["down"].shape)
+            experts, key = node.weights["down"].count, (dtype, tokens, node.weights["down"].shape)
             loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
             most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())

@@ -157,6 +157,7 @@ def _segment_bytes(weights: WeightStore, segment: Segment, dtypes: Sequence[str]
             stored = _FILE_NAMES.get(weights.checkpoint.entries[ref.names[0]].dtype)
             for dtype in dtypes:
                 target = "fp32" if ref.keep_fp32 and not ref.each else dtype
-                if ref.each or not mapped or target != stored:
-                    total += weight_bytes(ref.shape, len(ref.names), target)
+                made = ref.each and ref.stacked is None
+                if made or not mapped or target != stored:
+                    total += weight_bytes(ref.shape, ref.count, target)
     return total

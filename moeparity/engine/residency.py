@@ -29,5 +29,5 @@ def resident_bytes(graph: Graph, dtypes: Sequence[str]) -> int:
     """What a resident WeightStore holds at most: every node's weights in every dtype."""
     refs = [ref for node in graph.nodes for ref in node.weights.values()]
     return sum(
-        weight_bytes(ref.shape, len(ref.names), "fp32" if ref.keep_fp32 else dtype) for ref in refs for dtype in dtypes
+        weight_bytes(ref.shape, ref.count, "fp32" if ref.keep_fp32 else dtype) for ref in refs for dtype in dtypes
     )

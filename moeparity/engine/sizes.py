@@ -71,7 +71,7 @@ class Call:
 
     def _cut(self) -> int:
         """What cutting an op into pieces copies: its weights, its inputs, and its result once more to gather it."""
-        weights = sum(weight_bytes(ref.shape, len(ref.names), self.dtype) for ref in self.node.weights.values())
+        weights = sum(weight_bytes(ref.shape, ref.count, self.dtype) for ref in self.node.weights.values())
         values = sum(n * size for n, size in zip(self.inputs, self.input_bytes, strict=True))
         values += sum(n * size for n, size in zip(self.outputs, self.output_bytes(), strict=True))
         return 2 * weights + self.tokens * values
@@ -201,7 +201,7 @@ def _experts(call: Call) -> int:
     grouped = call.active.get("implementation") == "grouped"
     # Every token may choose the same expert.
     rows = slots if grouped else call.tokens
-    stacks = len(call.node.weights["gate"].names) if grouped else 1
+    stacks = call.node.weights["gate"].count if grouped else 1
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
     score_site = call.active.get("score_site", "combine")

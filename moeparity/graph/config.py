@@ -31,8 +31,19 @@ ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "yarn": ("original_max_position_embeddings",),
 }
 """rope_type -> the fields that must be there."""
-THETA = {"mixtral": 1_000_000.0}
+THETA = {"mixtral": 1_000_000.0, "gpt_oss": 150_000.0}
 """model_type -> the rope_theta of a config.json that has none, where it is not 10000."""
+ROPE: dict[str, dict[str, Any]] = {
+    "gpt_oss": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    }
+}
+"""model_type -> what transformers takes for the whole of a rope that config.json does not name."""
 
 AT_LEAST: dict[str, int] = {
     "num_experts": 0,
@@ -50,7 +61,7 @@ AT_LEAST: dict[str, int] = {
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
 NUMBERS = ("rms_norm_eps", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
 """Numbers that may not be negative."""
-ABOVE = {"rope_theta": 1, "factor": 0, "clip_qkv": 0, "low_freq_factor": 0, "high_freq_factor": 0}
+ABOVE = {"rope_theta": 1, "factor": 0, "clip_qkv": 0, "swiglu_limit": 0, "low_freq_factor": 0, "high_freq_factor": 0}
 """Numbers that must be above another."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
 """Pairs whose first must be a multiple of its second, where the graph reads both."""
@@ -184,7 +195,7 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
     """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
     # As in transformers the older name wins where a file has both.
     field = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    given = config.get(field) or {}
+    given = config.get(field) or ROPE.get(config.model_type, {})
     if not isinstance(given, dict):
         raise CheckpointError(f"{config.where(field)}: {field} is {shown(given)}; expected an object, as in {{...}}.")
     rope = {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **given}

@@ -260,15 +260,30 @@ class _Expansion:
         name = prefix + weight.name
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
             name = weight.tied.to
-        if each != (weight.each is not None) or each != ("{e}" in name):
+        shape = tuple(self.scope.integer(size, where) for size in weight.shape)
+        keep_fp32 = weight.dtype == "fp32"
+        if each and weight.stacked is not None:
+            stacked = self._stacked(weight.stacked, weight, name, where)
+            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stacked)
+        if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
             takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
             raise GraphError(
-                f"{where}: weight {name!r} is {takes} `each:` {'and' if each else 'nor'} {{e}} in its name."
+                f"{where}: weight {name!r} is {takes} `each:` {'and' if each else 'nor'} {{e}} in its name"
+                f"{', or `stacked:`' if each else ', nor `stacked:`'}."
             )
         experts = self.scope.integer(weight.each, where, most=MAX_EXPERTS) if each else 1
         names = tuple(name.replace("{e}", str(e)) for e in range(experts))
-        shape = tuple(self.scope.integer(size, where) for size in weight.shape)
-        return WeightRef(names=names, shape=shape, each=each, keep_fp32=weight.dtype == "fp32", where=where)
+        return WeightRef(names=names, shape=shape, each=each, keep_fp32=keep_fp32, where=where)
+
+    def _stacked(self, sizes: Sequence[Any], weight: schema.Weight, name: str, where: Where) -> tuple[int, ...]:
+        """The shape of a tensor that holds every expert's part."""
+        if weight.each is not None or "{e}" in name or len(sizes) != len(weight.shape) + 1:
+            raise GraphError(
+                f"{where}: weight {name!r} is stacked: one tensor of the experts, then the axes of `shape`, so it takes "
+                "neither `each:` nor {e} in its name."
+            )
+        experts, *others = sizes
+        return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in others))
 
 
 def _check_rotary(where: Where, name: str, params: Mapping[str, Any]) -> None:

@@ -23,7 +23,8 @@ UNSET = (None, False, "none")
 class WeightRef:
     """Which tensor, or tensors with `each`, of the checkpoint a weight port takes.
 
-    `shape` is that of one tensor. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in.
+    `shape` is that of one tensor, or of one expert's part of a tensor that holds all, of the shape `stacked`, inputs
+    before outputs. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in.
     """
 
     names: tuple[str, ...]
@@ -31,6 +32,17 @@ class WeightRef:
     each: bool
     keep_fp32: bool
     where: Where
+    stacked: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many tensors of `shape` there are."""
+        return len(self.names) if self.stacked is None else self.stacked[0]
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The shape of a tensor in the file."""
+        return self.stacked or self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,23 +57,44 @@ def every_second_below_max_window_layers(config: Config, index: int) -> int | No
     return _by_layer_types(config, index, otherwise=used and index < config.get("max_window_layers", 28))
 
 
+def every_second_layer(config: Config, index: int) -> int | None:
+    """gpt-oss: `layer_types`, or a window in every second layer, beginning with the first."""
+    found = _layer_type(config, index)
+    windowed = index % 2 == 0 if found is None else found == "sliding_attention"
+    return _window(config, otherwise=128) if windowed else None
+
+
 WINDOW_RULES: dict[str, Callable[[Config, int], int | None]] = {
     rule.__name__: rule
-    for rule in (sliding_window, use_sliding_window, max_window_layers, every_second_below_max_window_layers)
+    for rule in (
+        sliding_window,
+        use_sliding_window,
+        max_window_layers,
+        every_second_below_max_window_layers,
+        every_second_layer,
+    )
 }
 """Rule name -> the tokens a layer's queries see, None for all before them."""
 
 
-def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | None:
+def _layer_type(config: Config, index: int) -> str | None:
+    """What `layer_types` calls a layer; None where there is no such list."""
     types = config.get("layer_types")
     if types is None:
-        return _window(config) if otherwise else None
+        return None
     found = types[index] if isinstance(types, list) and index < len(types) else None
     if found not in ("full_attention", "sliding_attention"):
         raise CheckpointError(
             f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(found)}; expected "
             "full_attention or sliding_attention for each layer."
         )
+    return str(found)
+
+
+def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | None:
+    found = _layer_type(config, index)
+    if found is None:
+        return _window(config) if otherwise else None
     if found == "full_attention":
         return None
     if not config.get("use_sliding_window", False):
@@ -84,8 +105,9 @@ def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | Non
     return _window(config)
 
 
-def _window(config: Config) -> int:
-    window = 4096 if "sliding_window" not in config else config["sliding_window"]
+def _window(config: Config, *, otherwise: int = 4096) -> int:
+    """The width of a window, `otherwise` where config.json is silent."""
+    window = config["sliding_window"] if "sliding_window" in config else otherwise
     if type(window) is not int or window < 1:
         raise CheckpointError(
             f"{config.where('sliding_window')}: sliding_window is {shown(window)}; expected a whole number of at "

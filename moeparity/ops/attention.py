@@ -12,6 +12,8 @@ from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 
 EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
 FIXED = "fixed"
+START, END, RESCALE = "start", "end", "rescale"
+"""Where an online softmax meets a sink."""
 TILES, SEEN, KEYS = "tiles", "seen", "keys"
 """What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
 _EAGER = {"implementation": (EAGER,)}
@@ -187,6 +189,8 @@ _FORMS = (
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """An order that cannot be; heads not shared evenly, where those of keys and values may be held by several ranks."""
+    if "sinks" in shapes and values["implementation"] == SDPA:
+        return "implementation", "torch's scaled_dot_product_attention has no sinks. Set eager or flash."
     refusal = _refuses_orders(values)
     if refusal is not None:
         return refusal
@@ -201,6 +205,11 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def _refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Orders for one number of leaves: that of keys, tiles and runs changes with the tokens."""
+    if values.get("sink") == START and values["exponential"] != "exp":
+        return "sink", "a sink is no product with the scale, and a maximum that starts from it is one of scaled scores. "\
+            "Set `exponential: exp`, or another `sink`."
+    if values.get("sink", START) != START and values["splits"] != 1:
+        return "sink", "how a sink is shared by splits is known where sums start from it. Set `start`, or `splits: 1`."
     for name in ("denominator", "row_sum", "splits_order"):
         text = str(values.get(name, NATIVE))
         if text == NATIVE:
@@ -220,8 +229,9 @@ def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, s
 ATTENTION = Op(
     name="attention",
     says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool "
-    "-> [B, T, H * D].",
+    "-> [B, T, H * D]. A head's sink is one more score of each row, of a key without a value.",
     inputs=("q", "k", "v", "mask"),
+    weights=(WeightPort(name="sinks", says="[H], a score for each head that every query has", required=False),),
     parameters=(
         Parameter(
             name="window",
@@ -240,11 +250,33 @@ ATTENTION = Op(
             says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
             "a filled key/value cache leaves them; the layout picks another fp32 GEMM on CPU",
         ),
+        replace(
+            site(
+                "shifted",
+                "scores, the sink's among them, less their row's highest are rounded to this dtype before the softmax. "
+                "Where it and `probabilities` are the same 16-bit dtype, torch's own softmax is that of this dtype",
+                when=_EAGER,
+            ),
+            weight="sinks",
+        ),
+        Attribute(
+            name="sink",
+            kind="form",
+            default=END,
+            values=(END, START, RESCALE),
+            weight="sinks",
+            when=_FLASH,
+            says="its exponential is added to the finished sum, under the keys' highest score (vLLM's FlashAttention 3); "
+            "or it is what the highest score starts from, and the sum from 1, in the first run (vLLM's Triton kernels); "
+            "or the output, rounded, is multiplied with sigmoid(log-sum-exp - sink), rounded too (torchtitan)",
+        ),
     ),
     refuses=_refuses,
     pieces=cut,
     kernel="attention:attention",
     source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py; "
+    "sinks, read: vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux; vLLM 08d82e71f5, "
+    "v1/attention/ops/triton_attention_helpers.py; torchtitan, models/gpt_oss apply_attention_sink_rescale; "
     "read: FlashAttention 0251105, flash_fwd_kernel.h and softmax.h; vLLM 0.33.0, merge_attn_states.cu, and 0155494, "
     "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.ops.declaration import Attribute, Op, Shapes, Value, WeightPort, site
+from moeparity.ops.declaration import Attribute, Op, Parameter, Shapes, Value, WeightPort, site
 from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
@@ -16,6 +16,10 @@ _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
 """Where the routing weight comes in."""
 
+SWIGLU, CLAMPED = "swiglu", "clamped"
+"""What gate and up are made into."""
+
+_CLAMPED = {"glu": (CLAMPED,)}
 _NARROWED = {"score_site": (ACTIVATION, INPUT)}
 _LOOP = {"implementation": ("loop",)}
 
@@ -25,6 +29,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     if values["score_site"] == INPUT and shapes["ids"] != (1,):
         reason = f"each token has {shapes['ids'][0]} experts, and engines scale the input where it has one only."
         return "score_site", reason
+    if values["score_site"] in _NARROWED["score_site"] and "down_bias" in shapes:
+        return "score_site", "the down projection's bias comes later, and meets no weight. Set combine or epilogue."
     return _refuses_gemm(shapes, values)
 
 
@@ -43,7 +49,8 @@ def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str
 
 def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple[str, str] | None:
     """torch's grouped GEMM knows no fp64, and takes rows that are multiples of 16 bytes only, as transformers finds."""
-    if "fp64" in (values["projections"], _hidden(values), values.get("output", values.get("partial"))):
+    dtypes = (values["projections"], _hidden(values), values.get("output", values.get("partial")))
+    if "fp64" in (*dtypes, values.get("unbiased")):
         return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
     for port, dtype in (("gate", str(values["projections"])), ("down", _hidden(values))):
         if k[port] * _BYTES[dtype] % 16:
@@ -71,13 +78,37 @@ def _each(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], i
 
 EXPERTS = Op(
     name="experts",
-    says="down(silu(gate(x)) * up(x)) of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; "
-    "weights [B, T, K] are read where a row is multiplied with its own here.",
+    says="down(silu(gate(x)) * up(x)), or gpt-oss's down((up + 1) * gate * sigmoid(alpha * gate)) of gate and up held "
+    "within a limit, of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; weights [B, T, K] "
+    "are read where a row is multiplied with its own here.",
     inputs=("x", "ids", "weights"),
     weights=(
         WeightPort(name="gate", says="[experts, I, H]", each=True),
         WeightPort(name="up", says="[experts, I, H]", each=True),
         WeightPort(name="down", says="[experts, H, I]", each=True),
+        WeightPort(name="gate_bias", says="[experts, I], added to the GEMM's result", required=False, each=True),
+        WeightPort(name="up_bias", says="[experts, I], likewise", required=False, each=True),
+        WeightPort(name="down_bias", says="[experts, H], likewise", required=False, each=True),
+    ),
+    parameters=(
+        Parameter(
+            name="glu",
+            type=str,
+            required=False,
+            default=SWIGLU,
+            values=(SWIGLU, CLAMPED),
+            says="silu(gate) * up; or (up + 1) * gate * sigmoid(alpha * gate), gate at most `limit` and up between "
+            "-limit and limit (gpt-oss)",
+        ),
+        Parameter(name="alpha", type=float, required=False, default=1.702, says="gain of the clamped form's sigmoid"),
+        Parameter(name="limit", type=float, required=False, default=7.0, says="what the clamped form holds within"),
+        Parameter(
+            name="interleaved",
+            type=bool,
+            required=False,
+            default=False,
+            says="gate and up alternate in the one tensor both are `stacked` in",
+        ),
     ),
     attributes=(
         Attribute(
@@ -94,9 +125,24 @@ EXPERTS = Op(
             values=("fused", "split"),
             says="gate and up as one GEMM of width 2I, or as two of width I",
         ),
-        site("projections", "inputs and results of the gate and up GEMMs"),
-        site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
-        site("product", "silu(gate) * up is rounded to this dtype"),
+        site("projections", "inputs and results of the gate and up GEMMs, biases included"),
+        replace(
+            site(
+                "unbiased",
+                "the result of each GEMM is rounded to this dtype before its bias is added; fp32 is a bias in the "
+                "epilogue, one rounding",
+            ),
+            weight="gate_bias",
+        ),
+        replace(site("gain", "alpha * gate is rounded to this dtype"), given=_CLAMPED),
+        replace(site("sigmoid", "the sigmoid of that is rounded to this dtype"), given=_CLAMPED),
+        replace(site("shifted", "up + 1 is rounded to this dtype"), given=_CLAMPED),
+        site(
+            "activation",
+            "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "
+            "one-rounding SwiGLU",
+        ),
+        site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype"),
         Attribute(
             name="score_site",
             kind="form",
@@ -139,5 +185,6 @@ EXPERTS = Op(
     partials=_each,
     kernel="experts:experts",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward; "
+    "clamped: GptOssExperts._apply_gate; "
     "score sites, read: vLLM 0.33.0 fused_moe_kernel, Megatron-LM d98e8a64dd experts.py bias_act_func",
 )

@@ -142,11 +142,11 @@ GATE = Op(
     name="gate",
     says="The router's GEMM on tokens laid out as rows: [B, T, K] -> [B, T, experts].",
     inputs=("x",),
-    weights=_WEIGHTS[:1],
+    weights=_WEIGHTS,
     attributes=(*_SITES, *FORMS),
     refuses=_refuses_whole,
     kernel="linear:gate",
-    source="transformers 5.17.0 and 5.23.0, models/qwen3_moe and models/deepseek_v3, *TopKRouter.forward",
+    source="transformers 5.17.0 and 5.23.0, models/qwen3_moe, models/deepseek_v3 and models/gpt_oss, *TopKRouter.forward",
 )
 
 LM_HEAD = Op(

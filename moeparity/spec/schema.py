@@ -27,11 +27,15 @@ class Tied(Model):
 
 
 class Weight(Model):
-    """One tensor of the checkpoint, or one per expert with `each` (`{e}` in the name)."""
+    """One tensor of the checkpoint, or one per expert: with `each` (`{e}` in the name), or `stacked` in one tensor.
+
+    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file.
+    """
 
     name: str
     shape: list[Reference]
     each: Reference = None
+    stacked: list[Reference] | None = None
     dtype: Literal["model", "fp32"] = "model"
     when: Reference = True
     tied: Tied | None = None

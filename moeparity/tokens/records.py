@@ -12,7 +12,7 @@ def check_fits(tokens: TokenSet, graph: Graph, where: Where) -> None:
     if tokens.routed_experts is None:
         return
     routers = [node for node in graph.nodes if node.op.name == "router"]
-    experts = max((len(node.weights["gate"].names) for node in graph.nodes if node.op.name == "experts"), default=0)
+    experts = max((node.weights["gate"].count for node in graph.nodes if node.op.name == "experts"), default=0)
     expected = [len(routers), routers[0].params["top_k"] if routers else 0]
     given = list(tokens.routed_experts.shape[2:])
     if given != expected:

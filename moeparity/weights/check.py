@@ -44,10 +44,10 @@ def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
             f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}. "
             "Quantised checkpoints are not read: give the one they were made from."
         )
-    if entry.shape != ref.shape:
+    if entry.shape != ref.stored:
         raise CheckpointError(
             f"{where}: {name} has shape {list(entry.shape)}; {ref.where} with {checkpoint.config_path.name} expects "
-            f"{list(ref.shape)}. Do config.json and weights belong together?"
+            f"{list(ref.stored)}. Do config.json and weights belong together?"
         )
 
 

@@ -17,6 +17,14 @@ Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
 
 Residency = Literal["stream", "resident"]
 
+_STACKS = {
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+    "gate_up_bias": ("gate_bias", "up_bias"),
+    "down_bias": ("down_bias",),
+}
+"""What the kernel of `experts` takes, and the weight ports it is made of."""
+
 
 class WeightStore:
     """Hands out segments' weights; `bytes_read` counts what was taken from the files.
@@ -52,7 +60,8 @@ class WeightStore:
     def recycle(self, segment: Segment, loaded: Loaded) -> None:
         """Keep the memory of a segment's experts for the next that needs as much."""
         for (name, _), weights in loaded.items():
-            if any(ref.each for node in segment.nodes if node.name == name for ref in node.weights.values()):
+            refs = [ref for node in segment.nodes if node.name == name for ref in node.weights.values()]
+            if any(ref.each and ref.stacked is None for ref in refs):
                 for stack in weights.values():
                     self._spare.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
 
@@ -72,15 +81,25 @@ class WeightStore:
         return tensor.to(device=self.device, dtype=target)
 
     def _experts(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
-        """gate and up of all experts as one [E, 2I, H], down as one [E, H, I]: the stacks transformers 5 holds."""
-        return {
-            "gate_up": self._stack([node.weights["gate"], node.weights["up"]], dtype),
-            "down": self._stack([node.weights["down"]], dtype),
-        }
+        """gate and up of all experts as one [E, 2I, H], down as one [E, H, I], and biases as [E, 2I] and [E, H].
+
+        The stacks transformers 5 holds: one made of every expert's tensors, gate first, or the file's own, whose memory
+        then stays as it lies there, inputs before outputs.
+        """
+        held = {}
+        for name, ports in _STACKS.items():
+            refs = [node.weights[port] for port in ports if port in node.weights]
+            if refs:
+                held[name] = self._stack(refs, dtype) if refs[0].stacked is None else self._whole(refs[0], dtype)
+        return held
+
+    def _whole(self, ref: WeightRef, dtype: str) -> torch.Tensor:
+        stack = self._tensor(ref, dtype)
+        return stack.transpose(1, 2) if stack.dim() == 3 else stack
 
     def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
-        rows, columns = refs[0].shape
-        shape = (len(refs[0].names), rows * len(refs), columns)
+        rows, *columns = refs[0].shape
+        shape = (len(refs[0].names), rows * len(refs), *columns)
         spare = self._spare.get((shape, torch_dtype(dtype)))
         stack = spare.pop() if spare else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
         for part, ref in enumerate(refs):
@@ -91,7 +110,7 @@ class WeightStore:
     def _bytes(self, ref: WeightRef) -> int:
         width = {"BF16": 2, "F16": 2, "F32": 4}
         elements = torch.Size(ref.shape).numel()
-        return sum(elements * width[self.checkpoint.entries[name].dtype] for name in ref.names)
+        return elements * ref.count * width[self.checkpoint.entries[ref.names[0]].dtype]
 
 
 class _Pass:

@@ -1,7 +1,8 @@
 """Weights made from a seed, for people who have a config.json and no weights.
 
-Matrices are normal with the standard deviation `initializer_range`, norm weights are 1 and biases 0, as transformers
-5.23.0 initialises a model (`PreTrainedModel._init_weights`), except that an embedding's padding row is not set to 0.
+Matrices are normal with the standard deviation `initializer_range`, as are attention sinks and the bias of a router's
+GEMM; norm weights are 1 and other biases 0, as transformers 5.23.0 initialises a model
+(`PreTrainedModel._init_weights`), except that an embedding's padding row is not set to 0.
 The numbers themselves are not transformers': each tensor has a stream of its own, so that it does not matter which
 tensors are made, or in which order.
 """
@@ -15,12 +16,14 @@ import torch
 
 from moeparity.errors import CheckpointError, shown
 from moeparity.graph.config import UNDECLARED_DTYPE, Config
-from moeparity.graph.graph import Graph, Node
+from moeparity.graph.graph import Graph, Node, WeightRef
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.weights.source import Entry
 
 _CHUNK = 1 << 22
 """Elements drawn at once: 16 MiB in fp32, whatever the size of the tensor."""
+_DRAWN = ("attention", "gate")
+"""Ops whose vectors, sinks and a bias, are drawn."""
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
@@ -38,10 +41,10 @@ class Synthetic:
         self.entries: dict[str, Entry] = {}
         self._constant: dict[str, float] = {}
         for node in graph.nodes:
-            for name, shape, keep_fp32 in _tensors(node):
-                dtype = "F32" if keep_fp32 else _NAMES[self.dtype]
-                self.entries[name] = Entry(file=config.path, dtype=dtype, shape=shape)
-                if len(shape) == 1:
+            for name, ref in _tensors(node):
+                dtype = "F32" if ref.keep_fp32 else _NAMES[self.dtype]
+                self.entries[name] = Entry(file=config.path, dtype=dtype, shape=ref.stored)
+                if len(ref.shape) == 1 and node.op.name not in _DRAWN:
                     self._constant[name] = 1.0 if node.op.name == "rms_norm" else 0.0
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -57,10 +60,10 @@ class Synthetic:
         return tensor
 
 
-def _tensors(node: Node) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+def _tensors(node: Node) -> Iterator[tuple[str, WeightRef]]:
     for ref in node.weights.values():
         for name in ref.names:
-            yield name, ref.shape, ref.keep_fp32
+            yield name, ref
 
 
 def _stream(seed: int, name: str) -> int:

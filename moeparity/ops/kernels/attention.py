@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import rounding
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
 from moeparity.ops.attention import FLASH, SDPA
 from moeparity.ops.kernels.exponentials import softmax
@@ -36,6 +37,9 @@ def attention(
     pieces = cut(at)
     held = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
     heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=q.shape[-1] ** -0.5) for q, k, v in held]
+    if "sinks" in w:
+        owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
+        heads = [replace(own, sinks=sinks.view(1, -1, 1, 1)) for own, sinks in owned]
     return gathered([_side_by_side(_causal(own, at)) for own in heads])
 
 
@@ -148,9 +152,24 @@ def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     # becomes a mean over all keys instead of NaN.
     hidden = ~_visible(x.mask, x.window)
     scores = scores + torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
-    step = working(dtype, at["probabilities"])
-    probabilities = softmax(scores, step, at)
+    if x.sinks is None:
+        probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
+    else:
+        probabilities = _with_sinks(scores, x.sinks, at)
     return _matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
+
+
+def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax of scores [B, H, T, T] with one more in each row, which then is left out: a view, as transformers has it.
+
+    transformers subtracts the highest first, in the scores' dtype (GptOssAttention, eager_attention_forward).
+    """
+    column = rounded(sinks, scores.dtype).expand(*scores.shape[:3], 1)
+    scores = torch.cat((scores, column), dim=-1)
+    shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
+    own = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
+    step = at["shifted"] if own else working(at["shifted"], at["probabilities"])
+    return softmax(shifted, step, at)[..., :-1]
 
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:

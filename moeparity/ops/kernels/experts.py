@@ -1,6 +1,7 @@
 """Kernel of `experts`, and the SwiGLU that dense MLPs share with it.
 
-The weights are the two stacks transformers holds in memory: `gate_up` [E, 2I, H], gate rows first; `down` [E, H, I].
+The weights are the stacks transformers holds in memory: `gate_up` [E, 2I, H], gate rows first unless they alternate
+with those of up, and `down` [E, H, I]; with biases also `gate_up_bias` [E, 2I], laid out alike, and `down_bias` [E, H].
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics.rounding import product, rounded, tf32, wide, working
-from moeparity.ops.experts import ACTIVATION, EPILOGUE, INPUT
+from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
+from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
@@ -22,7 +23,7 @@ Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch
 Settings = Mapping[str, Any]
 Scores = torch.Tensor | None
 Stacks = Mapping[str, Sequence[torch.Tensor]]
-"""Both weights, whole or as the ranks hold them whose activations are gathered before the down projection."""
+"""The weights, whole or as the ranks hold them whose activations are gathered before the down projection."""
 
 
 def experts(
@@ -45,18 +46,27 @@ def experts(
     scores = None if weights is None else weights.reshape(-1, 1)
     if pieces == 1:
         whole = {name: [stack] for name, stack in w.items()}
-        return run(x_NH, ids_NK, scores, whole, at).view(*ids.shape, x.shape[-1])
-    halves = (parts(half, pieces, 1) for half in w["gate_up"].chunk(2, dim=-2))
-    gate_up = [torch.cat(both, dim=1) for both in zip(*halves, strict=True)]
+        return run(x_NH, ids_NK, scores, whole, p, at).view(*ids.shape, x.shape[-1])
+    held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items()}
     if at["parallel"] == COLUMN:
-        held = {"gate_up": gate_up, "down": parts(w["down"], pieces, 1)}
-        return run(x_NH, ids_NK, scores, held, at).view(*ids.shape, x.shape[-1])
-    at, both = {**at, "output": at["partial"]}, zip(gate_up, parts(w["down"], pieces, 2), strict=True)
-    each = [run(x_NH, ids_NK, scores, {"gate_up": [up], "down": [down]}, at) for up, down in both]
+        return run(x_NH, ids_NK, scores, held, p, at).view(*ids.shape, x.shape[-1])
+    at, held["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
+    # A bias is added once: by the first rank.
+    held["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
+    own = [{name: [stacks[i]] for name, stacks in held.items() if i < len(stacks)} for i in range(pieces)]
+    each = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in own]
     return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in each], dim=RANKS)
 
 
-def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, at: Settings) -> torch.Tensor:
+def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[torch.Tensor]:
+    """What each rank holds of a stack [E, N, ..] that is cut along its outputs: as much of gate as of up."""
+    if not name.startswith("gate_up") or p.get("interleaved"):
+        return parts(stack, pieces, 1)
+    halves = (parts(half, pieces, 1) for half in stack.chunk(2, dim=1))
+    return [torch.cat(both, dim=1) for both in zip(*halves, strict=True)]
+
+
+def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
     """One GEMM per expert hit, in ascending id; inside an expert, rows by slot, then token."""
     n, k = ids.shape
     rows = torch.empty(n * k, x.shape[-1], dtype=at["output"], device=x.device)
@@ -74,13 +84,13 @@ def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, at: Set
             here = slice(start, start + count)
             scored = None if scores is None else scores.index_select(0, places[here])
             own = {name: [stack[expert] for stack in held] for name, held in w.items()}
-            made = _mlp(x.index_select(0, tokens[here]), scored, own, at, project)
+            made = _mlp(x.index_select(0, tokens[here]), scored, own, p, at, project)
             rows.index_copy_(0, places[here], made)
             start += count
     return rows
 
 
-def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, at: Settings) -> torch.Tensor:
+def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
     """torch's grouped GEMM over tokens sorted by expert, then back to slot order."""
     k = ids.shape[1]
     by_expert = torch.sort(ids.reshape(-1))
@@ -97,40 +107,87 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, at: 
         return rounded(F.grouped_mm(wide(rows), wide(weight), offs=offsets), output)
 
     scored = None if scores is None else scores[by_expert.indices]
-    sorted_rows = _mlp(x[by_expert.indices // k], scored, w, at, project)
+    biases = {name: [stack[by_expert.values] for stack in w[name]] for name in w if name.endswith("bias")}
+    sorted_rows = _mlp(x[by_expert.indices // k], scored, {**w, **biases}, p, at, project)
     inverse = torch.empty_like(by_expert.indices)
     inverse[by_expert.indices] = torch.arange(inverse.numel(), device=x.device)
     return sorted_rows[inverse]
 
 
-def _mlp(x: torch.Tensor, scores: Scores, w: Stacks, at: Settings, project: Project) -> torch.Tensor:
+def _mlp(x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project) -> torch.Tensor:
     """Rows [M, H] of x [M, H], with scores [M, 1] where they are not left to the combine."""
     where = at["score_site"]
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
-    hidden, inputs = gathered([_swiglu(x, own, at, project) for own in w["gate_up"]]), at["product"]
+    gate_up = zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
+    hidden, inputs = gathered([_hidden(x, *own, p, at, project) for own in gate_up]), at["product"]
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
     def down(output: torch.dtype) -> torch.Tensor:
-        return gathered([project(hidden, own, inputs, output) for own in w["down"]])
+        held = zip(w["down"], _biases(w, "down"), strict=True)
+        return gathered([_projected(hidden, *own, inputs, output, at, project) for own in held])
 
     if scores is not None and where == EPILOGUE:
         return product(down(working(inputs, at["output"])), scores, at["output"])
     return down(at["output"])
 
 
-def _swiglu(x: torch.Tensor, gate_up: torch.Tensor, at: Mapping[str, Any], project: Project) -> torch.Tensor:
-    """silu(gate) * up of rows x [M, H] with gate_up [2I, H] or [E, 2I, H]."""
+def _biases(w: Stacks, name: str) -> Sequence[torch.Tensor | None]:
+    return w.get(f"{name}_bias", [None] * len(w[name]))
+
+
+def _projected(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    inputs: torch.dtype,
+    output: torch.dtype,
+    at: Settings,
+    project: Project,
+) -> torch.Tensor:
+    """A GEMM and, after it, its bias [N] or [M, N]; a GEMM that other ranks' biases go with is rounded as theirs."""
+    if "unbiased" not in at:
+        return project(x, weight, inputs, output)
+    made = project(x, weight, inputs, at["unbiased"])
+    return rounded(made, output) if bias is None else add(made, bias, output)
+
+
+def _hidden(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, p: Settings, at: Settings, project: Project
+) -> torch.Tensor:
+    """What the down projection takes of rows x [M, H], with gate and up as [2I, H] or [E, 2I, H] and [2I] or [M, 2I]."""
     dtype = at["projections"]
     if at["gate_up"] == "split":
-        gate, up = (project(x, half, dtype, dtype) for half in gate_up.chunk(2, dim=-2))
+        biases = (None, None) if bias is None else _halves(bias, -1, p)
+        halves = zip(_halves(weight, -2, p), biases, strict=True)
+        gate, up = (_projected(x, *own, dtype, dtype, at, project) for own in halves)
     else:
-        gate, up = project(x, gate_up, dtype, dtype).chunk(2, dim=-1)
+        gate, up = _halves(_projected(x, weight, bias, dtype, dtype, at, project), -1, p)
+    if p.get("glu") == CLAMPED:
+        return _clamped(gate, up, p, at)
     return swiglu(gate, up, activation=at["activation"], output=at["product"])
+
+
+def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
+    """What belongs to gate and what to up, along -1 or -2, as views."""
+    return x.unflatten(axis, (-1, 2)).unbind(axis) if p.get("interleaved") else x.chunk(2, dim=axis)
+
+
+def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """(up + 1) * gate * sigmoid(alpha * gate), every step rounded; transformers 5.23.0, GptOssExperts._apply_gate."""
+    gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
+    gain = rounded(_computed_for(at["gain"], gate) * p["alpha"], at["gain"])
+    share = rounded(torch.sigmoid(_computed_for(at["sigmoid"], gain)), at["sigmoid"])
+    shifted = rounded(_computed_for(at["shifted"], up) + 1, at["shifted"])
+    return product(shifted, product(gate, share, at["activation"]), at["product"])
+
+
+def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    """x in the dtype in which a function of it is computed: its own if `output` is that too."""
+    return x if x.dtype == output else x.to(working(x.dtype, output))
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype) -> torch.Tensor:
     """silu(gate) rounded to `activation`, times up, rounded to `output`."""
-    silu = F.silu(gate.to(gate.dtype if gate.dtype == activation else working(gate.dtype, activation)))
-    return product(rounded(silu, activation), up, output)
+    return product(rounded(F.silu(_computed_for(activation, gate)), activation), up, output)

@@ -15,8 +15,9 @@ import torch
 
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
-from moeparity.numerics.rounding import rounded, tf32, working
+from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
+from moeparity.ops.attention import END, RESCALE, START
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.key_tiles import cuts
 
@@ -28,7 +29,7 @@ class Heads:
     """Queries and as many heads of keys and values for them, or fewer that several queries share.
 
     q [B, H, T, D], k [B, G, T, D], v [B, G, T, V], mask [B, T] bool; `window`: the tokens a query sees, itself included
-    (None: all before it); `scale`: of q @ k.T.
+    (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1].
     """
 
     q: torch.Tensor
@@ -37,6 +38,7 @@ class Heads:
     mask: torch.Tensor
     window: int | None
     scale: float
+    sinks: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     made = []
     for cut in cuts(k.shape[2], heads.window, at):
         some, seen = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
-        runs = [_attend(some, seen, run, at) for run in cut.runs]
+        runs = [_attend(some if i == 0 else replace(some, sinks=None), seen, run, at) for i, run in enumerate(cut.runs)]
         if at["splits"] == 1:
-            made.append(rounded(runs[0].out, at["output"]))
+            made.append(_rescaled(runs[0], heads.sinks, at))
         else:
             runs = [_Run(rounded(run.out, at["split"]), run.lse) for run in runs]
             made.append(rounded(_merged(runs, at), at["output"]))
@@ -80,7 +82,9 @@ def _attend(heads: Heads, visible: torch.Tensor, tiles: Sequence[slice], at: Map
     q, k, v = heads.q, heads.k, heads.v
     formula = _FORMULAS[at["exponential"]](heads.scale, q.dtype, q.device)
     highest = torch.full((*q.shape[:3], 1), -math.inf, dtype=q.dtype, device=q.device)
-    total = torch.zeros_like(highest)
+    total, sink = torch.zeros_like(highest), at.get("sink") if heads.sinks is not None else None
+    if heads.sinks is not None and sink == START:
+        highest, total = heads.sinks.to(q.dtype).expand_as(highest), torch.ones_like(highest)
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype, device=q.device)
     for tile in tiles if at["kv_order"] == "ascending" else reversed(tiles):
         scores = torch.matmul(q, k[:, :, tile].transpose(2, 3)).masked_fill(~visible[..., tile], -math.inf)
@@ -90,9 +94,22 @@ def _attend(heads: Heads, visible: torch.Tensor, tiles: Sequence[slice], at: Map
         total = total * shrunk + row_sum(p, at["row_sum"])
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
         out = out * shrunk + torch.matmul(weights, v[:, :, tile])
+    if heads.sinks is not None and sink == END:
+        total = total + formula.of_sink(heads.sinks.to(q.dtype), _finite(highest))
     lse = formula.in_nats(_finite(highest)) + log(total)
     total = torch.where(total == 0, 1.0, total)
     return _Run(out * (1 / total) if at["normalize"] == "reciprocal" else out / total, lse)
+
+
+def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> torch.Tensor:
+    """The output of all keys, in its dtype, and where it does not know of the sink yet the share that is not the sink's.
+
+    Imitates torchtitan, models/gpt_oss/model.py apply_attention_sink_rescale (read).
+    """
+    out = rounded(run.out, at["output"])
+    if sinks is None or at["sink"] != RESCALE:
+        return out
+    return product(out, rounded(torch.sigmoid(run.lse - sinks.to(run.lse.dtype)), at["output"]), at["output"])
 
 
 def _finite(highest: torch.Tensor) -> torch.Tensor:
@@ -119,6 +136,10 @@ class _Exp2:
     def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
         return exp2((before - highest) * self.factor)
 
+    def of_sink(self, sinks: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        most, log2e = highest * self.factor, torch.tensor(LOG2E, dtype=highest.dtype, device=highest.device)
+        return exp2(fma(sinks.expand_as(most), log2e, -most) if self.contracted else sinks * log2e - most)
+
     def in_nats(self, highest: torch.Tensor) -> torch.Tensor:
         return highest * self.scale
 
@@ -137,6 +158,9 @@ class _Exp:
 
     def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
         return exp(before - highest)
+
+    def of_sink(self, sinks: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
+        return exp(sinks - highest)
 
     def in_nats(self, highest: torch.Tensor) -> torch.Tensor:
         return highest

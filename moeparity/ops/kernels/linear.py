@@ -33,7 +33,7 @@ def gate(
 ) -> torch.Tensor:
     """x [B, T, K] -> router logits [B, T, E]; the GEMM sees [B * T, K]."""
     flat = x.reshape(-1, x.shape[-1])
-    return _product(at, "output")(flat, w["weight"], None).view(*x.shape[:-1], -1)
+    return _product(at, "output")(flat, w["weight"], w.get("bias")).view(*x.shape[:-1], -1)
 
 
 def lm_head(

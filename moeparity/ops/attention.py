@@ -253,7 +253,7 @@ ATTENTION = Op(
         replace(
             site(
                 "shifted",
-                "scores, the sink's among them, less their row's highest are rounded to this dtype before the softmax. "
+                "scores, and the sink as it is, less their row's highest are rounded to this dtype before the softmax. "
                 "Where it and `probabilities` are the same 16-bit dtype, torch's own softmax is that of this dtype",
                 when=_EAGER,
             ),

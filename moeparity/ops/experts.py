@@ -125,7 +125,7 @@ EXPERTS = Op(
             values=("fused", "split"),
             says="gate and up as one GEMM of width 2I, or as two of width I",
         ),
-        site("projections", "inputs and results of the gate and up GEMMs, biases included"),
+        site("projections", "inputs of the gate and up GEMMs, and their results where these have no biases"),
         replace(
             site(
                 "unbiased",
@@ -134,6 +134,7 @@ EXPERTS = Op(
             ),
             weight="gate_bias",
         ),
+        replace(site("biased", "gate and up, biases included, are rounded to this dtype"), weight="gate_bias"),
         replace(site("gain", "alpha * gate is rounded to this dtype"), given=_CLAMPED),
         replace(site("sigmoid", "the sigmoid of that is rounded to this dtype"), given=_CLAMPED),
         replace(site("shifted", "up + 1 is rounded to this dtype"), given=_CLAMPED),

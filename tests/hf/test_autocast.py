@@ -30,6 +30,8 @@ MODELS = (
     "glm4_moe",
     "deepseek_v3",
     "deepseek_v3_yarn",
+    "gpt_oss",
+    "gpt_oss_mha",
 )
 SCALED = ("deepseek_v3", "glm4_moe")
 """Whose routing weights are quotients, rounded to bf16 before routed_scaling_factor multiplies them."""

@@ -164,8 +164,7 @@ def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, at: Mapping[str, Any]
 
     transformers subtracts the highest first, in the scores' dtype (GptOssAttention, eager_attention_forward).
     """
-    column = rounded(sinks, scores.dtype).expand(*scores.shape[:3], 1)
-    scores = torch.cat((scores, column), dim=-1)
+    scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), dim=-1)
     shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
     own = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
     step = at["shifted"] if own else working(at["shifted"], at["probabilities"])

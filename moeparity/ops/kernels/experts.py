@@ -157,13 +157,13 @@ def _hidden(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, p: Settings, at: Settings, project: Project
 ) -> torch.Tensor:
     """What the down projection takes of rows x [M, H], with gate and up as [2I, H] or [E, 2I, H] and [2I] or [M, 2I]."""
-    dtype = at["projections"]
+    inputs, dtype = at["projections"], at.get("biased", at["projections"])
     if at["gate_up"] == "split":
         biases = (None, None) if bias is None else _halves(bias, -1, p)
         halves = zip(_halves(weight, -2, p), biases, strict=True)
-        gate, up = (_projected(x, *own, dtype, dtype, at, project) for own in halves)
+        gate, up = (_projected(x, *own, inputs, dtype, at, project) for own in halves)
     else:
-        gate, up = _halves(_projected(x, weight, bias, dtype, dtype, at, project), -1, p)
+        gate, up = _halves(_projected(x, weight, bias, inputs, dtype, at, project), -1, p)
     if p.get("glu") == CLAMPED:
         return _clamped(gate, up, p, at)
     return swiglu(gate, up, activation=at["activation"], output=at["product"])

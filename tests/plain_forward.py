@@ -37,7 +37,10 @@ class Plain:
             sparse = [
                 at + block for block in ("mlp.", "block_sparse_moe.") if f"{at}{block}gate.weight" in self.weights
             ]
-            x = x + (self._moe(normed, sparse[0]) if sparse else self._mlp(normed, at + "mlp."))
+            if at + "mlp.router.weight" in self.weights:
+                x = x + self._gpt_oss_moe(normed, at + "mlp.")
+            else:
+                x = x + (self._moe(normed, sparse[0]) if sparse else self._mlp(normed, at + "mlp."))
         head = embedding if self.config["tie_word_embeddings"] else self.weights["lm_head.weight"]
         return self._norm(x, "model.norm") @ head.T
 
@@ -58,11 +61,13 @@ class Plain:
         c = self.config
         heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
         width = c.get("head_dim") or c["hidden_size"] // heads
-        angles, _ = self._angles(len(x), int(width * c["rope_parameters"].get("partial_rotary_factor", 1)))
+        angles, factor = self._angles(len(x), int(width * c["rope_parameters"].get("partial_rotary_factor", 1)))
         q, k, v = (self._headed(x, at, one, n) for one, n in (("q", heads), ("k", groups), ("v", groups)))
-        q, k = (_turned(y, angles, _halves) for y in (q, k))
+        # With a factor the whole head is turned.
+        q, k = (_turned(y, angles, _halves) * factor for y in (q, k))
+        sinks = self.weights.get(at + "sinks", np.full(heads, -math.inf))
         out = [
-            _attend(q[:, h], k[:, h * groups // heads], v[:, h * groups // heads], width**-0.5, window)
+            _attend(q[:, h], k[:, h * groups // heads], v[:, h * groups // heads], width**-0.5, window, sinks[h])
             for h in range(heads)
         ]
         return self._linear(np.concatenate(out, -1), at + "o_proj")
@@ -128,11 +133,14 @@ class Plain:
             def turning(turns: float) -> float:
                 return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-            low = max(math.floor(turning(rope["beta_fast"])), 0)
-            high = min(math.ceil(turning(rope["beta_slow"])), width - 1)
+            low, high = turning(rope["beta_fast"]), turning(rope["beta_slow"])
+            if rope.get("truncate", True):
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, width - 1)
             ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0, 1)
             plain = plain / rope["factor"] * ramp + plain * (1 - ramp)
-            factor = _magnitude(rope["factor"], rope["mscale"]) / _magnitude(rope["factor"], rope["mscale_all_dim"])
+            factor = _magnitude(rope["factor"], rope.get("mscale", 1.0))
+            factor /= _magnitude(rope["factor"], rope["mscale_all_dim"]) if "mscale_all_dim" in rope else 1.0
         return np.arange(length)[:, None] * plain, factor
 
     def _mlp(self, x: Array, at: str) -> Array:
@@ -154,6 +162,21 @@ class Plain:
         if at + "shared_expert_gate.weight" in self.weights:
             share = 1 / (1 + np.exp(-self._linear(x, at + "shared_expert_gate")))
             out += share * self._mlp(x, at + "shared_expert.")
+        return out
+
+    def _gpt_oss_moe(self, x: Array, at: str) -> Array:
+        out = np.zeros_like(x)
+        limit, alpha = self.config["swiglu_limit"], self.config["swiglu_alpha"]
+        for t in range(len(x)):
+            for e, weight in self._softmax_route(self._linear(x[t], at + "router")).items():
+                one = {
+                    name: self.weights[f"{at}experts.{name}"][e]
+                    for name in ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+                }
+                both = x[t] @ one["gate_up_proj"] + one["gate_up_proj_bias"]
+                gate, up = np.minimum(both[0::2], limit), np.clip(both[1::2], -limit, limit)
+                hidden = (up + 1) * gate / (1 + np.exp(-alpha * gate))
+                out[t] += weight * (hidden @ one["down_proj"] + one["down_proj_bias"])
         return out
 
     def _softmax_route(self, logits: Array) -> dict[int, float]:
@@ -197,12 +220,13 @@ def _turned(x: Array, angles: Array, pairing: Callable[[int], tuple[list[int], l
     return np.concatenate((turned.real, turned.imag, x[..., width:]), -1)
 
 
-def _attend(q: Array, k: Array, v: Array, scale: float, window: int | None) -> Array:
-    """Causal attention of one head, a query at a time."""
+def _attend(q: Array, k: Array, v: Array, scale: float, window: int | None, sink: float = -math.inf) -> Array:
+    """Causal attention of one head, a query at a time; the sink takes a share of every query's."""
     rows = []
     for t in range(len(q)):
         seen = slice(0 if window is None else max(t + 1 - window, 0), t + 1)
         scores = k[seen] @ q[t] * scale
-        weights = np.exp(scores - scores.max())
-        rows.append(weights / weights.sum() @ v[seen])
+        highest = max(scores.max(), sink)
+        weights = np.exp(scores - highest)
+        rows.append(weights / (weights.sum() + np.exp(sink - highest)) @ v[seen])
     return np.stack(rows)

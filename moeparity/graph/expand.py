@@ -279,8 +279,8 @@ class _Expansion:
         """The shape of a tensor that holds every expert's part."""
         if weight.each is not None or "{e}" in name or len(sizes) != len(weight.shape) + 1:
             raise GraphError(
-                f"{where}: weight {name!r} is stacked: one tensor of the experts, then the axes of `shape`, so it takes "
-                "neither `each:` nor {e} in its name."
+                f"{where}: weight {name!r} is stacked, one tensor with an axis of experts before those of `shape`, so "
+                "it takes neither `each:` nor {e} in its name."
             )
         experts, *others = sizes
         return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in others))

@@ -206,8 +206,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 def _refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Orders for one number of leaves: that of keys, tiles and runs changes with the tokens."""
     if values.get("sink") == START and values["exponential"] != "exp":
-        return "sink", "a sink is no product with the scale, and a maximum that starts from it is one of scaled scores. "\
-            "Set `exponential: exp`, or another `sink`."
+        reason = "a sink is one of the scaled scores, and so is a maximum that starts from it."
+        return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
     if values.get("sink", START) != START and values["splits"] != 1:
         return "sink", "how a sink is shared by splits is known where sums start from it. Set `start`, or `splits: 1`."
     for name in ("denominator", "row_sum", "splits_order"):
@@ -266,9 +266,10 @@ ATTENTION = Op(
             values=(END, START, RESCALE),
             weight="sinks",
             when=_FLASH,
-            says="its exponential is added to the finished sum, under the keys' highest score (vLLM's FlashAttention 3); "
-            "or it is what the highest score starts from, and the sum from 1, in the first run (vLLM's Triton kernels); "
-            "or the output, rounded, is multiplied with sigmoid(log-sum-exp - sink), rounded too (torchtitan)",
+            says="its exponential is added to the finished sum, under the keys' highest score (vLLM's FlashAttention "
+            "3); or it is what the highest score starts from, and the sum from 1, in the first run (vLLM's Triton "
+            "kernels); or the output, rounded, is multiplied with sigmoid(log-sum-exp - sink), rounded too "
+            "(torchtitan)",
         ),
     ),
     refuses=_refuses,
@@ -276,7 +277,7 @@ ATTENTION = Op(
     kernel="attention:attention",
     source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py; "
     "sinks, read: vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux; vLLM 08d82e71f5, "
-    "v1/attention/ops/triton_attention_helpers.py; torchtitan, models/gpt_oss apply_attention_sink_rescale; "
+    "v1/attention/ops/triton_attention_helpers.py init_softmax_M; torchtitan 0014ac2ca4, models/gpt_oss/model.py; "
     "read: FlashAttention 0251105, flash_fwd_kernel.h and softmax.h; vLLM 0.33.0, merge_attn_states.cu, and 0155494, "
     "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )

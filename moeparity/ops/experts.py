@@ -79,8 +79,8 @@ def _each(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], i
 EXPERTS = Op(
     name="experts",
     says="down(silu(gate(x)) * up(x)), or gpt-oss's down((up + 1) * gate * sigmoid(alpha * gate)) of gate and up held "
-    "within a limit, of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; weights [B, T, K] "
-    "are read where a row is multiplied with its own here.",
+    "within a limit, of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; weights "
+    "[B, T, K] are read where a row is multiplied with its own here.",
     inputs=("x", "ids", "weights"),
     weights=(
         WeightPort(name="gate", says="[experts, I, H]", each=True),

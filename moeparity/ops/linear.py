@@ -146,7 +146,7 @@ GATE = Op(
     attributes=(*_SITES, *FORMS),
     refuses=_refuses_whole,
     kernel="linear:gate",
-    source="transformers 5.17.0 and 5.23.0, models/qwen3_moe, models/deepseek_v3 and models/gpt_oss, *TopKRouter.forward",
+    source="transformers 5.17.0 and 5.23.0, *TopKRouter.forward of qwen3_moe, deepseek_v3 and gpt_oss",
 )
 
 LM_HEAD = Op(

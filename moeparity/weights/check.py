@@ -15,6 +15,8 @@ from moeparity.weights.checkpoint import Checkpoint
 from moeparity.weights.source import Source
 
 READABLE = ("BF16", "F16", "F32")
+_DEQUANTIZED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config"}
+"""quant_method -> the configuration by which transformers 5.23 turns it into bf16."""
 
 
 def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> None:
@@ -22,6 +24,7 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
 
     Raises CheckpointError for the first fault found, in the order of the list above.
     """
+    _refuse_quantised(checkpoint, graph)
     refs = [ref for node in graph.nodes for ref in node.weights.values()]
     for ref in refs:
         for name in ref.names:
@@ -34,6 +37,24 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
         if progress is not None:
             at = checkpoint.entries[name].file.name
             progress(Progress(step="checking weights", at=at, done=done, total=len(needed), work=read, unit="MB"))
+
+
+def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
+    """A checkpoint that says so itself has tensors of other names, whose absence would explain nothing."""
+    given = graph.config.get("quantization_config")
+    if not isinstance(given, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
+        return
+    method = str(given.get("quant_method"))
+    copy = (
+        f"Write a copy in bf16 with transformers, from_pretrained(..., quantization_config={_DEQUANTIZED[method]}"
+        "(dequantize=True)) and save_pretrained, and give that"
+        if method in _DEQUANTIZED
+        else "Give the one it was made from"
+    )
+    raise CheckpointError(
+        f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
+        f"{copy}."
+    )
 
 
 def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:

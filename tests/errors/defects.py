@@ -65,6 +65,22 @@ def checkpoint_misspelt_tensor(folder: Path) -> None:
     rewrite(folder, {NORM: None, "model.nrom.weight": torch.ones(16, dtype=torch.bfloat16)})
 
 
+def checkpoint_quantised(folder: Path) -> None:
+    _quantise(folder, "mxfp4", torch.uint8)
+
+
+def checkpoint_quantised_otherwise(folder: Path) -> None:
+    _quantise(folder, "gptq", torch.int32)
+
+
+def _quantise(folder: Path, method: str, dtype: torch.dtype) -> None:
+    fields = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(
+        json.dumps({**fields, "quantization_config": {"quant_method": method}}), "utf-8"
+    )
+    rewrite(folder, {GATE: None, "model.layers.1.mlp.experts.gate_up_proj_blocks": torch.ones(2, 16, dtype=dtype)})
+
+
 def checkpoint_extra_tensor(folder: Path) -> None:
     rewrite(folder, {"model.layers.0.mlp.shared_expert.up_proj.weight": torch.ones(2, dtype=torch.bfloat16)})
 

@@ -156,7 +156,7 @@ def _projected(
 def _hidden(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, p: Settings, at: Settings, project: Project
 ) -> torch.Tensor:
-    """What the down projection takes of rows x [M, H], with gate and up as [2I, H] or [E, 2I, H] and [2I] or [M, 2I]."""
+    """What the down projection takes of rows x [M, H]; weight [2I, H] or [E, 2I, H], bias [2I] or [M, 2I]."""
     inputs, dtype = at["projections"], at.get("biased", at["projections"])
     if at["gate_up"] == "split":
         biases = (None, None) if bias is None else _halves(bias, -1, p)
@@ -171,7 +171,9 @@ def _hidden(
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
     """What belongs to gate and what to up, along -1 or -2, as views."""
-    return x.unflatten(axis, (-1, 2)).unbind(axis) if p.get("interleaved") else x.chunk(2, dim=axis)
+    if not p.get("interleaved"):
+        return x.chunk(2, dim=axis)
+    return (x[..., 0::2], x[..., 1::2]) if axis == -1 else (x[..., 0::2, :], x[..., 1::2, :])
 
 
 def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:

@@ -102,9 +102,9 @@ def _attend(heads: Heads, visible: torch.Tensor, tiles: Sequence[slice], at: Map
 
 
 def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> torch.Tensor:
-    """The output of all keys, in its dtype, and where it does not know of the sink yet the share that is not the sink's.
+    """The output of a run in its dtype, times the share of it that is not the sink's where that is left to the end.
 
-    Imitates torchtitan, models/gpt_oss/model.py apply_attention_sink_rescale (read).
+    Imitates torchtitan 0014ac2ca4, models/gpt_oss/model.py Attention.forward (read).
     """
     out = rounded(run.out, at["output"])
     if sinks is None or at["sink"] != RESCALE:

@@ -109,11 +109,20 @@ def runs_of(query: int, length: int, window: int, at: dict[str, Any]) -> list[li
 
 
 def flash_row(
-    scores: Sequence[F32 | None], v: np.ndarray, scale: float, at: dict[str, Any], runs: Sequence[Sequence[range]]
+    scores: Sequence[F32 | None],
+    v: np.ndarray,
+    scale: float,
+    at: dict[str, Any],
+    runs: Sequence[Sequence[range]],
+    sink: F32 | None = None,
 ) -> list[F32]:
     """One query: its scores (None: hidden), values [T, V] fp32, its `runs_of` tiles -> its output, in `output`."""
-    found = [attend(scores, v, scale, run, at) for run in runs]
+    found = [attend(scores, v, scale, run, at, sink if i == 0 else None) for i, run in enumerate(runs)]
     done = found[0].out
+    if sink is not None and at["sink"] == "rescale":
+        store, lse = ROUND[at["output"]], found[0].lse
+        share = F32(0) if lse is None else F32(1 / (1 + math.exp(-float(lse - sink))))
+        return [store(store(x) * store(share)) for x in done]
     if at["splits"] != 1:
         store = ROUND[at["split"]]
         found = [Run([store(x) for x in run.out], run.lse) for run in found]
@@ -122,13 +131,20 @@ def flash_row(
 
 
 def attend(
-    scores: Sequence[F32 | None], v: np.ndarray, scale: float, tiles: Sequence[range], at: dict[str, Any]
+    scores: Sequence[F32 | None],
+    v: np.ndarray,
+    scale: float,
+    tiles: Sequence[range],
+    at: dict[str, Any],
+    sink: F32 | None = None,
 ) -> Run:
     form, sum_of = at["exponential"], SUM[at["row_sum"]]
     store = ROUND[at["probabilities"]] if at["tf32"] == "no" else lambda x: tf32(ROUND[at["probabilities"]](x))
     factor = F32(scale * 1.4426950408889634)
     highest: F32 | None = None
     total, out = F32(0), [F32(0)] * v.shape[1]
+    if sink is not None and at["sink"] == "start":
+        highest, total = sink, F32(1)
     for tile in tiles if at["kv_order"] == "ascending" else tiles[::-1]:
         found = {j: s * F32(scale) if form == "exp" else s for j in tile if (s := scores[j]) is not None}
         if not found:
@@ -149,6 +165,12 @@ def attend(
             out[c] = out[c] * shrunk + product
     if highest is None:
         return Run(out, None)
+    if sink is not None and at["sink"] == "end":
+        if form == "exp":
+            total = total + exp(sink - highest)
+        else:
+            log2e, most = F32(1.4426950408889634), highest * factor
+            total = total + exp2(fma(sink, log2e, -most) if form == "exp2_fma" else sink * log2e - most)
     lse = (highest if form == "exp" else highest * F32(scale)) + F32(math.log(float(total)))
     if at["normalize"] == "reciprocal":
         return Run([x * (F32(1) / total) for x in out], lse)

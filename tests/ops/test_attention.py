@@ -37,6 +37,7 @@ def eager(
     scale: float,
     at: dict[str, Any],
     seen: Callable[[int, int, int], bool] | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One sequence and head at a time: q, k [B, H, T, D], v [B, H, T, V] -> [B, T, H * V].
 
@@ -49,8 +50,45 @@ def eager(
         for query, key in itertools.product(places, places):
             if key > query or (seen is not None and not seen(i // q.shape[1], query, key)):
                 scores[query, key] = plus(scores[query, key], smallest, at["scores"])
-        heads.append(matmul(F.softmax(scores.float(), dim=-1).to(at["probabilities"]), one_v, at["output"]))
+        if sinks is None:
+            shares = F.softmax(scores.float(), dim=-1)
+        else:
+            shares = with_sink(scores, sinks[i % q.shape[1]], at)
+        heads.append(matmul(shares.to(at["probabilities"]), one_v, at["output"]))
     return torch.stack(heads).view(*q.shape[:3], -1).transpose(1, 2).flatten(2)
+
+
+def with_sink(scores: Tensor, sink: Tensor, at: dict[str, Any]) -> Tensor:
+    """Shares [T, T] of scores [T, T] of one head."""
+    rows = []
+    for row in scores.tolist():
+        given = [*row, float(sink)]
+        shifted = [plus(torch.tensor(x), torch.tensor(-max(given)), at["shifted"]) for x in given]
+        own = at["shifted"] == at["probabilities"]
+        whole = torch.stack(shifted)
+        rows.append(F.softmax(whole if own else whole.float(), dim=-1)[:-1])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("scores", "shifted", "probabilities"), SITES)
+@pytest.mark.parametrize("lengths", [(11, 11), (11, 4)])
+def test_eager_attention_with_sinks(
+    scores: torch.dtype, shifted: torch.dtype, probabilities: torch.dtype, lengths: tuple[int, int]
+) -> None:
+    """transformers 5.23.0, GptOssAttention: the row's highest is taken off before the softmax."""
+    q, k = coarse(2, 2, 11, 12, dtype=BF16, seed=0), coarse(2, 2, 11, 12, dtype=BF16, seed=1)
+    v = one_per_column(11, 2 * 2 * 12, seed=2).view(11, 2, -1, 12).transpose(0, 1).to(BF16)
+    mask = torch.tensor([[i >= 11 - n for i in range(11)] for n in lengths])
+    sinks = torch.tensor([3.140625, -0.7109375]).to(BF16)
+    at: dict[str, Any] = {**EAGER, "kv_layout": "projected", "scores": scores, "shifted": shifted}
+    at |= {"probabilities": probabilities, "output": BF16}
+    ours = attention(q, k, v, mask, w={"sinks": sinks}, p={"window": None}, at=at)
+    expected = eager(q, k, v.transpose(1, 2), 12**-0.5, at, lambda b, _, j: bool(mask[b, j]), sinks)
+    # A query without a key sees them all, as far as the smallest number's sum with a score says.
+    rows = torch.tensor([[bool(mask[b, : i + 1].any()) for i in range(11)] for b in range(2)])
+    assert_bits(ours[rows], expected[rows])
+    plain = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    assert not torch.equal(ours[rows], plain[rows])
 
 
 @pytest.mark.parametrize(("scores", "probabilities", "output"), SITES)

@@ -52,7 +52,15 @@ def operands(block: int, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor, Ten
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, at: dict[str, Any], window: int = TOKENS) -> Tensor:
+def by_hand(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    at: dict[str, Any],
+    window: int = TOKENS,
+    sinks: Tensor | None = None,
+) -> Tensor:
     exact = q.double() @ k.double().transpose(2, 3)
     assert torch.equal(exact, exact.float().double())
     rows = exact.float().numpy()
@@ -61,18 +69,23 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, at: dict[str, Any], w
         seen = [t - window < j <= t and bool(mask[b, j]) for j in range(TOKENS)]
         scores = [F32(s) if see else None for s, see in zip(rows[b, h, t], seen, strict=True)]
         runs = runs_of(t, TOKENS, window, at)
-        out[b, t, h] = flash_row(scores, v[b, :, h].float().numpy(), WIDTH**-0.5, at, runs)
+        sink = None if sinks is None else F32(float(sinks[h]))
+        out[b, t, h] = flash_row(scores, v[b, :, h].float().numpy(), WIDTH**-0.5, at, runs, sink)
     return torch.from_numpy(out).flatten(2).to(DTYPES[at["output"]])
 
 
 def check(
-    at: dict[str, Any], dtype: torch.dtype = BF16, mask: Tensor | None = None, window: int | None = None
+    at: dict[str, Any],
+    dtype: torch.dtype = BF16,
+    mask: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     q, k, v = operands(at["kv_block"], dtype)
     mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
     given = at | {site: DTYPES[at[site]] for site in SITES}
-    ours = attention(q, k, v, mask, w={}, p={"window": window}, at=given)
-    assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS))
+    ours = attention(q, k, v, mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given)
+    assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS, sinks))
     return ours
 
 
@@ -170,6 +183,43 @@ def test_padding_and_window(side: str, window: int | None, own: dict[str, Any]) 
         assert not ours[1, :4].any(), "a query without a key gets zeros"
 
 
+SINKS = torch.tensor([0.75, -1.25])
+"""One that is often above a row's scores, one that seldom is; both have few bits."""
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("normalize", ["reciprocal", "divide"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        *({"sink": "end", "exponential": form} for form in ("exp2_fma", "exp2", "exp")),
+        *({"sink": "end", "probabilities": "fp32", "output": dtype} for dtype in ("bf16", "fp16")),
+        {"sink": "start", "exponential": "exp"},
+        {"sink": "start", "exponential": "exp", "kv_order": "ascending", "kv_block": 2},
+        {"sink": "start", "exponential": "exp", "splits": 2},
+        {"sink": "start", "exponential": "exp", "splits": 3, "merge": "online", "kv_block": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_sinks(own: dict[str, Any], dtype: torch.dtype, normalize: str, window: int | None, side: str) -> None:
+    """FlashAttention 3 of vLLM adds the sink last, its Triton kernels start from it, in the first run (read)."""
+    places = torch.arange(TOKENS)
+    mask = torch.stack([places >= 0, places >= 4 if side == "left" else places < 4])
+    at = PLAIN | own | {"normalize": normalize}
+    ours = check(at, dtype, mask=mask, window=window, sinks=SINKS.to(dtype))
+    if side == "left":
+        assert not ours[1, :4].any(), "a query without a key gets zeros"
+
+
+@pytest.mark.parametrize("output", ["bf16", "fp16"])
+@pytest.mark.parametrize("exponential", ["exp2_fma", "exp"])
+def test_a_sink_that_rescales(exponential: str, output: str) -> None:
+    """torchtitan's (read). In 16 bits: of one sigmoid in fp32 the last bit is torch's own."""
+    check(PLAIN | {"sink": "rescale", "exponential": exponential, "output": output}, sinks=SINKS.to(BF16))
+
+
 def test_every_form_has_other_bits() -> None:
     """In data with full mantissas, where the evaluation above cannot follow; `fp32` shows all differences."""
     generator = torch.Generator().manual_seed(0)
@@ -179,8 +229,10 @@ def test_every_form_has_other_bits() -> None:
     def run(**own: Any) -> Tensor:
         at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | own
         given = at | {site: DTYPES[at[site]] for site in SITES}
-        return attention(q, k, v, mask, w={}, p={"window": None}, at=given)
+        w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in own else {}
+        return attention(q, k, v, mask, w=w, p={"window": None}, at=given)
 
+    end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
     fixed = {"splits": "fixed", "split_keys": 11}
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -203,6 +255,9 @@ def test_every_form_has_other_bits() -> None:
         (two, fixed),
         (fixed, fixed | {"split_keys": 17}),
         ({}, {"tf32": "yes"}),
+        (end, start),
+        (end, end | {"sink": "rescale"}),
+        (start, start | two),
     ]
     for one, other in pairs:
         assert not torch.equal(run(**one), run(**other)), (one, other)

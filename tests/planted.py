@@ -42,6 +42,7 @@ MODEL_OF = {
     "experts:gate_up": "qwen3_moe_odd",
     # With grouped queries the keys are copied anyway.
     "attention:kv_layout": "qwen3_moe_mha",
+    **dict.fromkeys(("attention:shifted", "attention:sink"), "gpt_oss"),
     "rope:layout": "deepseek_v3",
     # A norm's bf16 weight times its bf16 rows leaves 16 bits, whose product with cos is exact.
     "rope:contraction": "qwen2",
@@ -148,6 +149,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     },
     **{f"{op}:split_keys": {"kv_block": 2, "output": "fp32"} for op in ATTENDS},
     **{f"{op}:splits=fixed": {"kv_block": 2, "split_keys": 4, "output": "fp32"} for op in ATTENDS},
+    # A sum may start from the sink where scores are scaled; the same sum begun elsewhere shows in few bf16 elements.
+    "attention:sink": {"exponential": "exp", "probabilities": "fp32", "output": "fp32"},
     # The latent is bf16, which fits; the latent output does not.
     "mla:kv_b_tf32": {"projection": "absorbed", "o_latent": "fp32", "output": "fp32"},
     # The GEMM behind it rounds its inputs too.

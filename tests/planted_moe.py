@@ -13,6 +13,7 @@ MODEL_OF = {
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
     "combine:shared": "deepseek_v3",
     "experts:score_site=input": "qwen3_moe_top1",
+    **{f"experts:{name}": "gpt_oss" for name in ("unbiased", "biased", "gain", "sigmoid", "shifted")},
 }
 
 ORDERS: dict[str, tuple[str, ...]] = {

@@ -50,10 +50,8 @@ def eager(
         for query, key in itertools.product(places, places):
             if key > query or (seen is not None and not seen(i // q.shape[1], query, key)):
                 scores[query, key] = plus(scores[query, key], smallest, at["scores"])
-        if sinks is None:
-            shares = F.softmax(scores.float(), dim=-1)
-        else:
-            shares = with_sink(scores, sinks[i % q.shape[1]], at)
+        plain = sinks is None
+        shares = F.softmax(scores.float(), dim=-1) if plain else with_sink(scores, sinks[i % q.shape[1]], at)
         heads.append(matmul(shares.to(at["probabilities"]), one_v, at["output"]))
     return torch.stack(heads).view(*q.shape[:3], -1).transpose(1, 2).flatten(2)
 

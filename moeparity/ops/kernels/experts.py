@@ -170,10 +170,12 @@ def _hidden(
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
-    """What belongs to gate and what to up, along -1 or -2, as views."""
+    """What belongs to gate and what to up, along the axis of outputs: -1, or -2 of a weight."""
     if not p.get("interleaved"):
         return x.chunk(2, dim=axis)
-    return (x[..., 0::2], x[..., 1::2]) if axis == -1 else (x[..., 0::2, :], x[..., 1::2, :])
+    # Matrices of their own: torch's grouped GEMM takes none with another's rows between its own.
+    alternate = (x[..., i::2] if axis == -1 else x[..., i::2, :].contiguous() for i in range(2))
+    return tuple(alternate)
 
 
 def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:

@@ -173,7 +173,9 @@ def _attention(call: Call) -> int:
     # Written out, exponentials by way of fp64 and the steps of a sum; rounded to TF32, bits and what is finite.
     each += 6 * _EXACT if call.active.get("softmax", "native") != "native" else 0
     each += 4 * call.wide if call.active.get("tf32") == "yes" else 0
-    return operands + masks + each * call.tokens * heads * call.length
+    # With the sink's column, and less the highest.
+    each += 3 * call.wide if "sinks" in call.node.weights else 0
+    return operands + masks + each * call.tokens * heads * (call.length + 1)
 
 
 def _flash(call: Call, heads: int, widest: int) -> int:
@@ -204,6 +206,11 @@ def _experts(call: Call) -> int:
     stacks = call.node.weights["gate"].count if grouped else 1
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
+    if "gate_bias" in call.node.weights:
+        # The rows' own biases, and the results before them.
+        values += 2 * rows * (2 * width + hidden) * call.wide
+    # Of the clamped form every step.
+    values += 6 * rows * width * call.wide if "gain" in call.active else 0
     score_site = call.active.get("score_site", "combine")
     if score_site != "combine":
         # The fp32 result before its score, or what is scaled, and the products.

@@ -20,6 +20,8 @@ EIGHT_HEADS: dict[str, dict[str, Any]] = {
     # MLA, a dense layer, expert groups, shared experts.
     "deepseek_v3": {"num_attention_heads": 8, "num_key_value_heads": 8, "attention_bias": True},
     "qwen2_moe": {"num_attention_heads": 8},
+    # Sinks, experts with biases whose gate and up alternate.
+    "gpt_oss": {"num_attention_heads": 8},
 }
 
 

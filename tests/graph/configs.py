@@ -52,7 +52,22 @@ GLM4_MOE = {
     "partial_rotary_factor": 0.5,
     "use_qk_norm": True,
 }
-__all__ = ["DEEPSEEK_V3", "GLM4_MOE", "LLAMA", "MIXTRAL", "OLMOE", "QWEN2", "QWEN2_MOE", "QWEN3", "QWEN3_MOE"]
+GPT_OSS = {
+    **{key: value for key, value in MIXTRAL.items() if key not in {"norm_topk_prob", "rope_theta"}},
+    "model_type": "gpt_oss",
+}
+__all__ = [
+    "DEEPSEEK_V3",
+    "GLM4_MOE",
+    "GPT_OSS",
+    "LLAMA",
+    "MIXTRAL",
+    "OLMOE",
+    "QWEN2",
+    "QWEN2_MOE",
+    "QWEN3",
+    "QWEN3_MOE",
+]
 
 
 def config(folder: Path, fields: dict[str, Any], **changes: Any) -> Config:

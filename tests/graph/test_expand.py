@@ -14,6 +14,7 @@ from tests.errors.base import BASE, shapes
 from tests.graph.configs import (
     DEEPSEEK_V3,
     GLM4_MOE,
+    GPT_OSS,
     LLAMA,
     MIXTRAL,
     OLMOE,
@@ -249,6 +250,9 @@ TYPES = ["full_attention", "sliding_attention", "full_attention", "sliding_atten
         (QWEN2_MOE, {**ON, "max_window_layers": 2}, [7, None, None, None]),
         (QWEN2_MOE, {"use_sliding_window": False, "sliding_window": 0}, [None] * 4),
         (QWEN2_MOE, {**ON, "layer_types": TYPES}, [None, 7, None, 7]),
+        (GPT_OSS, {}, [128, None, 128, None]),
+        (GPT_OSS, {"sliding_window": 7}, [7, None, 7, None]),
+        (GPT_OSS, {"sliding_window": 7, "layer_types": TYPES}, [None, 7, None, 7]),
     ],
 )
 def test_windows(tmp_path: Path, model: dict[str, Any], fields: dict[str, Any], windows: list[int | None]) -> None:
@@ -272,3 +276,24 @@ def test_theta_where_none_is_given(tmp_path: Path) -> None:
     for fields, theta in ((LLAMA, 1e4), (MIXTRAL, 1e6)):
         without = {key: value for key, value in fields.items() if key != "rope_theta"}
         assert graph(tmp_path, without).nodes[0].params["rope"]["rope_theta"] == theta
+
+
+def test_the_rope_of_a_gpt_oss_that_names_none(tmp_path: Path) -> None:
+    rope = graph(tmp_path, GPT_OSS).nodes[0].params["rope"]
+    theirs = AutoConfig.for_model(**GPT_OSS).rope_parameters
+    assert rope == theirs
+    assert (rope["rope_type"], rope["truncate"], rope["rope_theta"]) == ("yarn", False, 150000.0)
+
+
+def test_experts_stacked_in_one_tensor(tmp_path: Path) -> None:
+    (experts, *_) = [node for node in graph(tmp_path, GPT_OSS).nodes if node.op.name == "experts"]
+    at, e = "model.layers.0.mlp.experts.", GPT_OSS["num_experts"]
+    hidden, width = GPT_OSS["hidden_size"], GPT_OSS["intermediate_size"]
+    assert {port: (ref.names, ref.shape, ref.stored, ref.count) for port, ref in experts.weights.items()} == {
+        "gate": ((at + "gate_up_proj",), (width, hidden), (e, hidden, 2 * width), e),
+        "up": ((at + "gate_up_proj",), (width, hidden), (e, hidden, 2 * width), e),
+        "down": ((at + "down_proj",), (hidden, width), (e, width, hidden), e),
+        "gate_bias": ((at + "gate_up_proj_bias",), (width,), (e, 2 * width), e),
+        "up_bias": ((at + "gate_up_proj_bias",), (width,), (e, 2 * width), e),
+        "down_bias": ((at + "down_proj_bias",), (hidden,), (e, hidden), e),
+    }

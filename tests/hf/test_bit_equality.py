@@ -46,7 +46,7 @@ def test_small_models(
 @pytest.mark.parametrize("shape", CACHED_SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "qwen3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "qwen3", "gpt_oss"])
 def test_with_a_key_value_cache(
     request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
 ) -> None:
@@ -76,7 +76,7 @@ def test_shipped_checkpoint(profile: str, shape: tuple[int, int]) -> None:
     assert_equal(opened(QUICKSTART), profile, "bf16", shape)
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "gpt_oss"])
 def test_sharded_checkpoint_gives_the_same_bits(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     sharded = make_small(name, tmp_path, max_shard_size="100KB")
     assert len(list(sharded.glob("model-*.safetensors"))) > 2
@@ -86,7 +86,7 @@ def test_sharded_checkpoint_gives_the_same_bits(request: pytest.FixtureRequest, 
     assert all(same_bits(whole[key], parts[key]) for key in whole)
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3", "gpt_oss"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("lead", [4, 20])
 def test_fp32_file_with_unaligned_tensors(

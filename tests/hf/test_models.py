@@ -62,7 +62,7 @@ def in_micro_batches(model: Model, profile: str, dtype: str, ids: torch.Tensor, 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_sliding", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_sliding", "deepseek_v3", "gpt_oss"])
 def test_each_micro_batch_has_its_own_mask(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
     """Two full sequences, one of each kind of padding together, a full and a padded one, a padded one alone."""
     model = opened(request.getfixturevalue(name))
@@ -109,7 +109,17 @@ def in_older_words(fields: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    ["llama", "llama_linear", "qwen2_sliding", "qwen3_sliding", "qwen2_moe", "mixtral", "olmoe", "glm4_moe_plain"],
+    [
+        "llama",
+        "llama_linear",
+        "qwen2_sliding",
+        "qwen3_sliding",
+        "qwen2_moe",
+        "mixtral",
+        "olmoe",
+        "glm4_moe_plain",
+        "gpt_oss",
+    ],
 )
 def test_config_json_of_the_older_generation(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     source: Path = request.getfixturevalue(name)

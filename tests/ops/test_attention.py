@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeparity.ops.attention import ATTENTION
 from moeparity.ops.kernels.attention import attention, mla
 from moeparity.ops.kernels.exponentials import sleef_exp, softmax
 from tests.evidence import record
@@ -50,8 +51,8 @@ def eager(
         for query, key in itertools.product(places, places):
             if key > query or (seen is not None and not seen(i // q.shape[1], query, key)):
                 scores[query, key] = plus(scores[query, key], smallest, at["scores"])
-        plain = sinks is None
-        shares = F.softmax(scores.float(), dim=-1) if plain else with_sink(scores, sinks[i % q.shape[1]], at)
+        sink = None if sinks is None else sinks[i % q.shape[1]]
+        shares = F.softmax(scores.float(), dim=-1) if sink is None else with_sink(scores, sink, at)
         heads.append(matmul(shares.to(at["probabilities"]), one_v, at["output"]))
     return torch.stack(heads).view(*q.shape[:3], -1).transpose(1, 2).flatten(2)
 
@@ -333,3 +334,30 @@ def test_the_fma_of_the_evaluations_rounds_once() -> None:
     assert fma(tie, tie, F32(2.0**-80)) == np.nextafter(F32(1 + 2**-11), F32(2))
     assert fma(tie, tie, F32(0)) == F32(1 + 2**-11)
     assert exactly(Fraction(1, 3)) == F32(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "attribute", "says"),
+    [
+        ({"implementation": "sdpa"}, "implementation", "has no sinks"),
+        ({"sink": "start", "exponential": "exp2"}, "sink", "Set `exponential: exp`"),
+        ({"sink": "end", "splits": 2}, "sink", "Set `start`, or `splits: 1`"),
+        ({"sink": "rescale", "splits": "fixed"}, "sink", "Set `start`, or `splits: 1`"),
+    ],
+    ids=str,
+)
+def test_what_sinks_do_not_go_with(own: dict[str, Any], attribute: str, says: str) -> None:
+    values: dict[str, Any] = {
+        "implementation": "flash",
+        "tensor": 1,
+        "blocks": 0,
+        "exponential": "exp",
+        "splits": 1,
+    } | own
+    assert ATTENTION.refuses is not None
+    refusal = ATTENTION.refuses({"sinks": (4,)}, values)
+    assert refusal is not None
+    assert refusal[0] == attribute
+    assert says in refusal[1]
+    if attribute == "implementation":
+        assert ATTENTION.refuses({}, values) is None

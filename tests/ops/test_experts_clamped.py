@@ -146,6 +146,7 @@ def test_ranks(parallel: str, alternating: bool) -> None:
 def test_a_score_before_the_bias_is_refused() -> None:
     shapes = {"gate": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH), "down_bias": (HIDDEN,), "ids": (K,)}
     values = {a.name: a.default for a in OP.attributes}
+    assert OP.refuses is not None
     refusal = OP.refuses(shapes, values | {"score_site": "activation"})
     assert refusal is not None
     assert refusal[0] == "score_site"

@@ -45,7 +45,7 @@ def logits(model: Model) -> torch.Tensor:
     return forward(model, IDS)["logits"]
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "gpt_oss"])
 def test_the_tensors_are_those_of_the_files(request: pytest.FixtureRequest, name: str) -> None:
     folder = request.getfixturevalue(name)
     stored = Checkpoint(folder).entries
@@ -75,6 +75,17 @@ def test_biases_are_zero(qwen3_moe_mha: Path, deepseek_v3: Path) -> None:
     correction = made(deepseek_v3).tensor("model.layers.1.mlp.gate.e_score_correction_bias")
     assert not bias.any()
     assert not correction.any()
+
+
+def test_sinks_and_the_bias_of_a_routers_gemm_are_drawn(gpt_oss: Path) -> None:
+    """As GptOssPreTrainedModel._init_weights has it, where the experts' biases are 0."""
+    source, at = made(gpt_oss), "model.layers.0."
+    for name in ("self_attn.sinks", "mlp.router.bias"):
+        values = source.tensor(at + name)
+        assert values.dim() == 1
+        assert 0 < float(values.abs().max()) < 0.1
+    assert not source.tensor(at + "mlp.experts.gate_up_proj_bias").any()
+    assert not source.tensor(at + "mlp.experts.down_proj_bias").any()
 
 
 def test_initializer_range_is_the_configs(folder: Path) -> None:

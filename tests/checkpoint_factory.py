@@ -38,6 +38,8 @@ def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "
                 tensor.data = torch.empty(tensor.shape, dtype=torch.float32)
             is_bias, is_norm = "bias" in key, tensor.dim() == 1
             mean, std = (0.0, 0.1) if is_bias else (1.0, 0.1) if is_norm else (0.0, tensor.shape[-1] ** -0.5)
+            # So that some reach gpt-oss's limit.
+            std = 4.0 if "gate_up_proj_bias" in key else std
             tensor.normal_(mean, std)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return folder

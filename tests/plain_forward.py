@@ -166,7 +166,7 @@ class Plain:
 
     def _gpt_oss_moe(self, x: Array, at: str) -> Array:
         out = np.zeros_like(x)
-        limit, alpha = self.config["swiglu_limit"], self.config["swiglu_alpha"]
+        limit, alpha = self.config.get("swiglu_limit", 7.0), self.config.get("swiglu_alpha", 1.702)
         for t in range(len(x)):
             for e, weight in self._softmax_route(self._linear(x[t], at + "router")).items():
                 one = {

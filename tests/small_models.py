@@ -103,8 +103,6 @@ _GPT_OSS: dict[str, Any] = {
     "num_local_experts": 16,
     "num_experts_per_tok": 4,
     "sliding_window": 5,
-    # Of these weights, unlike of trained ones, few reach the hub's 7.
-    "swiglu_limit": 1.5,
     "vocab_size": 512,
     "max_position_embeddings": 4096,
     "rope_parameters": {
@@ -229,8 +227,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "attention_bias": False,
         "layer_types": ["full_attention", "sliding_attention"],
-        "swiglu_alpha": 1.3,
-        "swiglu_limit": 7.0,
         "tie_word_embeddings": True,
     },
     # Low-rank queries, expert groups, two shared experts, first layer dense.

@@ -22,7 +22,8 @@ class CustomNode:
     name, layer: the closing node of the region it replaces, and its layer (None outside the layers).
     inputs: names of the values it is given, in the order they are given.
     weights: `node.port` -> tensor on the run's device, in `dtype`; experts come as the stacks `experts.gate_up`
-        [E, 2I, H], gate rows first, and `experts.down` [E, H, I].
+        [E, 2I, H], gate rows first (gpt-oss: alternating), and `experts.down` [E, H, I], and biases as
+        `experts.gate_up_bias` [E, 2I] and `experts.down_bias` [E, H].
     params: `node` -> its parameters.
     config: the fields of config.json.
     """

@@ -15,7 +15,7 @@ from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
 from tests.evidence import record_plan
 from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, padded, tokens
-from tests.hf.reference import Routes, Truth, reference
+from tests.hf.reference import Routes, Truth, load, reference
 from tests.small_models import SMALL
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
@@ -139,3 +139,18 @@ def test_theta_of_a_mixtral_that_names_none(request: pytest.FixtureRequest, tmp_
     (folder / "config.json").write_text(json.dumps(fields), "utf-8")
     model, ids = opened(folder), tokens(512, (1, 33))
     assert_is(model, forward(model, ids, dtype="fp32"), reference(folder, "hf-eager", torch.float32, ids))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_gain_and_limit_of_a_gpt_oss(gpt_oss: Path, tmp_path: Path, dtype: str) -> None:
+    """transformers 5.23 reads them, where 5.17 has the numbers in its code: they are set in the model here."""
+    folder = Path(shutil.copytree(gpt_oss, tmp_path / "gpt_oss"))
+    fields = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**fields, "swiglu_alpha": 1.3, "swiglu_limit": 1.5}), "utf-8")
+    for module in load(folder, "hf-eager", DTYPES[dtype]).modules():
+        if type(module).__name__ == "GptOssExperts":
+            module.alpha, module.limit = 1.3, 1.5
+    model, ids = opened(folder), tokens(512, (2, 9))
+    truth = reference(folder, "hf-eager", DTYPES[dtype], ids)
+    assert_is(model, forward(model, ids, dtype=dtype), truth)
+    assert not same_bits(reference(gpt_oss, "hf-eager", DTYPES[dtype], ids)[0], truth[0])

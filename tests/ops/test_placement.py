@@ -42,8 +42,9 @@ def projected(x: Tensor, w: dict[str, Tensor], at: dict[str, Any], *, parallel: 
 
 def run(op: str, *inputs: Tensor | None, w: dict[str, Tensor] | None = None, p: Any = None, **at: Any) -> Tensor:
     """The kernel of an op with its defaults in bf16, but for what is given."""
-    defaults = {a.name: BF16 if a.default == MODEL else a.default for a in OPS[op].attributes}
-    defaults |= {a.name: torch_dtype(a.default) for a in OPS[op].attributes if a.default in {"fp32", "fp64"}}
+    there = [a for a in OPS[op].attributes if a.weight is None or a.weight in (w or {})]
+    defaults = {a.name: BF16 if a.default == MODEL else a.default for a in there}
+    defaults |= {a.name: torch_dtype(a.default) for a in there if a.default in {"fp32", "fp64"}}
     told = {name: by.default for name, by in OPS[op].told.items()}
     out: Tensor = OPS[op].load()(*inputs, w=w or {}, p=p or {}, at=told | defaults | at)
     return out

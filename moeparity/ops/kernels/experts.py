@@ -47,9 +47,10 @@ def experts(
     if pieces == 1:
         whole = {name: [stack] for name, stack in w.items()}
         return run(x_NH, ids_NK, scores, whole, p, at).view(*ids.shape, x.shape[-1])
-    held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items()}
     if at["parallel"] == COLUMN:
+        held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items()}
         return run(x_NH, ids_NK, scores, held, p, at).view(*ids.shape, x.shape[-1])
+    held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items() if name.startswith("gate_up")}
     at, held["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
     # A bias is added once: by the first rank.
     held["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
@@ -107,7 +108,7 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
         return rounded(F.grouped_mm(wide(rows), wide(weight), offs=offsets), output)
 
     scored = None if scores is None else scores[by_expert.indices]
-    biases = {name: [stack[by_expert.values] for stack in w[name]] for name in w if name.endswith("bias")}
+    biases = {name: [stack[by_expert.values] for stack in held] for name, held in w.items() if name.endswith("bias")}
     sorted_rows = _mlp(x[by_expert.indices // k], scored, {**w, **biases}, p, at, project)
     inverse = torch.empty_like(by_expert.indices)
     inverse[by_expert.indices] = torch.arange(inverse.numel(), device=x.device)
@@ -146,10 +147,8 @@ def _projected(
     at: Settings,
     project: Project,
 ) -> torch.Tensor:
-    """A GEMM and, after it, its bias [N] or [M, N]; a GEMM that other ranks' biases go with is rounded as theirs."""
-    if "unbiased" not in at:
-        return project(x, weight, inputs, output)
-    made = project(x, weight, inputs, at["unbiased"])
+    """A GEMM and, after it, its bias [N] or [M, N]; without one, where another rank has it, rounded as there."""
+    made = project(x, weight, inputs, at.get("unbiased", output))
     return rounded(made, output) if bias is None else add(made, bias, output)
 
 

@@ -53,6 +53,7 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     """Scores, sums and output in fp32, fp64 where an operand or a site is; -> [B, H, T, V] in `output`.
 
     A query that sees no key gets zeros. Tiles that a query does not see at all change nothing, so that none is skipped.
+    A head's sink makes the sum larger, in the first run.
     Not modelled: the tensor cores' order inside a tile, and that they add a tile onto the rescaled output inside the
     GEMM; that each of the four threads of a row carries its own sum of exponentials from tile to tile, joined at the
     end, where here a tile's sum is added to what came before; the rescaling that FlashAttention 4 leaves out while the

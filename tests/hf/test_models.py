@@ -149,7 +149,7 @@ def test_gain_and_limit_of_a_gpt_oss(gpt_oss: Path, tmp_path: Path, dtype: str) 
     (folder / "config.json").write_text(json.dumps({**fields, "swiglu_alpha": 1.3, "swiglu_limit": 1.5}), "utf-8")
     for module in load(folder, "hf-eager", DTYPES[dtype]).modules():
         if type(module).__name__ == "GptOssExperts":
-            module.alpha, module.limit = 1.3, 1.5
+            vars(module).update(alpha=1.3, limit=1.5)
     model, ids = opened(folder), tokens(512, (2, 9))
     truth = reference(folder, "hf-eager", DTYPES[dtype], ids)
     assert_is(model, forward(model, ids, dtype=dtype), truth)

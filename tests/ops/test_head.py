@@ -86,3 +86,16 @@ def test_tf32_operands(op: str, order: str) -> None:
     a, b = (torch.tensor([by_fractions(v) for v in t.flatten().tolist()]).view_as(t) for t in (x[..., 5], weight[:, 5]))
     assert_bits(kernel(x, w={"weight": weight}, p=p, at=at), a[..., None] * b)
     assert not torch.equal(kernel(x, w={"weight": weight}, p=p, at=at | {"tf32": "no"}), a[..., None] * b)
+
+
+@pytest.mark.parametrize("output", [BF16, FP32])
+@pytest.mark.parametrize("order", ["native", "sequential"])
+def test_the_bias_of_a_routers_gemm(order: str, output: torch.dtype) -> None:
+    """Inside the GEMM, before its one rounding (gpt-oss): sums that are exact in fp32, and more bits than bf16 has."""
+    x, weight = coarse(2, 7, HIDDEN, dtype=BF16, seed=0), coarse(VOCAB, HIDDEN, dtype=BF16, seed=1)
+    bias = (coarse(VOCAB, dtype=FP32, seed=2) / 16 + 2.0**-7).to(BF16)
+    at: dict[str, Any] = WHOLE | {"order": order, "inputs": BF16, "output": output}
+    exact = (x.double() @ weight.double().t() + bias.double()).float()
+    assert_bits(gate(x, w={"weight": weight, "bias": bias}, p={}, at=at), exact.to(output))
+    rounded_before = matmul(x, weight.t(), BF16) + bias
+    assert not torch.equal(exact.to(BF16), rounded_before)

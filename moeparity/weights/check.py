@@ -15,8 +15,11 @@ from moeparity.weights.checkpoint import Checkpoint
 from moeparity.weights.source import Source
 
 READABLE = ("BF16", "F16", "F32")
-_DEQUANTIZED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config"}
-"""quant_method -> the configuration by which transformers 5.23 turns it into bf16."""
+_COPY = {
+    "mxfp4": "Write a copy in bf16 with transformers, from_pretrained(..., quantization_config=Mxfp4Config("
+    "dequantize=True)), then save_pretrained(..., save_original_format=False), and give that"
+}
+"""quant_method -> how a checkpoint that can be read is made of it: run with transformers 5.23.0."""
 
 
 def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> None:
@@ -45,15 +48,9 @@ def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
     if not isinstance(given, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
         return
     method = str(given.get("quant_method"))
-    copy = (
-        f"Write a copy in bf16 with transformers, from_pretrained(..., quantization_config={_DEQUANTIZED[method]}"
-        "(dequantize=True)) and save_pretrained, and give that"
-        if method in _DEQUANTIZED
-        else "Give the one it was made from"
-    )
     raise CheckpointError(
         f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
-        f"{copy}."
+        f"{_COPY.get(method, 'Give the one it was made from')}."
     )
 
 

@@ -8,7 +8,8 @@ from glob import glob
 from pathlib import Path
 
 from moeparity import logs
-from moeparity.errors import MoeparityError, SpecError, Where, counted, display_path
+from moeparity.diagnosis import CAUSES
+from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_mean, display_path, listed
 from moeparity.logs import Join
 from moeparity.measuring.asked import Asked, LogGate
 from moeparity.measuring.measurement import Measurement
@@ -84,6 +85,12 @@ def _file(path: Path, format: logs.Format) -> LogFile:
 
 def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
     """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
+    for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
+        if cause not in CAUSES:
+            raise SpecError(
+                f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
+                f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
+            )
     bounded = tuple(check.expect.metrics or {})
     try:
         asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))

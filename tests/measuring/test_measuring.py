@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from moeparity.check import check
 from moeparity.cli.commands import app
+from moeparity.diagnosis import CAUSES
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.record import Sequence
@@ -344,6 +345,7 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
         ("expect: {metrics: {k4: {below: 1}}}", 2),
         ("expect: {metrics: {}}", 2),
         ("expects: {}", 2),
+        ("expect: {causes: [misalignd]}", 2),
     ],
 )
 def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> None:
@@ -356,6 +358,13 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
     write(tmp_path / "log.jsonl", shifted)
     assert check(write_check(tmp_path, "expect: {causes: [misaligned]}")).exit_code == 0
     assert check(write_check(tmp_path, "expect: {causes: none}")).exit_code == 1
+
+
+def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
+    found = json.loads(measure_files([log], Asked()).to_json())["diagnosis"]["findings"]
+    assert {each["name"] for each in found} - {"heavy tail", "clip share"} <= set(CAUSES)
+    done = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
+    assert "Did you mean 'misaligned'" in str(done.error)
 
 
 def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ def shown(body: RenderableType, width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [60, 80, 90, 100, 120, 160])
+@pytest.mark.parametrize("width", [66, 80, 90, 100, 120, 160])
 def test_numbers_are_never_cut(width: int) -> None:
-    lines = shown(growth_table(grown([1e-6, 1.25e-4], {1: 1})), width)
+    lines = shown(growth_table(grown([1e-6, 1.25e-4, 1.25e-4], {1: 1})), width)
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
     row = next(line for line in lines if "layers[1]" in line)
@@ -28,7 +28,9 @@ def test_numbers_are_never_cut(width: int) -> None:
 
 
 def test_a_narrow_table_wraps_headers_first_and_then_leaves_out_the_bars() -> None:
-    wide, narrow, least = (shown(growth_table(grown([1e-6, 1.25e-4], {1: 1})), width) for width in (120, 100, 80))
+    wide, narrow, least = (
+        shown(growth_table(grown([1e-6, 1.25e-4, 1.25e-4], {1: 1})), width) for width in (120, 100, 80)
+    )
     assert "per layer" in wide[0]
     assert "#" in "".join(narrow)
     assert "per layer" not in "".join(narrow)

@@ -133,7 +133,8 @@ def _grouping(grouping: LogGrouping) -> RenderableType:
     if not grouping.groups:
         return Text(f"the log does not say ({counted(grouping.unknown, 'token')})", style="dim")
     table = plain_table("tokens", "sequences", "k3", "95 %", "mean |delta|", "max", "E[rho]", "F(2)",
-                        names=grouping.by.replace("_", " "), names_first=True)  # fmt: skip
+                        names=grouping.by.replace("_", " "), names_first=True,
+                        less=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
     shown = grouping.groups
     if len(shown) > _ROWS:
         shown = tuple(sorted(shown, key=lambda group: -group.k3.estimate)[:_ROWS])

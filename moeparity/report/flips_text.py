@@ -209,7 +209,7 @@ def _cost(detail: FlipDetail) -> RenderableType:
     for name, of in (("flips in some layer", cost.flipped), ("flips nowhere", cost.unflipped)):
         if of is not None:
             table.add_row(name, *_cost_row(of))
-    note = "Nats per token with 95 % intervals over sequences."
+    note = "Nats per token with 95% intervals over sequences."
     if cost.kl_share is not None:
         note = f"{note} Positions that flip carry {_percent(cost.kl_share)} of the KL."
     return Group(table, Text(note, style="dim"))

@@ -49,7 +49,7 @@ def growth_table(report: Report) -> RenderableType:
 
 def flips_table(flips: RoutingFlips) -> RenderableType:
     """The flips of each MoE layer, and the share of tokens that flip anywhere."""
-    table = plain_table("layer", "expert set differs", "slot order differs", "no expert shared")
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
     flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
     most = sorted(flipping, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
     shown, note = thinned(flips.layers, most)

@@ -91,6 +91,6 @@ def _of_same(found: Flipped) -> str:
     if found.same_tokens is None:
         return ""
     if found.same_tokens == found.sequences:
-        return ", token ids equal in both files"
+        return ", token ids agree as far as both files give them"
     checked = f"in {found.same_tokens} of them only" if found.same_tokens else "in none of them"
     return f"; both files give token ids {checked}, so that the tokens are the same is not checked"

@@ -70,7 +70,7 @@ def metrics(
     """
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.measuring import Asked, Opening, measure_files, read_gate
+    from moeparity.measuring import Asked, NotDrawnError, Opening, measure_files, read_gate
     from moeparity.report.files import refuse_unwritable, write_text
     from moeparity.report.log_text import print_log
 
@@ -89,11 +89,17 @@ def metrics(
     opening = Opening(
         trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
     )
-    with shown() as progress:
-        report = measure_files(files, asked, opening, progress, plot)
+    undrawn: NotDrawnError | None = None
+    try:
+        with shown() as progress:
+            report = measure_files(files, asked, opening, progress, plot)
+    except NotDrawnError as error:
+        report, undrawn = error.report, error
     print_log(report, console(), sets=asked.sets)
     if json is not None:
         write_text(json, report.to_json())
+    if undrawn is not None:
+        raise undrawn
     raise typer.Exit(report.exit_code)
 
 

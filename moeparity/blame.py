@@ -26,7 +26,6 @@ from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.kept import Kept, keep
 from moeparity.search.localise import localise
 from moeparity.search.oracle import Coalition, Evaluate, Oracle, Outcome
-from moeparity.search.proportions import Interval, proportions
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves, name
 from moeparity.search.waterfall import Share, Waterfall, waterfall
@@ -41,7 +40,6 @@ class Blame:
     """What the searches found.
 
     shares: the KL shared out among the recipe's toggles.
-    parts: by toggle, the 95 % interval of its share as a part of the whole KL; empty without shares.
     forced: the same with every mixture's routers forced to the reference's expert ids; None where no expert set
         differs between the sides, or there is no router.
     inside: the toggles with a share that is not saturated, taken apart where the share is; None without any.
@@ -53,7 +51,6 @@ class Blame:
     """
 
     shares: Waterfall
-    parts: Mapping[str, Interval]
     forced: Waterfall | None
     inside: Waterfall | None
     interactions: tuple[Interaction, ...]
@@ -87,7 +84,6 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     found = fix_sets(oracle, plan.recipe.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
-        parts=proportions(oracle, top, _bounds),
         forced=forced,
         inside=_inside(shares, cells, natural, plan.recipe.mixtures),
         interactions=tuple(interactions(oracle, _acting(shares), _bounds)),

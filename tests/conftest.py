@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -21,6 +22,10 @@ from tests.checkpoint_factory import make_small, make_wide
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+# The same examples in every run; `pytest --hypothesis-profile explore` looks for others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile("same")
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -222,7 +222,7 @@ def test_what_is_not_known_to_be_of_the_same_tokens_is_said(run: Run, tmp_path: 
     assert logged_flips(tmp_path / "bare.jsonl", run.candidate).same_tokens == 0
     told = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
     assert "both files give token ids in none of them, so that the tokens are the same is not checked" in told
-    assert "token ids equal in both files" in moeparity("--log", run.reference, run.candidate).stdout
+    assert "token ids agree as far as both files give them" in moeparity("--log", run.reference, run.candidate).stdout
 
 
 def test_a_model_without_routers_is_refused(tmp_path: Path, qwen3: Path) -> None:

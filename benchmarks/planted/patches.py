@@ -44,6 +44,7 @@ _NARROW = "router_top_value = router_top_value.to(router_logits.dtype)"
 _ACT = "current_hidden_states = self.act_fn(gate) * up"
 _DOWN = "current_hidden_states = nn.functional.linear(current_hidden_states, self.down_proj[expert_idx])"
 _WEIGHT = "current_hidden_states = current_hidden_states * top_k_weights[token_idx, top_k_pos, None]"
+_ROUNDED = "current_hidden_states = current_hidden_states.to(hidden_states.dtype)"
 _WIDE = _WEIGHT.replace("= current_hidden_states", "= current_hidden_states.float()").replace("None]", "None].float()")
 _ADDED = (
     f"{_WIDE}; new = (final_hidden_states[token_idx].float() + current_hidden_states).to(hidden_states.dtype)"
@@ -230,7 +231,8 @@ PATCHES = (
     Patch(
         name="experts: weights before the down projection",
         site="experts",
-        changes=((_WEIGHT, "pass"), (_DOWN, f"{_WEIGHT}; {_DOWN}")),
+        # Mixtral's weights are fp32: what they give is rounded to what the GEMM takes.
+        changes=((_WEIGHT, "pass"), (_DOWN, f"{_WEIGHT}; {_ROUNDED}; {_DOWN}")),
         answers=("score_site=activation",),
     ),
     Patch(

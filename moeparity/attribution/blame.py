@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from moeparity.attribution.words import enumerated
 from moeparity.search.fixes import Fixes, FixSet
 from moeparity.search.interactions import Interaction
 from moeparity.search.kept import Kept
-from moeparity.search.proportions import Interval
 from moeparity.search.roles import SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 
@@ -29,7 +28,6 @@ TOLD = 0.01
 
 def share_reading(
     shares: Waterfall,
-    parts: Mapping[str, Interval],
     forced: Waterfall | None,
     interactions: Sequence[Interaction],
     in_fp32: float | None,
@@ -37,7 +35,7 @@ def share_reading(
 ) -> list[str]:
     """Who makes the divergence, in sentences.
 
-    `parts`: the 95 % intervals of the shares as parts of the KL. `dtype` is what the sides compute in, such as `bf16`.
+    `dtype` is what the sides compute in, such as `bf16`.
     """
     if shares.total is None or len(shares.shares) < 2:
         return []
@@ -47,8 +45,8 @@ def share_reading(
     total = shares.total
     saturated = _of(shares, Role.SATURATED)
     sentences = [*_saturated(saturated, total, in_fp32, dtype)] if saturated else []
-    sentences += _culprits(shares, parts, total)
-    sentences += [*_contributing(shares, parts, total), *_small(shares)]
+    sentences += _culprits(shares, total)
+    sentences += [*_contributing(shares, total), *_small(shares)]
     if not saturated:
         sentences += _strongest(interactions, total)
     return [*sentences, *_forced(forced, total)]
@@ -94,28 +92,28 @@ def _saturated(found: Sequence[Share], total: Fraction, in_fp32: float | None, d
         yield f"{helps} leaves {left}"
 
 
-def _culprits(shares: Waterfall, parts: Mapping[str, Interval], total: Fraction) -> Iterator[str]:
+def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
     for share in sorted(_of(shares, Role.CULPRIT), key=lambda share: share.share, reverse=True):
         yield (
-            f"{share.name} is to blame for {float(share.share / total):.0%} of the KL ({_bounded(parts[share.name])}); "
+            f"{share.name} is to blame for {float(share.share / total):.0%} of the KL ({_bounded(share.part)}); "
             f"restoring it alone lowers it by {_fall(share, total):.0%}."
         )
 
 
-def _contributing(shares: Waterfall, parts: Mapping[str, Interval], total: Fraction) -> Iterator[str]:
+def _contributing(shares: Waterfall, total: Fraction) -> Iterator[str]:
     found = _of(shares, Role.CONTRIBUTES)
     for share in found:
         if share.share >= SHARE * total:
             yield (
                 f"{share.name} contributes {float(share.share / total):.0%} of the KL "
-                f"({_bounded(parts[share.name])}), but restoring it alone does not surely lower it."
+                f"({_bounded(share.part)}), but restoring it alone does not surely lower it."
             )
     small = [share.name for share in found if share.share < SHARE * total]
     if small:
         yield f"{enumerated(small)} contribute{'s' * (len(small) == 1)} less than {SHARE:.0%} of the KL."
 
 
-def _bounded(part: Interval) -> str:
+def _bounded(part: tuple[float, float]) -> str:
     low, high = part
     known = math.isfinite(low) and math.isfinite(high)
     return f"{low:.0%} to {high:.0%} over sequences" if known else "these sequences do not bound it"

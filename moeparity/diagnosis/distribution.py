@@ -107,7 +107,7 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
     single = state.total(f"certain_{side}")
     kind = "top-p or min-p" if single else "top-k"
     details = (
-        Evidence(name="kept mass of the token at rank 5 %", value=math.exp(-masses(0.95))),
+        Evidence(name="kept mass of the token at rank 5%", value=math.exp(-masses(0.95))),
         Evidence(name="median kept mass", value=math.exp(-masses(0.5))),
         Evidence(name=f"{side} exactly 0, one token kept", value=single, unit="tokens"),
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from moeparity.diagnosis.columns import BASES
 from moeparity.diagnosis.finding import Evidence, Finding
-from moeparity.diagnosis.intervals import explains, share
+from moeparity.diagnosis.intervals import bounds, explains, share
 from moeparity.diagnosis.state import State
+
+_ALL = 0.8
+"""Of the distance, another base explains all but the noise."""
 
 
 def not_logs(state: State) -> Finding:
@@ -54,12 +57,15 @@ def log_base(state: State) -> Finding:
     Statistic: 1 - sum |r - c t| / sum |r - t|, distances cut at 5 nats, for the constants c = 1/ln 2, 1/ln 10, ln 2, ln
     10. Another base makes r = c t for every token, so that it is 1 but for noise. Rounding noise has r = t on average:
     scaling adds |c - 1| |t| and the statistic is negative. Temperature scales too, but then normalises: a token that
-    its context prefers moves towards 0, from which 1/ln 2 and 1/ln 10 lead away or far beyond.
+    its context prefers moves towards 0, from which 1/ln 2 and 1/ln 10 lead away or far beyond. A hard truncation moves
+    it towards 0 too, which a factor explains to two thirds at most: below 0.8 no base is named.
     """
     whole = state.sums("distance")
     shares = [share(name, whole - state.sums(f"distance {name}"), whole) for name in BASES]
     best = max(shares, key=lambda found: found.value)
     verdict = explains(best)
+    if verdict in {"named", "undecided"}:
+        verdict = "ruled out" if bounds(best)[1] < _ALL else verdict if best.value > _ALL else "undecided"
     side, base = best.name.split(" in ")
     evidence = Evidence(
         name=f"distance explained by {best.name}", value=best.value, low=best.low, high=best.high, level=best.level

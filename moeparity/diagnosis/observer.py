@@ -7,13 +7,27 @@ from dataclasses import dataclass, field
 
 from moeparity.diagnosis.finding import Diagnosis, Finding
 from moeparity.diagnosis.path import inference_path
-from moeparity.diagnosis.semantics import semantics
+from moeparity.diagnosis.semantics import DISTRIBUTION, LATER, semantics
 from moeparity.diagnosis.staleness import Lags, objective, staleness
 from moeparity.diagnosis.state import State
 from moeparity.errors import counted
 from moeparity.logs.record import Sampling, Sequence
 from moeparity.metrics.chunk import UNKNOWN, Chunk
 from moeparity.metrics.groups import select
+
+CAUSES = (
+    "stale weights",
+    "not logs",
+    *LATER,
+    *DISTRIBUTION,
+    "size",
+    "confident tokens",
+    "growth with position",
+    "few sequences",
+    "routing flips",
+    "weight lag",
+)
+"""Everything that a diagnosis may name."""
 
 FIX_FIRST = (
     "Set what is named above, record one batch again with unchanged weights (learning rate 0), and run moeparity "

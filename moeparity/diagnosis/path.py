@@ -88,7 +88,7 @@ def size(state: State) -> Finding:
 
 
 def tail(state: State) -> Finding:
-    """The share of k3 that the greatest 0.1 % and 1 % of the tokens carry. Described, not judged.
+    """The share of k3 that the greatest 0.1% and 1% of the tokens carry. Described, not judged.
 
     Of normal noise of one size the top 1 % carry 7 %; of published MoE mismatch 80 %.
     """
@@ -96,7 +96,7 @@ def tail(state: State) -> Finding:
         Evidence(name=f"k3 of the top {100 * part:g} % of the tokens", value=state.k3.top(part))
         for part in (0.001, 0.01)
     )
-    reason = "Of normal noise of one size the top 1 % carry 7 %, of published MoE mismatch 80 %."
+    reason = "Of normal noise of one size the top 1% carry 7%, of published MoE mismatch 80%."
     return Finding(tier="inference path", name="heavy tail", verdict="described", reason=reason, evidence=tops)
 
 

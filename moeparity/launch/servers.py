@@ -17,7 +17,7 @@ _ALL_TO_ALL = (
     *("flashinfer_nvlink_two_sided", "flashinfer_nvlink_one_sided"),
 )
 _EAGER = Implied(says="kernels in C in place of Inductor's", overlay="vllm-eager")
-_COMPILED = Implied(says="compiled by Inductor")
+_COMPILED = Implied(says="compiled by Inductor where not enforced eager")
 
 
 def vllm_tensor(value: Any) -> Implied:

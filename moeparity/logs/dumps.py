@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class TorchFile:
 
 def _loaded(path: Path) -> list[dict[str, Any]]:
     where = Where(path)
+    _check_sums(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  torch raises many kinds for a file that is not its own
@@ -56,6 +58,19 @@ def _loaded(path: Path) -> list[dict[str, Any]]:
     if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
         raise LogError(f"{where}: holds no samples; it has {listed(found) or 'nothing'}.")
     return [{**sample, _STEP: found.get("rollout_id")} for sample in samples]
+
+
+def _check_sums(path: Path) -> None:
+    """torch.load does not look at the checksums that torch.save wrote. Raises LogError for a damaged file."""
+    if not is_zipfile(path):
+        return
+    try:
+        with ZipFile(path) as file:
+            damaged = file.testzip()
+    except Exception:  # noqa: BLE001  damage shows as many kinds
+        damaged = "its directory"
+    if damaged is not None:
+        raise LogError(f"{Where(path)}: {damaged} is not as it was written: its checksum fails. Copy the file again.")
 
 
 _STEP = "rollout_id of the file"

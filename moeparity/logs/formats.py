@@ -104,7 +104,8 @@ def _container(path: Path) -> str:
     if head.startswith(GZIP) or head.lstrip()[:1] in {b"{", b"["} or not head.strip():
         return "json"
     raise LogError(
-        f"{Where(path)}: starts with {head!r}, which is none of JSON, gzip, parquet, safetensors and torch.save."
+        f"{Where(path)}: starts with {head!r}, which is none of JSON, gzip, parquet, safetensors and torch.save. "
+        "JSON is read as UTF-8 without a byte order mark."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeparity.measuring.asked import Asked, LogGate, read_gate
-from moeparity.measuring.files import Opening, measure_check, measure_files
+from moeparity.measuring.files import NotDrawnError, Opening, measure_check, measure_files
 from moeparity.measuring.measurement import Measurement, interval, measure
 from moeparity.measuring.repeated import RepeatedRuns, measure_repeats
 
@@ -11,6 +11,7 @@ __all__ = [
     "Asked",
     "LogGate",
     "Measurement",
+    "NotDrawnError",
     "Opening",
     "RepeatedRuns",
     "interval",

@@ -11,6 +11,8 @@ from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.metrics.declaration import By, Metric
 from moeparity.metrics.registry import find, of_sets
 
+_KINDS = {"of totals": "formula in totals"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGate:
@@ -45,8 +47,9 @@ class Asked:
         if self.gate is not None:
             gated = find(self.gate.metric, "gate")
             if not gated.reduce.has_interval:
+                kind = _KINDS.get(gated.reduce.kind, gated.reduce.kind)
                 raise MoeparityError(
-                    f"gate: {gated.name} is a {gated.reduce.kind}, of which there is no interval over sequences; "
+                    f"gate: {gated.name} is a {kind}, of which there is no interval over sequences; "
                     "expected a mean, such as k3. Bound its estimate under `expect: {metrics: ...}` instead."
                 )
             more.append(gated)

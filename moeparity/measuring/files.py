@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
 from moeparity import logs
-from moeparity.errors import MoeparityError, SpecError, Where, counted, display_path
+from moeparity.diagnosis import CAUSES
+from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_mean, display_path, listed
 from moeparity.logs import Join
 from moeparity.measuring.asked import Asked, LogGate
 from moeparity.measuring.measurement import Measurement
@@ -16,8 +18,16 @@ from moeparity.metrics.accumulate import Accumulator
 from moeparity.progress import Callback, Progress
 from moeparity.report.log import LogFile, LogReport
 from moeparity.series import Summary
-from moeparity.series.figure import save_series
+from moeparity.series.figure import refuse_unplottable, save_series
 from moeparity.spec.schema import LogCheck
+
+
+class NotDrawnError(MoeparityError):
+    """There is no picture, but there is the `report`, which may have taken minutes."""
+
+    def __init__(self, message: str, report: LogReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +50,11 @@ def measure_files(
 ) -> LogReport:
     """The report of log files, joined where each holds one side; `plot` is a PNG or SVG of its series over steps.
 
-    Raises LogError, MoeparityError.
+    Raises LogError, MoeparityError; NotDrawnError, which has the report, where there is nothing to draw.
     """
     how = opening or Opening()
+    if plot is not None:
+        refuse_unplottable(plot)
     measurement = Measurement(asked)
     log = logs.open(
         paths,
@@ -56,18 +68,19 @@ def measure_files(
         measurement.add(chunk)
         if progress is not None:
             progress(_so_far(measurement.totals))
-    if plot is not None:
-        _plot(measurement.series(), plot)
     left_out = [f"{counted(log.left_out, 'sequence')} that only one side has"] if log.left_out else []
-    return measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
+    report = measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
+    if plot is not None:
+        _plot(measurement.series(), plot, report)
+    return report
 
 
-def _plot(series: tuple[Summary, ...], path: Path) -> None:
-    if not series:
-        raise MoeparityError(
-            f"--plot {display_path(path)}: there is nothing to draw: the log does not tell of two steps or more."
-        )
-    save_series(list(series), path)
+def _plot(series: tuple[Summary, ...], path: Path, report: LogReport) -> None:
+    drawn = [one for one in series if any(map(math.isfinite, one.series.values))]
+    if not drawn:
+        reason = "no step has a finite value" if series else "the log does not tell of two steps or more"
+        raise NotDrawnError(f"--plot {display_path(path)}: there is nothing to draw: {reason}.", report)
+    save_series(drawn, path)
 
 
 def _so_far(totals: Accumulator) -> Progress:
@@ -84,6 +97,12 @@ def _file(path: Path, format: logs.Format) -> LogFile:
 
 def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
     """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
+    for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
+        if cause not in CAUSES:
+            raise SpecError(
+                f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
+                f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
+            )
     bounded = tuple(check.expect.metrics or {})
     try:
         asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))

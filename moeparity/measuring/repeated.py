@@ -15,7 +15,7 @@ from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.registry import METRICS
 from moeparity.progress import Callback, Progress
 from moeparity.report.model import plain
-from moeparity.series.figure import save_repeats
+from moeparity.series.figure import refuse_unplottable, save_repeats
 from moeparity.series.runs import Repeats, repeats
 
 SCHEMA = "moeparity.repeats/1"
@@ -45,6 +45,8 @@ def measure_repeats(
     Raises LogError for one run, or runs of other sequences.
     """
     metrics = tuple(METRICS[name] for name in SERIES)
+    if plot is not None:
+        refuse_unplottable(plot)
     runs = []
     for number, path in enumerate(paths):
         if progress is not None:

@@ -11,8 +11,8 @@ class ShareRow:
 
     depth: 0 for a toggle, 1 for a part of it, and so on.
     of_whole: the share over the whole KL; the rows of depth 0 add up to 1.
-    of_whole_low, of_whole_high: 95 % interval of that part, in which the whole KL varies over sequences as well; None
-        for parts of toggles and with forced routes.
+    of_whole_low, of_whole_high: 95 % interval of that part, in which the whole KL varies over sequences as well;
+        infinite where the sequences do not bound it.
     standard_error: of the share, from drawing orders; 0 where all were taken.
     low, high: 95 % interval of the share over sequences, in nats.
     k3: its share of k3; None where a k3 is not finite.
@@ -26,8 +26,8 @@ class ShareRow:
     depth: int
     share: float
     of_whole: float
-    of_whole_low: float | None
-    of_whole_high: float | None
+    of_whole_low: float
+    of_whole_high: float
     standard_error: float
     low: float
     high: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
@@ -36,10 +37,11 @@ def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
     found = report.attribution
     row = next((row for row in found.shares.rows if row.name == name), None) if found else None
     total = found.shares.total if found else None
-    if row is None or not total or row.of_whole_low is None or row.of_whole_high is None:
+    if row is None or not total:
         return "fail", "there are no shares: no divergence, or an op refuses a mixture"
     low, high = row.of_whole_low, row.of_whole_high
-    said = f"{row.of_whole:.1%} ({low:.1%} to {high:.1%}), {row.role}"
+    interval = f"{low:.1%} to {high:.1%}" if math.isfinite(low) and math.isfinite(high) else "not bounded"
+    said = f"{row.of_whole:.1%} ({interval}), {row.role}"
     below, above = bounds.below, bounds.above
     if (below is not None and low >= below) or (above is not None and high <= above):
         return "fail", said

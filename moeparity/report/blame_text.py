@@ -19,7 +19,7 @@ MOST = 8
 
 _NOTE = (
     "share: what a toggle adds to the KL, as a mean over {orders} of restoring; the shares add up to the whole.\n"
-    "95 %: of that part, over sequences. alone, restored: as above, of the whole KL. {forced}role: see "
+    "95%: of that part, over sequences. alone, restored: as above, of the whole KL. {forced}role: see "
     "docs/attribution.md."
 )
 _NONE = "No shares"
@@ -48,7 +48,7 @@ def attribution_sections(found: Attribution) -> Iterator[tuple[str, RenderableTy
 
 
 def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
-    columns = ["share", "of KL", "95 %", "k3", "alone", "restored"]
+    columns = ["share", "of KL", "95%", "k3", "alone", "restored"]
     without = {} if forced is None else {row.name: row for row in forced.rows}
     columns += ["ids forced", "role"] if without else ["role"]
     table = plain_table(*columns, names="toggle", names_first=True)
@@ -145,7 +145,7 @@ def _k3(row: ShareRow) -> str:
 
 def _interval(row: ShareRow) -> str:
     low, high = row.of_whole_low, row.of_whole_high
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+    if not (math.isfinite(low) and math.isfinite(high)):
         return "unknown"
     return f"{_percent(low)} to {_percent(high)}"
 

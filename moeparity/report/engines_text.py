@@ -15,7 +15,7 @@ from moeparity.report.engines import EngineDifference, EngineProfile, EngineTogg
 _SHARES = (
     "share: of an op's bf16 outputs, how many have other bits where this choice alone differs (docs/roundings.md); "
     "-: not measured. Order: another model first, then by share; then what is not measured, roundings before forms, "
-    "orders and placement; then shares below 1 %. What a toggle costs in log-probabilities is another question: "
+    "orders and placement; then shares below 1%. What a toggle costs in log-probabilities is another question: "
     "`moeparity bisect` answers it. (unknown): the profile is silent there or takes the value over from another engine."
 )
 _WIDEST_NAME = 40

@@ -88,7 +88,7 @@ def _rates(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
 def _layers(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
     with_origin = detail.origin is not None
     extra = ("root", "inherited", "tied", "median margin") if with_origin else ()
-    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra)
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra, less=("zero overlap",))
     rows = list(zip(flips.layers, detail.layers, strict=True))
     most = sorted((i for i, (found, _) in enumerate(rows) if found.set_flips), key=lambda i: -rows[i][0].set_flips)[:4]
     shown, note = thinned(rows, most)
@@ -209,7 +209,7 @@ def _cost(detail: FlipDetail) -> RenderableType:
     for name, of in (("flips in some layer", cost.flipped), ("flips nowhere", cost.unflipped)):
         if of is not None:
             table.add_row(name, *_cost_row(of))
-    note = "Nats per token with 95 % intervals over sequences."
+    note = "Nats per token with 95% intervals over sequences."
     if cost.kl_share is not None:
         note = f"{note} Positions that flip carry {_percent(cost.kl_share)} of the KL."
     return Group(table, Text(note, style="dim"))

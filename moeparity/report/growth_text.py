@@ -25,7 +25,7 @@ def growth_table(report: Report) -> RenderableType:
     """The error after each layer, as a number, as a bar on a log scale, and as a multiple of the layer before."""
     scale = _Scale(layer.carried.relative_l2 for layer in report.growth)
     columns = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")
-    table = plain_table(*columns, names="largest local error")
+    table = plain_table(*columns, names="largest local error", less=(scale.label, "mean ulp", "equal bits"))
     flips = {f"layers[{f.layer}]": f"{f.set_flips / f.tokens:.2%}" for f in report.flips.layers} if report.flips else {}
     factors = {step.layer: step.factor for step in steps(report)}
     jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:_TOLD]
@@ -49,7 +49,7 @@ def growth_table(report: Report) -> RenderableType:
 
 def flips_table(flips: RoutingFlips) -> RenderableType:
     """The flips of each MoE layer, and the share of tokens that flip anywhere."""
-    table = plain_table("layer", "expert set differs", "slot order differs", "no expert shared")
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
     flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
     most = sorted(flipping, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
     shown, note = thinned(flips.layers, most)

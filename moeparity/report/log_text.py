@@ -101,7 +101,7 @@ def _primary(report: LogReport) -> RenderableType:
     wanted = [metric for metric in report.metrics if metric.name in report.primary]
     wanted.sort(key=lambda metric: report.primary.index(metric.name))
     note = Text(
-        "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95 % intervals by bootstrap-t over "
+        "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
         "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
         style="dim",
     )
@@ -109,7 +109,7 @@ def _primary(report: LogReport) -> RenderableType:
 
 
 def _table(metrics: Iterable[LogMetric]) -> Table:
-    table = plain_table("metric", "estimate", "95 %", names="estimates; published")
+    table = plain_table("metric", "estimate", "95%", names="estimates; published")
     for metric in metrics:
         if metric.missing:
             table.add_row(metric.name, "-", "", metric.missing, style="dim")
@@ -132,8 +132,9 @@ def _published(metric: LogMetric) -> str:
 def _grouping(grouping: LogGrouping) -> RenderableType:
     if not grouping.groups:
         return Text(f"the log does not say ({counted(grouping.unknown, 'token')})", style="dim")
-    table = plain_table("tokens", "sequences", "k3", "95 %", "mean |delta|", "max", "E[rho]", "F(2)",
-                        names=grouping.by.replace("_", " "), names_first=True)  # fmt: skip
+    table = plain_table("tokens", "sequences", "k3", "95%", "mean |delta|", "max", "E[rho]", "F(2)",
+                        names=grouping.by.replace("_", " "), names_first=True,
+                        less=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
     shown = grouping.groups
     if len(shown) > _ROWS:
         shown = tuple(sorted(shown, key=lambda group: -group.k3.estimate)[:_ROWS])

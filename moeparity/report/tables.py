@@ -4,13 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
 from rich.text import Text
 
+_GAP = 2
+_NAMES = 16
+"""Columns of a terminal that names keep at least, where they are to wrap."""
 
-def plain_table(*columns: str, names: str | None = None, names_first: bool = False) -> Table:
-    """A plain table of numbers, which never wrap, and at most one column of names, which may."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+class PlainTable(Table):
+    """A table that keeps its numbers whole where a terminal is narrow: it wraps headers, then leaves out `less`."""
+
+    less: tuple[str, ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As a Table, in the width there is."""
+        if sum(map(_whole, self.columns)) > options.max_width:
+            for column in self.columns:
+                column.no_wrap = False
+                column.width = _least(column) - _GAP if column.overflow != "fold" else None
+            for header in self.less:
+                if sum(map(_least, self.columns)) > options.max_width:
+                    self.columns = [column for column in self.columns if column.header != header]
+        yield from super().__rich_console__(console, options)
+
+
+def _whole(column: Column) -> int:
+    return _GAP + max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+
+
+def _least(column: Column) -> int:
+    """The width of the longest cell and the longest word of the header; of names, what is left to them."""
+    if column.overflow == "fold":
+        return _GAP + min(_NAMES, _whole(column))
+    words = str(column.header).split() or [""]
+    return _GAP + max(cell_len(str(text)) for text in (*words, *column.cells))
+
+
+def plain_table(
+    *columns: str, names: str | None = None, names_first: bool = False, less: tuple[str, ...] = ()
+) -> PlainTable:
+    """A plain table of numbers, which never wrap, and at most one column of names, which may.
+
+    `less` are columns of numbers that a narrow terminal goes without, the first one first.
+    """
+    table = PlainTable(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
+    table.less = less
     if names and names_first:
         table.add_column(names, overflow="fold")
     for column in columns:
@@ -20,11 +61,17 @@ def plain_table(*columns: str, names: str | None = None, names_first: bool = Fal
     return table
 
 
+def plain_grid(columns: int, gap: int = _GAP) -> Table:
+    """Columns of words without headers; a word that does not fit is folded, not cut."""
+    table = Table.grid(padding=(0, gap, 0, 0))
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table
+
+
 def bullets(sentences: Iterable[str]) -> Table:
     """Sentences, each behind a dash; what does not fit on a line goes on under its first word."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column()
-    table.add_column(overflow="fold")
+    table = plain_grid(2, gap=1)
     for sentence in sentences:
         table.add_row("-", Text(sentence))
     return table

@@ -16,7 +16,7 @@ from moeparity.report.growth_text import flips_table, growth_table
 from moeparity.report.model import Choice, Report, Root, Run, ToggleResult, TrialResult
 from moeparity.report.nearest import nearest_lines
 from moeparity.report.replay_text import replay_tables
-from moeparity.report.tables import bullets
+from moeparity.report.tables import bullets, plain_grid
 from moeparity.report.tables import plain_table as _table
 from moeparity.report.token_text import classes_table, recorded_table
 from moeparity.report.truth_text import floor_table, oracle_table
@@ -76,7 +76,7 @@ def _beside(report: Report) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _head(report: Report) -> RenderableType:
-    run, table = report.run, Table.grid(padding=(0, 2))
+    run, table = report.run, plain_grid(2)
     table.add_row("recipe", run.recipe)
     table.add_row("checkpoint", checkpoint(run))
     if run.sampling is not None:
@@ -154,7 +154,7 @@ def _sequences(root: Root, report: Report) -> str:
 
 
 def _choice(choice: Choice) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+    table = plain_grid(6)
     name = Text(choice.attribute, style="bold")
     table.add_row("", name, "reference", choice.reference, choice.reference_origin, choice.reference_set_by)
     table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin, choice.candidate_set_by)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from moeparity.search.oracle import Coalition, Oracle, Outcome
 
-Bounds = Callable[[Sequence[float], Sequence[float]], tuple[float, float]]
+Interval = tuple[float, float]
+
+CARRYING = 3.0
+"""Where a whole is carried by fewer sequences than this, its parts have no bounds: a few more would turn them over.
+
+Sequences count as (sum w)^2 / sum w^2 (Kish's effective sample size).
+"""
+
+Bounds = Callable[[Sequence[float], Sequence[float]], Interval]
 """The 95 % interval of sum(sums) / sum(tokens) that resamples sequences; both arguments are [B].
 
 In the product this is the bootstrap-t of `moeparity.observe.statistics.token_mean`, handed in since it needs torch.
@@ -39,7 +48,7 @@ class Contrast:
             return None
         return self._mean((weight, outcome.k3) for weight, outcome in found)
 
-    def interval(self, oracle: Oracle, bounds: Bounds) -> tuple[float, float]:
+    def interval(self, oracle: Oracle, bounds: Bounds) -> Interval:
         """The interval of the contrast, nats per token; unbounded where `usable` is false.
 
         It is nominal for this one contrast: not widened for how many are looked at.
@@ -48,6 +57,25 @@ class Contrast:
         if not found:
             return (-math.inf, math.inf) if found is None else (0.0, 0.0)
         return bounds(self._summed(found), found[0][1].tokens)
+
+    def part(self, of: Contrast, oracle: Oracle, bounds: Bounds) -> Interval:
+        """The 95 % interval of this contrast over another that is not negative in any sequence, a pure number.
+
+        Both vary over sequences, so this is not the interval of one over the estimate of the other: what is steady
+        beside something that a few sequences carry is known well in nats and badly as a part. Sequences are resampled
+        with both their sums, as in any ratio. Unbounded where either is not `usable`, and for fewer than `CARRYING`
+        sequences with something of the other.
+        """
+        share, whole = self.sums(oracle), of.sums(oracle)
+        if share is None or whole is None or not math.fsum(whole) > 0:
+            return -math.inf, math.inf
+        if all(math.isclose(one, other, rel_tol=1e-12) for one, other in zip(share, whole, strict=True)):
+            # All of it in every sequence, as the share of a toggle that is the only one: nothing varies.
+            return 1.0, 1.0
+        if any(share) and math.fsum(whole) ** 2 < CARRYING * math.fsum(total * total for total in whole):
+            return -math.inf, math.inf
+        # A sequence without divergence still counts, with whatever the share is there.
+        return bounds(share, [max(total, sys.float_info.min) for total in whole])
 
     def sums(self, oracle: Oracle) -> list[float] | None:
         """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from fractions import Fraction
 
@@ -12,8 +11,8 @@ from moeparity.search.oracle import Coalition, Oracle, Outcome
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
 
-OFFSETTING = 1.25
-"""Where more than this part of the whole is left when a cell is restored, it cancels others: it cannot stand in."""
+OFFSETTING = 0.25
+"""Where restoring a cell surely raises the divergence by more than this part of the whole, it cannot stand in."""
 
 SHARE = 0.1
 """From this share of the whole divergence on, what is surely there is a culprit."""
@@ -36,8 +35,8 @@ class Role(StrEnum):
     HELPS = "helps"
     """Its share is surely below 0: with it the candidate is nearer to the reference, as a mean over orders."""
     SATURATED = "saturated"
-    """Alone it makes `SATURATION` of the whole or more, restored as much is left and at most `OFFSETTING`, and there
-    is another such cell beside it: they can stand in for each other. The whole is above 0."""
+    """Alone it makes `SATURATION` of the whole or more, restored as much is left (not surely `OFFSETTING` more than
+    the whole), and there is another such cell beside it: they can stand in for each other. The whole is above 0."""
     OFFSETS = "offsets"
     """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
     CULPRIT = "culprit"
@@ -55,9 +54,10 @@ def role(
     share: Fraction,
     interval: tuple[float, float],
     change: tuple[float, float],
-    beside: Iterable[Coalition],
+    *,
+    others: bool,
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known, as are those of the cells `beside` it.
+    """The role of a cell whose mixtures alone and restored are known; `others`: a cell beside it can stand in.
 
     `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
     """
@@ -71,7 +71,7 @@ def role(
     if interval[1] < 0:
         return Role.HELPS
     # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
-    if _stands_in(oracle, cell) and any(_stands_in(oracle, other) for other in beside):
+    if others and stands_in(oracle, cell, change):
         return Role.SATURATED
     if change[0] > 0:
         return Role.OFFSETS
@@ -81,13 +81,16 @@ def role(
     return Role.CULPRIT if surely else Role.CONTRIBUTES
 
 
-def _stands_in(oracle: Oracle, cell: Coalition) -> bool:
-    """Whether a cell alone makes most of the whole, and all others make most of it too. What is masked does not."""
+def stands_in(oracle: Oracle, cell: Coalition, change: tuple[float, float]) -> bool:
+    """Whether a cell alone makes most of the whole, and all others make most of it too, but not surely far more.
+
+    What is masked does not. `change`: as in `role`.
+    """
     whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
-    if whole is None or alone is None or restored is None or not whole.value > 0:
+    if whole is None or alone is None or restored is None or not whole.value > 0 or _same(restored, whole):
         return False
-    left = restored.value / whole.value
-    return alone.value >= SATURATION * whole.value and SATURATION <= left <= OFFSETTING and not _same(restored, whole)
+    large = SATURATION * whole.value
+    return alone.value >= large and restored.value >= large and not change[0] > OFFSETTING * whole.value
 
 
 def _idle(oracle: Oracle, cell: Coalition) -> bool:

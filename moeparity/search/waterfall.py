@@ -9,7 +9,7 @@ from fractions import Fraction
 from moeparity.search.contrast import Bounds, difference
 from moeparity.search.ledger import Ledger
 from moeparity.search.oracle import Coalition, Oracle, Outcome, Players, Spent
-from moeparity.search.roles import Role, role
+from moeparity.search.roles import Role, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 
 PAIRS = 8
@@ -27,6 +27,7 @@ class Share:
     standard_error: of the share, from drawing orders; 0 where all were taken, infinite where fewer than two pairs are
         left.
     interval: 95 % interval of the share over sequences, for the orders taken.
+    part: the same of the share as a part of the whole, a pure number; unbounded where sequences do not bound it.
     alone: the reference with this cell of the candidate (one-in).
     restored: the candidate with this cell of the reference (leave-one-out).
     change: 95 % interval of the paired difference restored - candidate.
@@ -40,6 +41,7 @@ class Share:
     k3: Fraction | None
     standard_error: float
     interval: tuple[float, float]
+    part: tuple[float, float]
     alone: Outcome | None
     restored: Outcome | None
     change: tuple[float, float]
@@ -125,9 +127,16 @@ def told(ledger: Ledger, total: Fraction | None, bounds: Bounds, before: Spent) 
 
 def _rows(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
     ledger.oracle.ask(beside(ledger.oracle, (cell for cell, _ in _shown(ledger))))
+    changes = {cell: _change(ledger.oracle, cell, bounds) for cell, _ in _shown(ledger)}
     for cell, depth in _shown(ledger):
         members = () if cell is ledger.tree else _parent(ledger.tree, cell).members
-        yield _share(ledger, cell, depth, bounds, [other for other in members if other is not cell])
+        others = any(stands_in(ledger.oracle, frozenset(leaves(x)), changes[x]) for x in members if x is not cell)
+        yield _share(ledger, cell, depth, bounds, changes[cell], others=others)
+
+
+def _change(oracle: Oracle, cell: Cell, bounds: Bounds) -> tuple[float, float]:
+    """What restoring a cell does to the whole."""
+    return difference(oracle.everything - frozenset(leaves(cell)), oracle.everything).interval(oracle, bounds)
 
 
 def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
@@ -137,14 +146,15 @@ def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
     return [row for row in walk(ledger.tree, -1, ledger.opened) if row[0] is not ledger.tree]
 
 
-def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, beside: Iterable[Cell]) -> Share:
+def _share(
+    ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: tuple[float, float], *, others: bool
+) -> Share:
     oracle = ledger.oracle
     moved = frozenset(leaves(cell))
     contrast = ledger.share(cell)
     share = contrast.value(oracle)
     assert share is not None, "orders in use have finite mixtures only"
     interval = contrast.interval(oracle, bounds)
-    change = difference(oracle.everything - moved, oracle.everything).interval(oracle, bounds)
     return Share(
         name=name(cell),
         players=leaves(cell),
@@ -154,10 +164,11 @@ def _share(ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, beside: Itera
         k3=contrast.k3(oracle),
         standard_error=ledger.standard_error(cell),
         interval=interval,
+        part=contrast.part(difference(oracle.everything, frozenset()), oracle, bounds),
         alone=oracle[moved],
         restored=oracle[oracle.everything - moved],
         change=change,
-        role=role(oracle, moved, share, interval, change, [frozenset(leaves(other)) for other in beside]),
+        role=role(oracle, moved, share, interval, change, others=others),
     )
 
 

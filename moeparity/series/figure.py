@@ -51,18 +51,25 @@ def save_repeats(found: Repeats, path: Path) -> None:
     _write(figure, path)
 
 
-def _figure(path: Path, height: float) -> Figure:
+def refuse_unplottable(path: Path) -> None:
+    """Raises MoeparityError where a picture could never be written: another ending, or no matplotlib."""
     if path.suffix not in ENDINGS:
         raise MoeparityError(
             f"{display_path(path)}: a picture ends in one of {', '.join(ENDINGS)}; given {path.suffix!r}."
         )
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MoeparityError(
             f"{display_path(path)}: pictures need matplotlib; pip install 'moeparity[plot]'. A chart in the terminal "
             "needs nothing."
         ) from None
+
+
+def _figure(path: Path, height: float) -> Figure:
+    refuse_unplottable(path)
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(_WIDTH, height), layout="constrained")
 
 

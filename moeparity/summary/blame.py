@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 
 from moeparity.blame import Blame
@@ -11,7 +10,6 @@ from moeparity.search.fixes import FixSet
 from moeparity.search.interactions import Interaction
 from moeparity.search.kept import Kept
 from moeparity.search.oracle import Outcome
-from moeparity.search.proportions import Interval
 from moeparity.search.waterfall import Share, Waterfall
 
 
@@ -20,9 +18,9 @@ def attribution(found: Blame | None) -> Attribution | None:
     if found is None:
         return None
     return Attribution(
-        shares=_shares(found.shares, found.parts),
-        forced=None if found.forced is None else _shares(found.forced, {}),
-        inside=None if found.inside is None else _shares(found.inside, {}),
+        shares=_shares(found.shares),
+        forced=None if found.forced is None else _shares(found.forced),
+        inside=None if found.inside is None else _shares(found.inside),
         interactions=tuple(_interaction(pair) for pair in found.interactions),
         fixes=tuple(_fix_set(one) for one in found.fixes.sets),
         complete=found.fixes.complete,
@@ -36,24 +34,24 @@ def attribution(found: Blame | None) -> Attribution | None:
     )
 
 
-def _shares(found: Waterfall, parts: Mapping[str, Interval]) -> Shares:
+def _shares(found: Waterfall) -> Shares:
     return Shares(
         total=None if found.total is None else float(found.total),
         exact=found.exact,
         orders=found.orders,
         left_out=found.left_out,
-        rows=tuple(_row(share, found.total, parts.get(share.name)) for share in found.shares),
+        rows=tuple(_row(share, found.total) for share in found.shares),
     )
 
 
-def _row(share: Share, total: Fraction | None, part: Interval | None) -> ShareRow:
+def _row(share: Share, total: Fraction | None) -> ShareRow:
     return ShareRow(
         name=share.name,
         depth=share.depth,
         share=float(share.share),
         of_whole=float(share.share / total) if total else 0.0,
-        of_whole_low=None if part is None else part[0],
-        of_whole_high=None if part is None else part[1],
+        of_whole_low=share.part[0],
+        of_whole_high=share.part[1],
         standard_error=share.standard_error,
         low=share.interval[0],
         high=share.interval[1],

@@ -65,9 +65,7 @@ def summarise(plan: Plan, observed: Observed, found: Blame | None = None) -> rep
 def _told(plan: Plan, found: Blame) -> list[str]:
     """Who is to blame and what to restore, in sentences."""
     dtypes = dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate))
-    shares = share_reading(
-        found.shares, found.parts, found.forced, found.interactions, found.in_fp32, " and ".join(dtypes)
-    )
+    shares = share_reading(found.shares, found.forced, found.interactions, found.in_fp32, " and ".join(dtypes))
     return [*shares, *fix_reading(found.fixes, found.kept, costs=bool(plan.recipe.costs))]
 
 

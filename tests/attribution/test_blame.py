@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from moeparity.attribution.blame import fix_reading, share_reading
 from moeparity.search.fixes import Fixes, fix_sets
 from moeparity.search.interactions import interactions
 from moeparity.search.kept import keep
 from moeparity.search.oracle import Coalition
-from moeparity.search.proportions import Interval
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
 from tests.search.games import no_bounds, oracle
@@ -25,18 +25,13 @@ def shared(game: Mapping[Coalition, float | None]) -> Waterfall:
     return waterfall(oracle(players, game.__getitem__), Group("all", players), no_bounds)
 
 
-def parts(game: Mapping[Coalition, float | None]) -> dict[str, Interval]:
-    found = shared(game)
-    return {row.name: (float(row.share / found.total),) * 2 for row in found.shares} if found.total else {}
-
-
 def fixed(game: Mapping[Coalition, float | None], gate: float) -> Fixes:
     players = tuple(sorted(frozenset().union(*game)))
     return fix_sets(oracle(players, game.__getitem__), gate)
 
 
 def said(game: Mapping[Coalition, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
-    return "\n".join(share_reading(shared(game), parts(game), forced, [], in_fp32, "bf16"))
+    return "\n".join(share_reading(shared(game), forced, [], in_fp32, "bf16"))
 
 
 def test_culprits_by_the_size_of_their_shares() -> None:
@@ -68,20 +63,20 @@ def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     players = ("a", "b")
     game = table(a=0.5, b=0.4, ab=1.0)
     wide = waterfall(oracle(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
-    undecided = share_reading(wide, {}, None, [], None, "bf16")
+    undecided = share_reading(wide, None, [], None, "bf16")
     assert undecided == ["Not decided with these sequences: the shares of a and b may be 0."]
 
 
 def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
     game = table(a=0.1, b=0.1, ab=1.0)
     pairs = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
-    words = share_reading(shared(game), parts(game), None, pairs, None, "bf16")
+    words = share_reading(shared(game), None, pairs, None, "bf16")
     assert words[-1] == "a and b interact: together they cost 80% of the KL more than each alone, added up."
     unsure = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], lambda *_: (-1.0, 1.0))
-    assert not any("interact" in one for one in share_reading(shared(game), parts(game), None, unsure, None, "bf16"))
+    assert not any("interact" in one for one in share_reading(shared(game), None, unsure, None, "bf16"))
     full = table(a=0.9, b=0.8, ab=1.0)
     pairs = interactions(oracle(("a", "b"), full.__getitem__), ["a", "b"], no_bounds)
-    assert not any("interact" in one for one in share_reading(shared(full), parts(full), None, pairs, None, "bf16"))
+    assert not any("interact" in one for one in share_reading(shared(full), None, pairs, None, "bf16"))
 
 
 def test_forced_routes() -> None:
@@ -118,11 +113,11 @@ def test_a_large_share_that_is_no_culprits() -> None:
     # Restoring b is not surely enough; its own share is.
     game = table(a=0.3, b=0.8, ab=1.0)
 
-    def bounds(sums: Sequence[float], _: Sequence[float]) -> tuple[float, float]:
-        return (-0.9, 0.1) if sum(sums) < 0 else no_bounds(sums, [1.0])
+    def bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+        return (-0.9, 0.1) if sum(sums) < 0 else no_bounds(sums, tokens)
 
     shares = waterfall(oracle(("a", "b"), game.__getitem__), Group("all", ("a", "b")), bounds)
-    words = share_reading(shares, parts(game), None, [], None, "bf16")
+    words = share_reading(shares, None, [], None, "bf16")
     assert words == [
         "a contributes 25% of the KL (25% to 25% over sequences), but restoring it alone does not surely lower it.",
         "b contributes 75% of the KL (75% to 75% over sequences), but restoring it alone does not surely lower it.",
@@ -131,15 +126,16 @@ def test_a_large_share_that_is_no_culprits() -> None:
 
 def test_a_part_that_the_sequences_do_not_bound() -> None:
     game = table(a=0.2, b=0.8, ab=1.0)
-    unbounded = dict.fromkeys("ab", (-math.inf, math.inf))
-    words = share_reading(shared(game), unbounded, None, [], None, "bf16")
+    shares = shared(game)
+    unbounded = replace(shares, shares=tuple(replace(row, part=(-math.inf, math.inf)) for row in shares.shares))
+    words = share_reading(unbounded, None, [], None, "bf16")
     assert words[0].startswith("b is to blame for 80% of the KL (these sequences do not bound it); restoring")
 
 
 def test_an_interaction_too_small_to_tell() -> None:
     game = table(a=0.5, b=0.5, ab=1.001)
     pairs = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
-    words = share_reading(shared(game), parts(game), None, pairs, None, "bf16")
+    words = share_reading(shared(game), None, pairs, None, "bf16")
     assert not any("interact" in one for one in words)
 
 

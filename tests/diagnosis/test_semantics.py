@@ -106,6 +106,27 @@ def test_one_lone_zero_is_left_open(clean: Chunk) -> None:
     assert finding.tells_apart
 
 
+def test_a_hard_truncation_is_no_other_base() -> None:
+    setting = case("min_p = 0.3").setting
+    found = diagnose(log(setting, STYLES["flat"], NOISES["moe"], sequences=128, tokens=100, vocabulary=512, seed=0))
+    assert found.find("log base").verdict == "ruled out"
+    assert found.find("truncation").verdict == "named"
+
+
+def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
+    found = diagnose(select(clean, clean.sequence < 3)).find("E[rho]")
+    assert found.verdict == "undecided"
+    assert "[no bounds]" in str(found.evidence[0])
+
+
+def test_rates_stay_between_0_and_1(clean: Chunk) -> None:
+    outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip share").evidence
+    for each in (outside, beyond):
+        low, high = bounds(each)
+        assert 0 <= low <= each.value <= high <= 1
+        assert high > 0
+
+
 def test_minus_infinity_is_named_and_left_out(clean: Chunk) -> None:
     trainer = clean.trainer.clone()
     trainer[7] = -math.inf

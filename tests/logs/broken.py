@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 import sys
+import zipfile
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -448,8 +449,29 @@ def _other_token(each: list[dict[str, Any]]) -> None:
     each[1]["input_ids"][5] += 1
 
 
+def _damaged(folder: Path) -> None:
+    content = bytearray((FIXTURES / "slime/train_7.pt").read_bytes())
+    with zipfile.ZipFile(FIXTURES / "slime/train_7.pt") as file:
+        tensor = max(
+            (each for each in file.namelist() if "/data/" in each), key=lambda each: file.getinfo(each).file_size
+        )
+        content[content.index(file.read(tensor)) + 1] ^= 1
+    path = folder / "train_7.pt"
+    path.write_bytes(content)
+    _open(path)
+
+
+def _headless(folder: Path) -> None:
+    content = (FIXTURES / "slime/train_7.pt").read_bytes()
+    path = folder / "train_7.pt"
+    path.write_bytes(content[:40] + bytes(40) + content[80:])
+    _open(path)
+
+
 OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no file": (lambda _: _open(), "no log given"),
+    "a damaged tensor": (_damaged, "is not as it was written: its checksum fails"),
+    "a damaged archive": (_headless, "its checksum fails"),
     "no marker": (_unfinished, "step_7 has no file STABLE"),
     "no pyarrow": (_without_pyarrow, "pip install 'moeparity[logs]'"),
     "a large document": (_large_document, "too large for one JSON document"),

@@ -37,14 +37,16 @@ DEFECTS: tuple[Any, ...] = (
     "-1",
     float("nan"),
     float("inf"),
-    float("-inf"),
     0.5,
     [],
     {},
     -9999.0,
     10**30,
 )
-"""None of them is the log-probability of a token, nor a token; -0.5 in place of -0.4 nobody can see."""
+"""None of them is the log-probability of a token, nor a token; -0.5 in place of -0.4 nobody can see.
+
+-inf is not among them: a trainer may say it of a token.
+"""
 
 
 def known(column: Tensor | None) -> Tensor:
@@ -109,6 +111,17 @@ def repeat_a_line(lines: list[dict[str, Any]], rng: random.Random) -> None:
 
 
 MUTATIONS: tuple[Mutation, ...] = (drop_a_field, change_a_length, spoil_an_entry, swap_a_field, repeat_a_line)
+
+
+def test_a_trainer_may_give_a_token_no_probability(tmp_path: Path) -> None:
+    sampled, scored = FIXTURES / "sglang/generate.jsonl", FIXTURES / "sglang/scored.jsonl"
+    lines = [json.loads(line) for line in scored.read_text().splitlines()]
+    entries = lines[0]["meta_info"]["input_token_logprobs"]
+    entries[-1][0] = float("-inf")
+    changed = tmp_path / "scored.jsonl"
+    changed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (first, *_), (before, *_) = numbers(sampled, changed).values(), numbers(sampled, scored).values()
+    assert first[2] == [*before[2][:-1], float("-inf")]
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)

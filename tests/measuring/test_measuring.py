@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from moeparity.check import check
 from moeparity.cli.commands import app
+from moeparity.diagnosis import CAUSES
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.record import Sequence
@@ -293,6 +294,16 @@ def test_a_log_without_steps_is_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [replace(each, step=1) for each in records(3, 5, 0.1)])
     with pytest.raises(MoeparityError, match="does not tell of two steps"):
         measure_files([path], Asked(), plot=tmp_path / "out.svg")
+    done = run(path, "--plot", tmp_path / "out.svg", "--json", tmp_path / "out.json")
+    assert isinstance(done.exception, MoeparityError)
+    assert "15 tokens of 3 sequences" in done.output
+    assert json.loads((tmp_path / "out.json").read_text())["tokens"] == 15
+
+
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for repeats in ([], ["--repeats"]):
+        done = run(tmp_path / "none.jsonl", tmp_path / "none.jsonl", "--plot", tmp_path / "out.gif", *repeats)
+        assert "a picture ends in one of" in str(done.exception)
 
 
 def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
@@ -344,6 +355,7 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
         ("expect: {metrics: {k4: {below: 1}}}", 2),
         ("expect: {metrics: {}}", 2),
         ("expects: {}", 2),
+        ("expect: {causes: [misalignd]}", 2),
     ],
 )
 def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> None:
@@ -358,8 +370,24 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
     assert check(write_check(tmp_path, "expect: {causes: none}")).exit_code == 1
 
 
+def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
+    found = json.loads(measure_files([log], Asked()).to_json())["diagnosis"]["findings"]
+    assert {each["name"] for each in found} - {"heavy tail", "clip share"} <= set(CAUSES)
+    done = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
+    assert "Did you mean 'misaligned'" in str(done.error)
+
+
 def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:
     done = check(write_check(tmp_path, ""))
     assert done.exit_code == 2
     assert "there is no file 'lo*.jsonl'" in str(done.error)
     assert str(Where(tmp_path / "check.yaml")) in str(done.error)
+
+
+def test_a_narrow_terminal_keeps_the_names_of_groups_and_whole_numbers() -> None:
+    out = io.StringIO()
+    report = measure(records(30, 60, 0.02), Asked(by=("position",)))
+    print_log(report, Console(file=out, width=80, highlight=False, markup=False))
+    table = out.getvalue().partition("By position")[2].partition("Sequences farthest")[0]
+    assert "…" not in table
+    assert "0 to 0" in table

@@ -61,7 +61,7 @@ def sections(found: Attribution) -> dict[str, str]:
 def test_the_waterfall_with_and_without_forced_routes() -> None:
     lines = [" ".join(line.split()) for line in sections(FOUND)["KL waterfall"].splitlines()]
     assert lines[:4] == [
-        "toggle share of KL 95 % k3 alone restored ids forced role",
+        "toggle share of KL 95% k3 alone restored ids forced role",
         "moe.gate:output 3.00e-04 75% 60% to 85% 2.50e-04 80% 20% 20% culprit",
         "lm_head:output 1.00e-04 25% >-0.1% to 40% 30% cannot run 5% contributes",
         "whole 4.00e-04 100% 25%",

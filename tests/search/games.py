@@ -15,8 +15,8 @@ Worth = Callable[[Coalition], Fraction]
 
 
 def outcome(value: float, *, exact: bool | None = None, sums: Sequence[float] | None = None) -> Outcome:
-    """One sequence of one token unless `sums`; exact where the value is 0."""
-    sums = (value,) if sums is None else tuple(sums)
+    """Three sequences of one token and the same value each unless `sums`; exact where the value is 0."""
+    sums = (value,) * 3 if sums is None else tuple(sums)
     return Outcome(
         value=value,
         k3=value,

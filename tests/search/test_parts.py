@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from moeparity.observe.statistics import token_mean
+from moeparity.search.contrast import Bounds
 from moeparity.search.oracle import Coalition, Oracle, Outcome
-from moeparity.search.proportions import proportions
-from moeparity.search.tree import Group
+from moeparity.search.tree import Cell, Group
 from moeparity.search.waterfall import waterfall
 from tests.search.games import no_bounds, oracle, outcome
 
@@ -25,6 +25,10 @@ def bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float
     return interval.low, interval.high
 
 
+def parts(of: Oracle, tree: Cell, bounds: Bounds) -> dict[str, tuple[float, float]]:
+    return {row.name: row.part for row in waterfall(of, tree, bounds).shares}
+
+
 def played(sums: Mapping[Coalition, Sequence[float]]) -> Oracle:
     def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome]:
         return {c: outcome(sum(sums[c]) / len(sums[c]), sums=sums[c]) for c in asked}
@@ -32,13 +36,9 @@ def played(sums: Mapping[Coalition, Sequence[float]]) -> Oracle:
     return Oracle(("a", "b"), evaluate)
 
 
-def test_parts_are_shares_over_the_whole_and_ask_nothing_after_the_waterfall() -> None:
-    game = played({NONE: [0.0] * 4, A: [0.25] * 4, B: [0.5] * 4, AB: [1.0] * 4})
-    shares = waterfall(game, BOTH, no_bounds).shares
-    before = game.mixtures
-    found = proportions(game, BOTH, no_bounds)
-    assert game.mixtures == before
-    assert found == {row.name: (float(row.share), float(row.share)) for row in shares}
+def test_parts_are_shares_over_the_whole() -> None:
+    shares = waterfall(played({NONE: [0.0] * 4, A: [0.5] * 4, B: [1.0] * 4, AB: [2.0] * 4}), BOTH, no_bounds).shares
+    assert [row.part for row in shares] == [(float(row.share) / 2,) * 2 for row in shares]
 
 
 def test_a_steady_share_of_a_whole_that_varies_is_a_part_that_varies() -> None:
@@ -50,7 +50,7 @@ def test_a_steady_share_of_a_whole_that_varies_is_a_part_that_varies() -> None:
     _, b = waterfall(game, BOTH, bounds).shares
     whole = float(b.share) / (sum(steady) / sum(both))
     in_nats = (b.interval[1] - b.interval[0]) / whole
-    low, high = proportions(game, BOTH, bounds)["b"]
+    low, high = parts(game, BOTH, bounds)["b"]
     assert low < sum(steady) / sum(both) < high
     assert high - low > 10 * in_nats
 
@@ -61,7 +61,7 @@ def test_the_interval_holds_the_true_part() -> None:
     for _ in range(REPLICATIONS):
         a, b = torch.empty(2, SEQUENCES, dtype=torch.float64).exponential_(1.0, generator=generator)
         sums = {NONE: [0.0] * SEQUENCES, A: a.tolist(), B: (3 * b).tolist(), AB: (a + 3 * b).tolist()}
-        low, high = proportions(played(sums), BOTH, bounds)["a"]
+        low, high = parts(played(sums), BOTH, bounds)["a"]
         held += low <= 0.25 <= high
     # Three binomial standard errors about 0.95 are 0.06.
     assert 0.89 <= held / REPLICATIONS < 1
@@ -70,8 +70,8 @@ def test_the_interval_holds_the_true_part() -> None:
 def test_all_of_it_in_every_sequence_is_all_of_it() -> None:
     # One sequence carries it.
     sums = {NONE: [0.0] * 3, A: [0.0] * 3, B: [1.0, 50.0, 0.1], AB: [1.0, 50.0, 0.1]}
-    assert proportions(played(sums), BOTH, bounds) == {"a": (0.0, 0.0), "b": (1.0, 1.0)}
-    assert proportions(oracle(("a",), lambda on: 0.5 * len(on)), "a", bounds) == {"a": (1.0, 1.0)}
+    assert parts(played(sums), BOTH, bounds) == {"a": (0.0, 0.0), "b": (1.0, 1.0)}
+    assert parts(oracle(("a",), lambda on: 0.5 * len(on)), "a", bounds) == {"a": (1.0, 1.0)}
 
 
 def test_a_sequence_without_divergence_counts() -> None:
@@ -82,7 +82,7 @@ def test_a_sequence_without_divergence_counts() -> None:
         seen.extend([share, whole])
         return no_bounds(share, whole)
 
-    found = proportions(played(sums), BOTH, caught)
+    found = parts(played(sums), BOTH, caught)
     assert math.isclose(found["a"][0] + found["b"][0], 1.0)
     assert all(total > 0 for total in seen[1]), "counts of 0 would be dropped, and the share there with them"
 
@@ -90,15 +90,16 @@ def test_a_sequence_without_divergence_counts() -> None:
 def test_a_whole_that_one_sequence_carries_has_parts_without_bounds() -> None:
     one = [100.0, *[0.1] * 20]
     sums = {NONE: [0.0] * 21, A: one, B: [0.1] * 21, AB: [a + 0.1 for a in one]}
-    assert proportions(played(sums), BOTH, bounds) == dict.fromkeys("ab", (-math.inf, math.inf))
+    assert parts(played(sums), BOTH, bounds) == dict.fromkeys("ab", (-math.inf, math.inf))
 
 
 @pytest.mark.parametrize("whole", [None, 0.0, math.nan])
 def test_without_a_whole_there_are_no_parts(whole: float | None) -> None:
     game: dict[Coalition, float | None] = {NONE: 0.0, A: 1.0, B: 1.0, AB: whole}
-    assert proportions(oracle(("a", "b"), game.__getitem__), BOTH, no_bounds) == {}
+    found = parts(oracle(("a", "b"), game.__getitem__), BOTH, no_bounds)
+    assert all(part == (-math.inf, math.inf) for part in found.values())
 
 
 def test_where_every_order_is_refused_there_are_no_parts() -> None:
     game: dict[Coalition, float | None] = {NONE: 0.0, A: None, B: None, AB: 1.0}
-    assert proportions(oracle(("a", "b"), game.__getitem__), BOTH, no_bounds) == {}
+    assert parts(oracle(("a", "b"), game.__getitem__), BOTH, no_bounds) == {}

@@ -26,8 +26,11 @@ Decoy = tuple[Case, Truth, decoys.Answer, Score]
 HOW = f"""\
 ## How to read it
 
-- **Cases never seen before.** The rules below, and moeparity's own roles, were settled on other cases, those with
-  numbers under 300. These here were drawn, judged and answered once, from an empty folder; nothing was changed after.
+- **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300; these were
+  drawn once, from an empty folder. In moeparity's first answers to them 139 of 144 interchangeable sets were whole;
+  misses were toggles whose restoring raised the KL in the sequences given by chance. Since then it asks there for what
+  the interval says (`search/roles.py`, `stands_in`), and all decoys were asked again. One hidden patch, which could not
+  run on Mixtral, was mended. Nothing else was changed.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute

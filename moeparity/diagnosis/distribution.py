@@ -264,7 +264,7 @@ def offset(state: State, named: bool) -> Finding:
         tier="semantics",
         name="E[rho]",
         verdict="undecided",
-        reason=f"E[rho] is not 1 at the level of {100 * LEVEL:g} %, and no cause tested here explains most of the "
+        reason=f"E[rho] is not 1 at the level of {100 * LEVEL:g}%, and no cause tested here explains most of the "
         "difference.",
         evidence=(found, share("net part of |rho - 1|", -state.sums("ratio"), state.sums("ratio_gross"))),
         advice="Compare the settings of both sides: temperature, top_p, top_k, min_p, penalties, logit bias, grammar "

@@ -93,7 +93,7 @@ def tail(state: State) -> Finding:
     Of normal noise of one size the top 1 % carry 7 %; of published MoE mismatch 80 %.
     """
     tops = tuple(
-        Evidence(name=f"k3 of the top {100 * part:g} % of the tokens", value=state.k3.top(part))
+        Evidence(name=f"k3 of the top {100 * part:g}% of the tokens", value=state.k3.top(part))
         for part in (0.001, 0.01)
     )
     reason = "Of normal noise of one size the top 1% carry 7%, of published MoE mismatch 80%."
@@ -189,7 +189,7 @@ def concentration(state: State) -> Finding:
     worst = rows[k3[rows].argsort(descending=True, stable=True)][:_SHOWN].tolist()
     listed = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
     verb = "differs" if len(rows) == 1 else "differ"
-    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f} % of k3: {listed}"
+    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {listed}"
     return Finding(
         tier="inference path",
         name="few sequences",

@@ -113,7 +113,7 @@ def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -
         return Judgement(status="pass", reason="all bits are equal")
     if not math.isfinite(interval.estimate):
         return Judgement(status="fail", reason=f"the mean is {interval.estimate}")
-    bounds = f"the {100 * interval.level:g} % interval {interval.low:.3g} to {interval.high:.3g}"
+    bounds = f"the {100 * interval.level:g}% interval {interval.low:.3g} to {interval.high:.3g}"
     if interval.low > gate:
         return Judgement(status="fail", reason=f"{bounds} lies above the gate {gate:g}")
     if interval.high >= gate:

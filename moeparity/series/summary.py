@@ -85,7 +85,7 @@ def summarise(series: Series, *, tau: float = 20.0) -> Summary:
 
 
 def _spike_line(spike: SpikeAt) -> str:
-    carried = ", ".join(f"{each.id} {100 * each.share:.0f} %" for each in spike.point.carriers)
+    carried = ", ".join(f"{each.id} {100 * each.share:.0f}%" for each in spike.point.carriers)
     told = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
     return f"{told}; carried by {carried}" if carried else told
 

@@ -64,7 +64,7 @@ METRICS = Metrics(
 INTERVAL = Interval(estimate=0.0013, low=0.0009, high=0.0017, level=0.95, method="bootstrap-t")
 VERDICT = Verdict(
     status="fail",
-    reason="the 95 % interval 0.0009 to 0.0017 lies above the gate 0.0001",
+    reason="the 95% interval 0.0009 to 0.0017 lies above the gate 0.0001",
     metric="k3",
     reduce="token",
     below=1e-4,

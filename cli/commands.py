@@ -71,6 +71,7 @@ def forward(
     """Run one variant, write its logits, routes and what is asked for."""
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
+    from moeparity.cli.signals import finished
     from moeparity.model import forward as run
     from moeparity.report.files import refuse_unwritable, write_tensors
     from moeparity.tokens import read_tokens
@@ -92,6 +93,7 @@ def forward(
             progress=progress,
         )
     write_tensors(out, tensors)
+    finished()
     console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
 
 

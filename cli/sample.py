@@ -16,6 +16,7 @@ def sample(
 ) -> None:
     """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
     from moeparity.cli.progress import shown
+    from moeparity.cli.signals import finished
     from moeparity.plan import Options, prepare
     from moeparity.report.files import refuse_unwritable, write_tensors
     from moeparity.sampling import generate, required_sample
@@ -27,6 +28,7 @@ def sample(
         asked = required_sample(plan)
         tokens = generate(plan, progress=progress).tokens
     write_tensors(out, *written(tokens))
+    finished()
     rows, length = tokens.input_ids.shape
     print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
     print(f"next: tokens: {{file: {out.name}, sampled_from: {asked.source}}}")

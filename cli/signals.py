@@ -44,6 +44,11 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def finished() -> None:
+    """Ignore signals from here on: the file has its name, and what is left is to say so."""
+    _all(signal.SIG_IGN)
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to unwind.
     _all(signal.SIG_DFL)

@@ -15,6 +15,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What was raised, should native code that called back into Python report an error of its own in its stead:
 # safetensors turns whatever is raised inside its callback into a ValueError.
 _raised: list[Interrupted] = []
+# Those that `interruptible` handles at the moment.
+_heard: list[signal.Signals] = []
 
 
 class Interrupted(BaseException):
@@ -29,8 +31,8 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Let a signal unwind what runs inside, say so in one line, and leave with 128 + its number."""
     # A signal that is ignored stays so: nohup, and jobs that a script starts in the background, ask for that.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
+    _heard[:] = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupt) for number in _heard}
     # Once the result is out, ending the process quickly is all that is left to do.
     atexit.register(_all, signal.SIG_IGN)
     try:
@@ -40,13 +42,20 @@ def interruptible() -> Iterator[None]:
             raise
         _leave(_raised[0], error)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        # None are left where the run has `finished`: they stay ignored until the process has ended.
+        for number in _heard:
+            signal.signal(number, before[number])
+        _heard.clear()
 
 
 def finished() -> None:
-    """Ignore signals from here on: the file has its name, and what is left is to say so."""
-    _all(signal.SIG_IGN)
+    """Ignore signals until the process ends: the file has its name, and what is left is to say so.
+
+    Nothing outside of `interruptible`, where the process is another's.
+    """
+    for number in _heard:
+        signal.signal(number, signal.SIG_IGN)
+    _heard.clear()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -10,9 +10,12 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script. The commands are imported inside, so that a signal during imports leaves no traceback."""
-    from moeparity.cli.signals import interruptible
+    from moeparity.cli.signals import finished, listen
 
-    with interruptible():
-        from moeparity.cli.commands import main as run
+    listen()
+    from moeparity.cli.commands import main as run
 
+    try:
         run()
+    finally:
+        finished()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from moeparity.interruption import on_interruption
 from moeparity.progress import Callback, Progress
 
 _REFRESH = 0.1
@@ -24,7 +25,8 @@ def shown() -> Iterator[Callback | None]:
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    line = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    with on_interruption(line.stop), line as bar:
         yield Line(bar)
 
 

@@ -2,74 +2,33 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
+from moeparity.interruption import interrupted
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# What was raised, should native code that called back into Python report an error of its own in its stead:
-# safetensors turns whatever is raised inside its callback into a ValueError.
-_raised: list[Interrupted] = []
-# Those that `interruptible` handles at the moment.
-_heard: list[signal.Signals] = []
 
 
-class Interrupted(BaseException):
-    """A signal asked the run to stop. No KeyboardInterrupt, which click would turn into `Aborted!` and exit code 1."""
+def listen() -> None:
+    """Let a signal end this process from now on, in one line and with 128 + its number.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let a signal unwind what runs inside, say so in one line, and leave with 128 + its number."""
-    # A signal that is ignored stays so: nohup, and jobs that a script starts in the background, ask for that.
-    _heard[:] = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in _heard}
-    # Once the result is out, ending the process quickly is all that is left to do.
-    atexit.register(_all, signal.SIG_IGN)
-    try:
-        yield
-    except BaseException as error:
-        if not _raised:
-            raise
-        _leave(_raised[0], error)
-    finally:
-        # None are left where the run has `finished`: they stay ignored until the process has ended.
-        for number in _heard:
-            signal.signal(number, before[number])
-        _heard.clear()
+    It ends where it stands, and raises nothing: native code that calls back into Python swallows an exception
+    (`import torch`), turns it into one of its own (safetensors) or aborts (pybind11).
+    """
+    for number in _SIGNALS:
+        # A signal that is ignored stays so: nohup, and jobs that a script starts in the background, ask for that.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
 
 
 def finished() -> None:
-    """Ignore signals until the process ends: the file has its name, and what is left is to say so.
-
-    Nothing outside of `interruptible`, where the process is another's.
-    """
-    for number in _heard:
-        signal.signal(number, signal.SIG_IGN)
-    _heard.clear()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # A second signal ends the process at once, however long it takes to unwind.
-    _all(signal.SIG_DFL)
-    _raised.append(Interrupted(number))
-    raise _raised[0]
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those it was raised while handling, newest first."""
-    while error is not None:
-        yield error
-        error = error.__context__
+    """Ignore signals from now on: the result is out, and ending the process quickly is all that is left to do."""
+    _all(signal.SIG_IGN)
 
 
 def _all(handler: signal.Handlers) -> None:
@@ -77,14 +36,15 @@ def _all(handler: signal.Handlers) -> None:
         signal.signal(number, handler)
 
 
-def _leave(interrupted: Interrupted, error: BaseException) -> NoReturn:
-    from moeparity.report.files import discard_unfinished
-
-    discard_unfinished()
-    notes = [note for passed in _chain(error) for note in getattr(passed, "__notes__", [])]
-    kept = " ".join(notes) or "No finished pass was kept; start it again."
-    with suppress(OSError):  # a reader that has gone away
-        print(f"interrupted: {interrupted}; no file is half-written. {kept}", file=sys.stderr, flush=True)
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    # A second signal ends the process at once, however long it takes to tidy up.
+    _all(signal.SIG_DFL)
+    kept = " ".join(interrupted()) or "No finished pass was kept; start it again."
+    line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {kept}\n"
+    # Python's own streams refuse to be used where the signal came in the midst of a write to them.
+    with suppress(OSError, RuntimeError):  # a reader that has gone away
         sys.stdout.flush()
-    # Not sys.exit: the interpreter would first wait for the thread that reads the next layer.
-    os._exit(interrupted.exit_code)
+    with suppress(OSError):
+        os.write(2, line.encode())
+    # Not sys.exit: it would raise, and wait for the thread that reads the next layer.
+    os._exit(128 + number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def alone(*arguments: str | Path, cwd: Path = ROOT) -> Done:
 
 def inside(*arguments: str | Path, cwd: Path = ROOT) -> Done:
     """The same through the console script's own function: seconds less, and whatever it raises is the test's."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     given = ["moeparity", *map(str, arguments)]
     out, error, code = io.StringIO(), io.StringIO(), 0
     argv = patch.object(sys, "argv", given)
@@ -35,4 +37,8 @@ def inside(*arguments: str | Path, cwd: Path = ROOT) -> Done:
         except SystemExit as left:
             assert left.code is None or isinstance(left.code, int)
             code = left.code or 0
+        finally:
+            # The console script owns its process, this function does not.
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return subprocess.CompletedProcess(given, code, out.getvalue(), error.getvalue())

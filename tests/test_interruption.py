@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from moeparity.interruption import interrupted, on_interruption
+from tests.command import inside
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -211,16 +215,60 @@ def test_the_thread_that_reads_the_next_layer_does_not_hold_up_the_exit(ends: di
     assert end.seconds < 20
 
 
-def test_an_interruption_that_native_code_turns_into_its_own_error_is_one_still() -> None:
-    """safetensors calls back into Python, and raises a ValueError of its own for whatever that raised."""
+SWALLOWED = {
+    "by a destructor": "class A:\n    def __del__(self):\n        signalled()\nA()\n",
+    "by code that catches all": "try:\n    signalled()\nexcept BaseException:\n    pass\n",
+    "by an error in its stead": "try:\n    signalled()\nexcept BaseException:\n    raise ValueError from None\n",
+}
+
+
+@pytest.mark.parametrize("place", SWALLOWED)
+def test_a_signal_ends_the_process_where_an_exception_would_be_swallowed(place: str) -> None:
+    """As in `import torch`, whose native part goes on without numpy when importing that raised anything."""
     code = (
-        "import os, signal\nfrom moeparity.cli.signals import interruptible\n"
-        "with interruptible():\n    try:\n        os.kill(os.getpid(), signal.SIGINT)\n    except BaseException:\n"
-        "        raise ValueError('could not determine the shape') from None\n"
+        "import os, signal\nfrom moeparity.cli.signals import listen\nlisten()\n"
+        f"def signalled():\n    os.kill(os.getpid(), signal.SIGINT)\n{SWALLOWED[place]}print('went on')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == ("interrupted: SIGINT; no file is half-written. No finished pass was kept; start it again.\n")
+
+
+def test_what_is_left_to_do_is_done_once_newest_first() -> None:
+    done = []
+
+    def act(name: str, said: str | None) -> str | None:
+        done.append(name)
+        if said is None:
+            raise RuntimeError("reentrant call")
+        return said
+
+    with on_interruption(lambda: act("first", "kept")), on_interruption(lambda: act("fails", None)):
+        with on_interruption(lambda: act("over", "never")):
+            pass
+        with on_interruption(lambda: act("silent", "")):
+            assert interrupted() == ["kept"]
+    assert done == ["silent", "fails", "first"]
+    assert interrupted() == []
+
+
+def test_the_progress_line_gives_the_cursor_back(tmp_path: Path) -> None:
+    """On a terminal, which a shell goes on to use."""
+    code = (
+        "import os, signal\nfrom moeparity.cli.progress import shown\nfrom moeparity.cli.signals import listen\n"
+        "from moeparity.progress import Progress\nlisten()\nwith shown() as said:\n"
+        "    said(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment)
+    assert process.wait(timeout=60) == 143
+    os.close(theirs)
+    drawn = os.read(ours, 65536).decode()
+    os.close(ours)
+    hidden, shown = drawn.rfind("\x1b[?25l"), drawn.rfind("\x1b[?25h")
+    assert 0 <= hidden < shown < drawn.index("interrupted: SIGTERM")
 
 
 def test_an_ignored_signal_stays_ignored(ends: dict[str, tuple[Ended, Path]]) -> None:
@@ -231,9 +279,9 @@ def test_an_ignored_signal_stays_ignored(ends: dict[str, tuple[Ended, Path]]) ->
 
 def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
     code = (
-        "import os, signal\nfrom pathlib import Path\nfrom moeparity.cli.signals import interruptible\n"
+        "import os, signal\nfrom pathlib import Path\nfrom moeparity.cli.signals import listen\n"
         "from moeparity.resume.codec import Codec\nfrom moeparity.resume.passes import Passes\n"
-        f"with interruptible(), Passes('f' * 64, Codec([]), Path({str(tmp_path)!r})) as store:\n"
+        f"listen()\nwith Passes('f' * 64, Codec([]), Path({str(tmp_path)!r})) as store:\n"
         "    store.save('0', [1])\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -242,3 +290,10 @@ def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
         "interrupted: SIGTERM; no file is half-written. "
         f"1 finished pass is kept in {tmp_path}/passes/{'f' * 64}: the same command goes on from there.\n"
     )
+
+
+def test_commands_run_in_this_process_leave_its_signals_alone() -> None:
+    """What they leave ignored, every process that a later test starts would ignore too."""
+    before = [signal.getsignal(number) for number in CODES]
+    assert inside("--version").returncode == 0
+    assert [signal.getsignal(number) for number in CODES] == before

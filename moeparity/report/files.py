@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeparity.errors import MoeparityError, Where, display_path
+from moeparity.interruption import on_interruption
 
 if TYPE_CHECKING:
     import torch
-
-_unfinished: set[Path] = set()
-"""Temporary files of this process that are being written."""
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -46,22 +44,15 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
         raise MoeparityError(f"{Where(path)}: cannot be written: {error}. Is the disk full?") from None
 
 
-def discard_unfinished() -> None:
-    """Remove temporary files that an interruption left, should it have come between two steps of writing one."""
-    for temporary in list(_unfinished):
-        temporary.unlink(missing_ok=True)
-
-
 def _atomically(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    _unfinished.add(temporary)
-    try:
-        write(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise MoeparityError(
-            f"{Where(path)}: cannot be written: {error.strerror or error}. Check the folder."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-        _unfinished.discard(temporary)
+    with on_interruption(lambda: temporary.unlink(missing_ok=True)):
+        try:
+            write(temporary)
+            temporary.replace(path)
+        except OSError as error:
+            raise MoeparityError(
+                f"{Where(path)}: cannot be written: {error.strerror or error}. Check the folder."
+            ) from None
+        finally:
+            temporary.unlink(missing_ok=True)

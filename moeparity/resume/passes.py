@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from moeparity.errors import MoeparityError, display_path
+from moeparity.interruption import on_interruption
 from moeparity.report.files import write_tensors
 from moeparity.resume.codec import Codec, CodecError
 
@@ -31,8 +32,8 @@ def cache_folder() -> Path:
 class Passes:
     """The finished passes of one run: `<cache>/passes/<fingerprint>/<name>.safetensors`.
 
-    As a context manager: removed when the run finished, kept when an exception ended it, which then gets a note that
-    says so. What cannot be kept or read costs a line of the log "moeparity" (standard error, unless it is configured
+    As a context manager: removed when the run finished, kept when an exception or a signal ended it, which then says
+    so. What cannot be kept or read costs a line of the log "moeparity" (standard error, unless it is configured
     otherwise) and nothing else.
     """
 
@@ -80,6 +81,8 @@ class Passes:
             raise CodecError("its checksum does not fit: the file is damaged")
 
     def __enter__(self) -> Self:
+        self._heard = on_interruption(self._kept)
+        self._heard.__enter__()
         return self
 
     def __exit__(
@@ -87,9 +90,16 @@ class Passes:
     ) -> None:
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
-        elif kept := len(list(self.folder.glob("*.safetensors"))):
-            passes = f"{kept} finished pass is" if kept == 1 else f"{kept} finished passes are"
-            error.add_note(f"{passes} kept in {display_path(self.folder)}: the same command goes on from there.")
+        elif note := self._kept():
+            error.add_note(note)
+        self._heard.__exit__(kind, error, trace)
+
+    def _kept(self) -> str | None:
+        kept = len(list(self.folder.glob("*.safetensors")))
+        if not kept:
+            return None
+        passes = f"{kept} finished pass is" if kept == 1 else f"{kept} finished passes are"
+        return f"{passes} kept in {display_path(self.folder)}: the same command goes on from there."
 
 
 def _digest(state: str, tensors: dict[str, torch.Tensor]) -> str:

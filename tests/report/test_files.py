@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.errors import MoeparityError
+from moeparity.interruption import interrupted
 from moeparity.report import files
 
 
@@ -42,20 +43,24 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_what_an_interrupted_removal_leaves_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal may come just when the temporary file is about to be removed."""
+@pytest.mark.parametrize("step", ["write_text", "replace", "unlink"])
+def test_an_interruption_at_any_step_knows_what_to_discard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What a signal does ends the process: here it is looked at in the step that it came before."""
+    original = getattr(Path, step)
+    left: list[Path] = []
 
-    def interrupted(self: Path, *, missing_ok: bool = False) -> None:
-        raise KeyboardInterrupt
+    def signalled(self: Path, *given: object, **named: object) -> object:
+        with monkeypatch.context() as inside:
+            inside.setattr(Path, step, original)
+            assert interrupted() == []
+        left.extend(tmp_path.iterdir())
+        self.touch()
+        return original(self, *given, **named)
 
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", interrupted)
-        patched.setattr(Path, "replace", full)
-        with pytest.raises(KeyboardInterrupt):
-            files.write_text(tmp_path / "a.json", "text")
-    assert [one.name[:7] for one in tmp_path.iterdir()] == [".a.json"]
-    files.discard_unfinished()
-    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(Path, step, signalled)
+    files.write_text(tmp_path / "a.json", "text")
+    assert [path.name for path in left] == (["a.json"] if step == "unlink" else [])
+    left.clear()
+    assert interrupted() == []

@@ -191,7 +191,7 @@ def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
             x.to(device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask, plan.tokens.loss_mask)
         )
         work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
-        logits = Logits(plan.model.graph.output, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
+        logits = Logits(plan.model.graph.scores, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
         run(walkers, weights, ids, [logits], attention_mask=mask, work=work, progress=progress)
         sums = logits.sums(CANDIDATE)
         return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())

@@ -133,7 +133,7 @@ class Mixtures:
         )
         work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
         changes = Changes([(name, REFERENCE) for name in names])
-        logits = Logits(plan.model.graph.output, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
+        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
         counts = run(walkers, weights, ids, [changes, logits], attention_mask=mask, work=work, progress=self._progress)
         self.passes, self.counts = self.passes + 1, self.counts.joined(counts)
         self.walked += len(batch)

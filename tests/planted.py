@@ -58,7 +58,12 @@ SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
 FEW = (2, 6, 2)
 """The same for GEMMs in orders written out, which are slow, and for ranks."""
 
-NUMBERS: dict[str, float] = {"rms_norm:eps": 1e-3, "rms_norm:offset": 1.0, "router:renormalize_eps": 1e-2}
+NUMBERS: dict[str, float] = {
+    "rms_norm:eps": 1e-3,
+    "rms_norm:offset": 1.0,
+    "router:renormalize_eps": 1e-2,
+    "log_softmax:temperature": 0.7,
+}
 """What is planted where any number is allowed."""
 
 GEMMS = ("linear", "gate", "lm_head")
@@ -94,6 +99,8 @@ ORDERS: dict[str, tuple[str, ...]] = {
     **{f"{op}:denominator": ("lanes(8) | fold_hi",) for op in ATTENDS},
     **{f"{op}:row_sum": ("lanes(8) | fold_hi",) for op in ATTENDS},
     **{f"{op}:splits_order": ("sequential(fma)",) for op in ATTENDS},
+    "log_softmax:order": ("blocks(64) | sequential", "lanes(8) | fold_hi"),
+    "log_softmax:ranks": ("tree(0+2+(1+3))",),
 }
 """Orders written out, planted beside the words where any order is allowed."""
 

@@ -23,6 +23,7 @@ WHOLE_NUMBERS: dict[str, int] = {
     "rms_norm:sm_count": 16,
     "rms_norm:tensor": RANKS,
     "combine:expert": RANKS,
+    "log_softmax:tensor": RANKS,
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{
         f"{op}:{name}": value

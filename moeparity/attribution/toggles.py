@@ -28,6 +28,7 @@ _FAMILIES = {
     "experts": "experts",
     "combine": "combine",
     "lm_head": "head",
+    "log_softmax": "head",
     "embedding": "embedding",
     "rotary": "embedding",
 }

@@ -70,8 +70,8 @@ class NodeView:
     """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
 
     A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
-    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `entered` are the
-    identities of the values that enter a region, by walker and name.
+    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
+    that took effect there. `entered` are the identities of the values that enter a region, by walker and name.
     """
 
     node: Node
@@ -79,6 +79,7 @@ class NodeView:
     cells: tuple[Rows, ...]
     outputs: Mapping[str, tuple[list[Block], ...]]
     inputs: Mapping[str, tuple[list[Block] | None, ...]]
+    active: Mapping[str, Mapping[str, object]]
     regions: Mapping[str, Region]
     entered: Mapping[tuple[str, str], list[int]]
 
@@ -196,6 +197,7 @@ class _Lockstep:
         leaders = self.work.leaders[node.name]
         outputs: dict[str, tuple[list[Block], ...]] = {}
         inputs: dict[str, tuple[list[Block] | None, ...]] = {}
+        active: dict[str, Mapping[str, object]] = {}
         for walker in self.walkers:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
@@ -203,14 +205,16 @@ class _Lockstep:
             inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
             results = [self._ports(here, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
+            active[walker.name] = todo.numerics.active
             self._keep(walker, node, outputs[walker.name])
         followed = {name: leader for name, leader in leaders.items() if leader in outputs}
         outputs = {name: outputs[leader] for name, leader in followed.items()}
         inputs = {name: inputs[leader] for name, leader in followed.items()}
+        active = {name: active[leader] for name, leader in followed.items()}
         regions = self.work.regions[node.name]
         if regions:
             custom.refuse_other_shapes(node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()})
-        view = NodeView(node, wave, here.cells, outputs, inputs, regions, self.entered)
+        view = NodeView(node, wave, here.cells, outputs, inputs, active, regions, self.entered)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)

@@ -62,6 +62,9 @@ class Call:
         name = self.node.op.name
         if name == "all_reduce" and "output" not in self.active:
             return [self.input_bytes[0]]
+        if name == "log_softmax" and "output" not in self.active:
+            # The logits are handed on as they are, or over a temperature in fp64.
+            return [0 if self.active.get("temperature") == 1 else BYTES["fp64"]]
         return [self.bytes_of("partial" if "partial" in self.active else "output")] * len(self.outputs)
 
     def scratch(self) -> int:
@@ -243,6 +246,7 @@ _SCRATCH: dict[str, Callable[[Call], int]] = {
     "experts": _experts,
     "combine": _combine,
     "split": lambda _: 0,
+    "log_softmax": lambda call: _elementwise(call) if "output" in call.active else 0,
     "all_reduce": lambda call: 2 * call.wide * call.tokens * call.inputs[0] if "output" in call.active else 0,
 }
 

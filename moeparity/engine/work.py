@@ -30,11 +30,13 @@ Alike = tuple[object, ...]
 class Numerics:
     """What computes a node's values: a key that is equal where the same is computed, and the computation.
 
-    `partials`: in how many partial sums the values lie.
+    `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
+    function.
     """
 
     key: tuple[object, ...]
     partials: int
+    active: Mapping[str, object]
     compute: Callable[[Sequence[torch.Tensor | None], Loaded], tuple[torch.Tensor, ...]]
 
 
@@ -240,6 +242,7 @@ def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Ta
     handed = Numerics(
         key=(*theirs.key, ("routes", ORDER)),
         partials=1,
+        active=theirs.active,
         compute=lambda tensors, _: tuple(t for t in tensors if t is not None),
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
@@ -267,7 +270,8 @@ def _of_op(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numer
             raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
         return out if isinstance(out, tuple) else (out,)
 
-    return Numerics(key=(dtype, *active.items()), partials=plan.partials[node.values[0]], compute=compute)
+    partials = plan.partials[node.values[0]]
+    return Numerics(key=(dtype, *active.items()), partials=partials, active=active, compute=compute)
 
 
 def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
@@ -288,4 +292,4 @@ def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[
         told = custom.told(region, plan.graph, weights, torch_dtype(dtype))
         return custom.call(function, [t for t in tensors if t is not None], told, region, node)
 
-    return Numerics(key=(dtype, region.call, region.nodes), partials=1, compute=compute)
+    return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

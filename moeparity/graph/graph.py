@@ -96,7 +96,8 @@ class Segment:
 class Graph:
     """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values.
 
-    `config` holds the fields of the config.json it was expanded with, under the names the file spells.
+    `config` holds the fields of the config.json it was expanded with, under the names the file spells. `output` are the
+    logits, `scores` what log-probabilities are read from: their log-softmax, or they themselves where there is none.
     """
 
     path: Path
@@ -107,10 +108,13 @@ class Graph:
     ignore: tuple[str, ...]
     digraph: nx.DiGraph[str] = field(compare=False)
     nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
+    scores: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Every node of every segment, put together once."""
+        """Every node of every segment, put together once; and `scores`, see there."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
+        of_logits = (n.name for n in self.nodes if n.op.name == "log_softmax" and n.inputs == (self.output,))
+        object.__setattr__(self, "scores", next(of_logits, self.output))
 
     @property
     def layers(self) -> int:

@@ -35,11 +35,11 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
     routes = Routes(REFERENCE, names, mask)
     scored = plan.tokens.loss_mask.to(plan.model.device)
-    logits = Logits(plan.model.graph.output, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
+    logits = Logits(plan.model.graph.scores, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
     observers: list[Observer] = [changes, routes, logits]
     divergence = truth = None
     if first and plan.oracle is not None:
-        against = Logits(plan.model.graph.output, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
+        against = Logits(plan.model.graph.scores, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
         truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
         observers.append(truth)
         walkers.append(_walker(plan, ORACLE, plan.oracle))
@@ -49,7 +49,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     if first and plan.attribution:
         walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
     records, classes = (made.records(plan), made.classes(plan)) if first else (None, None)
-    whole = Distributions(plan.model.graph.output, REFERENCE, CANDIDATE, tokens, scored) if first else None
+    whole = Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, tokens, scored) if first else None
     flips = made.flip_observer(plan, list(trials)) if first else None
     envelope = made.envelope(plan) if first else None
     observers += [observer for observer in (records, classes, whole, flips, envelope) if observer is not None]

@@ -19,7 +19,7 @@ def records(plan: Plan) -> Records | None:
         return None
     tokens, device = plan.tokens, plan.model.device
     return Records(
-        output=plan.model.graph.output,
+        output=plan.model.graph.scores,
         walkers=(REFERENCE, CANDIDATE),
         input_ids=tokens.input_ids.to(device),
         scored=tokens.loss_mask.to(device),
@@ -34,7 +34,7 @@ def classes(plan: Plan) -> Classes | None:
     if tokens.labels is None:
         return None
     return Classes(
-        output=plan.model.graph.output,
+        output=plan.model.graph.scores,
         reference=REFERENCE,
         candidate=CANDIDATE,
         input_ids=tokens.input_ids.to(device),
@@ -58,7 +58,7 @@ def flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
         {node.name: (ranking(plan, sides[0], node), ranking(plan, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         trials,
-        output=plan.model.graph.output,
+        output=plan.model.graph.scores,
         input_ids=tokens.input_ids.to(device),
         loss_mask=tokens.loss_mask.to(device),
         attention_mask=tokens.attention_mask.to(device),

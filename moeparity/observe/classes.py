@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.engine.lockstep import NodeView
-from moeparity.observe.logprobs import token_metrics
+from moeparity.observe.logprobs import seen_metrics
 from moeparity.observe.routing import flips
 
 
@@ -46,13 +46,8 @@ class Classes:
         """Called by the engine once per node and wave."""
         rows = slice(*view.wave)
         if view.node.name == self.output:
-            found = token_metrics(
-                view.tensor(self.reference),
-                view.tensor(self.candidate),
-                self.input_ids[rows],
-                self.loss_mask[rows],
-                sampled_from=self.sampled_from,
-            )
+            both = self.input_ids[rows], self.loss_mask[rows]
+            found = seen_metrics(view, self.reference, self.candidate, *both, self.sampled_from)
             labels = self.labels[rows].cpu()[found.scored]
             self.tokens += torch.bincount(labels, minlength=self.count)
             self.k3.index_add_(0, labels, found.k3[found.scored])

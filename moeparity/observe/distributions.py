@@ -16,7 +16,9 @@ _CHUNK = 1 << 19
 
 @dataclass(slots=True)
 class Distributions:
-    """Sums over scored tokens whose logits are finite on both sides. Definitions stand in `metrics.vocabulary`.
+    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.vocabulary`.
+
+    Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
 
     sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change; fp64 [4], on the CPU.
     max_tv: the greatest total variation. tokens: how many were measured.

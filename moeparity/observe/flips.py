@@ -13,7 +13,7 @@ from torch import Tensor
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
 from moeparity.numerics.bits import int_view
-from moeparity.observe.logprobs import token_metrics
+from moeparity.observe.logprobs import seen_metrics
 from moeparity.observe.routing import Drift, Flips, cut, expert_pairs, flips, perturbation, weight_drift
 from moeparity.ops.kernels.router import ranks_logits, selection
 
@@ -261,9 +261,8 @@ class FlipObserver:
         census = self.census
         if census.cost is None:
             census.cost = torch.zeros(2, 4, len(self.flipped), dtype=torch.float64)
-        reference, candidate = (view.tensor(side) for side in self.sides)
         scored = self.loss_mask[rows]
-        found = token_metrics(reference, candidate, self.input_ids[rows], scored, sampled_from=self.sampled_from)
+        found = seen_metrics(view, *self.sides, self.input_ids[rows], scored, self.sampled_from)
         # A token is scored by the logits of the position before it, and it is that position's routes that made them.
         position = self.flipped[rows].roll(1, -1)
         values = (found.scored.double(), found.kl_candidate_reference, found.k3, found.delta.abs())

@@ -1,4 +1,4 @@
-"""From logits to log-probability metrics: per token, and summed per sequence."""
+"""From logits, or from log-probabilities as a side reports them, to metrics: per token, and summed per sequence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from moeparity.engine.lockstep import NodeView
 from moeparity.metrics import quantities
 from moeparity.numerics.bits import int_view
+from moeparity.ops.log_probs import UNROUNDED
 
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
 _CHUNK = 1 << 19
@@ -26,8 +28,8 @@ class SequenceSums:
     k1, k2, k3, kl_candidate_reference, kl_reference_candidate, abs_delta: sums, in nats.
     max_abs_delta: the greatest |delta|, in nats.
     top1: tokens whose top-1 agrees.
-    unequal: tokens scored by logits of which any bit, or the dtype, differs.
-    nonfinite: tokens with a NaN or an infinity among the logits of either side.
+    unequal: tokens scored by values of which any bit, the dtype or the kind differs.
+    nonfinite: tokens with a NaN or an infinity among the values of either side.
     """
 
     tokens: Tensor
@@ -58,18 +60,21 @@ class SequenceSums:
 class TokenMetrics:
     """Log-probability metrics of each token; every field is [B, T], on the CPU, fp64 unless said otherwise.
 
-    P is the softmax of a row of logits, in fp64; natural logarithms. Token t is scored by the logits at t - 1. Values
-    are 0 where no token is scored, and NaN where `nonfinite`.
+    log P is the log-softmax of a row of logits, in fp64, or what a side reports in its stead, as it is; natural
+    logarithms. Token t is scored by the values at t - 1. Metrics are 0 where no token is scored, and NaN where
+    `nonfinite`.
 
     scored: bool, the token counts: its loss mask is set and t > 0.
     delta: log P_reference(token) - log P_candidate(token) when the tokens were sampled from the candidate, the negative
         of it when they were sampled from the reference; in nats. So delta = log(scorer / sampler).
     kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
     kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
-        rounding can leave them some 1e-15 below 0.
-    top1: 1 where both sides have their greatest logit at the same index (the lowest index among ties), else 0.
-    unequal: bool, the logits at t - 1 differ in any bit, or in dtype.
-    nonfinite: bool, a NaN or an infinity stands among the logits of either side at t - 1.
+        rounding can leave them some 1e-15 below 0. Where a side reports rounded log-probabilities, whose P need not add
+        up to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which no mass that is off makes
+        negative.
+    top1: 1 where both sides have their greatest value at the same index (the lowest index among ties), else 0.
+    unequal: bool, the values at t - 1 differ in any bit, in dtype, or in being logits or log-probabilities.
+    nonfinite: bool, a NaN or an infinity stands among the values of either side at t - 1.
     """
 
     scored: Tensor
@@ -120,12 +125,15 @@ def token_metrics(
     loss_mask: Tensor,
     *,
     sampled_from: Literal["candidate", "reference"] = "candidate",
+    reported: tuple[bool, bool] = (False, False),
 ) -> TokenMetrics:
-    """Log-probability metrics of the tokens of one block of sequences, from the logits of both sides.
+    """Log-probability metrics of the tokens of one block of sequences, from what both sides score them by.
 
-    Shapes: logits [B, T, V]; input_ids and loss_mask [B, T], T >= 1. Dtypes: logits any float, each its own; input_ids
-    int64; loss_mask bool. `sampled_from` names the side that sampled the tokens and only sets the sign of delta. Logits
-    of equal bits give exactly 0 throughout and top-1 agreement everywhere. The definitions stand with `TokenMetrics`.
+    Shapes: reference and candidate [B, T, V]; input_ids and loss_mask [B, T], T >= 1. Dtypes: any float, each its own;
+    input_ids int64; loss_mask bool. `reported` says of either side that its values are log-probabilities, to be taken
+    as they are; else they are logits. `sampled_from` names the side that sampled the tokens and only sets the sign of
+    delta. Values of one kind with equal bits give exactly 0 throughout and top-1 agreement everywhere. The definitions
+    stand with `TokenMetrics`.
     Raises TypeError for other dtypes, ValueError for other shapes, another side or a scored id outside [0, V).
     """
     if sampled_from not in ("candidate", "reference"):
@@ -140,7 +148,7 @@ def token_metrics(
     values = torch.zeros(6, *scored.shape, dtype=torch.float64, device=reference.device)
     rows = max(1, _CHUNK // max(1, reference.shape[-1]))
     for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
-        values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t)
+        values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported)
     delta, forward, backward, top1, unequal, nonfinite = values.cpu()
     return TokenMetrics(
         scored=scored.cpu(),
@@ -153,22 +161,57 @@ def token_metrics(
     )
 
 
-def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
-    """[6, N] fp64 from two logits [N, V] and tokens [N].
+def seen_metrics(
+    view: NodeView,
+    reference: str,
+    candidate: str,
+    input_ids: Tensor,
+    loss_mask: Tensor,
+    sampled_from: Literal["candidate", "reference"],
+) -> TokenMetrics:
+    """`token_metrics` of two walkers, from a view of the node that log-probabilities are read from."""
+    return token_metrics(
+        view.tensor(reference),
+        view.tensor(candidate),
+        input_ids,
+        loss_mask,
+        sampled_from=sampled_from,
+        reported=(reports(view, reference), reports(view, candidate)),
+    )
+
+
+def reports(view: NodeView, walker: str) -> bool:
+    """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
+    if view.node.op.name != "log_softmax":
+        return False
+    return walker in view.regions or view.active[walker]["form"] != UNROUNDED
+
+
+def log_probs(values: Tensor, reported: bool) -> Tensor:
+    """Log-probabilities in fp64, [..., V]: of logits their log-softmax, else the values as they are."""
+    return values.double() if reported else values.double().log_softmax(-1)
+
+
+def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: tuple[bool, bool]) -> Tensor:
+    """[6, N] fp64 from the values of both sides [N, V] and tokens [N].
 
     In order: log P_reference - log P_candidate, KL(candidate || reference), KL(reference || candidate), top-1
     agreement, unequal bits, nonfinite.
     """
-    same_dtype = reference.dtype == candidate.dtype
-    unequal = (int_view(reference) != int_view(candidate)).any(-1) if same_dtype else torch.ones_like(tokens)
+    alike = reference.dtype == candidate.dtype and reported[0] == reported[1]
+    unequal = (int_view(reference) != int_view(candidate)).any(-1) if alike else torch.ones_like(tokens)
     x, y = reference.double(), candidate.double()
     nonfinite = ~(x.isfinite().all(-1) & y.isfinite().all(-1))
     top1 = (x.argmax(-1) == y.argmax(-1)).double()
-    x, y = x.log_softmax(-1), y.log_softmax(-1)
+    x, y = log_probs(x, reported[0]), log_probs(y, reported[1])
     gap = x - y
     delta = gap.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    forward = 0.0 - (y.exp_() * gap).sum(-1)
-    backward = (x.exp_() * gap).sum(-1)
+    x, y = x.exp_(), y.exp_()
+    forward = 0.0 - (y * gap).sum(-1)
+    backward = (x * gap).sum(-1)
+    if any(reported):
+        excess = (x - y).sum(-1)
+        forward, backward = forward + excess, backward - excess
     # A -inf logit on both sides could leave some of these finite; a token that can't be judged must not look fine.
     values = torch.stack([delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
     return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])

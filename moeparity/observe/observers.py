@@ -11,7 +11,7 @@ import torch
 from moeparity.engine.lockstep import Ids, NodeView
 from moeparity.graph.graph import Node
 from moeparity.observe.divergence import Error, compare
-from moeparity.observe.logprobs import SequenceSums, token_metrics
+from moeparity.observe.logprobs import SequenceSums, log_probs, reports, seen_metrics
 from moeparity.observe.routing import Flips, flips
 
 
@@ -55,15 +55,33 @@ class Divergence:
         record.local = _add(record.local, self._error(view, self.shadow))
 
     def _error(self, view: NodeView, other: str) -> Error | None:
-        total: Error | None = None
         if not view.ran(other):
             return None
+        if view.node.op.name == "log_softmax":
+            return _reported_error(view, self.reference, other)
+        total: Error | None = None
         # Beyond the node's own ports come the roundings that single consumers are handed.
         for port in range(len(view.outputs[self.reference])):
             reference = view.tensor(self.reference, port)
             if reference.is_floating_point():
                 total = _add(total, compare(reference, view.tensor(other, port)))
         return total
+
+
+def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
+    """The error of log-probabilities, of logits in their stead those in fp64; None where both hand on logits.
+
+    One sequence at a time, since in fp64 all would be large.
+    """
+    kinds = [reports(view, walker) for walker in (reference, other)]
+    if not any(kinds):
+        return None
+    ours, theirs = view.tensor(reference), view.tensor(other)
+    if all(kinds):
+        return compare(ours, theirs)
+    pairs = zip(ours, theirs, strict=True)
+    first, *rest = (compare(log_probs(a, kinds[0]), log_probs(b, kinds[1])) for a, b in pairs)
+    return sum(rest, first)
 
 
 def _add(total: Error | None, error: Error | None) -> Error | None:
@@ -151,7 +169,9 @@ class Routes:
 
 @dataclass(slots=True)
 class Logits:
-    """Log-probability metrics of several walkers against the reference, summed per sequence as logits appear."""
+    """Log-probability metrics of several walkers against the reference, summed per sequence as values of `output`, the
+    node that log-probabilities are read from, appear.
+    """
 
     output: str
     reference: str
@@ -170,18 +190,13 @@ class Logits:
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)
-        known: dict[tuple[Ids, ...], SequenceSums] = {}
+        known: dict[tuple[bool, tuple[Ids, ...]], SequenceSums] = {}
         for other in self.others:
-            ids = tuple(view.output_ids(other))
-            if ids not in known:
-                known[ids] = token_metrics(
-                    view.tensor(self.reference),
-                    view.tensor(other),
-                    self.input_ids[rows],
-                    self.loss_mask[rows],
-                    sampled_from=self.sampled_from,
-                ).sums()
-            self.parts[other].append(known[ids])
+            kind = (reports(view, other), tuple(view.output_ids(other)))
+            if kind not in known:
+                both = self.input_ids[rows], self.loss_mask[rows]
+                known[kind] = seen_metrics(view, self.reference, other, *both, self.sampled_from).sums()
+            self.parts[other].append(known[kind])
 
     def joined(self, further: Logits) -> Logits:
         """Both together; walkers that both have are those of the first."""

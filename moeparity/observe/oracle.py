@@ -79,7 +79,8 @@ class NodeDistances:
 
 @dataclass(slots=True)
 class Distances:
-    """Distances of two walkers from the oracle at every node with floating-point output, those in slot order left out.
+    """Distances of two walkers from the oracle at every node with floating-point output, those in slot order left out,
+    and the log-softmax, where one side may hand on logits; the KL says how far that lies from the oracle's.
 
     Padded tokens are in it, as in `Divergence`.
     """
@@ -91,7 +92,7 @@ class Distances:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.node.op.name in BY_SLOT or not view.ran(self.reference, self.candidate, self.oracle):
+        if view.node.op.name in (*BY_SLOT, "log_softmax") or not view.ran(self.reference, self.candidate, self.oracle):
             return
         for port in range(len(view.node.outputs)):
             truth = view.tensor(self.oracle, port)

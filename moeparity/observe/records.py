@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.engine.lockstep import NodeView
+from moeparity.observe.logprobs import log_probs, reports
 
 # Elements of one [rows, V] temporary, as in moeparity.observe.logprobs.
 _CHUNK = 1 << 19
@@ -43,7 +44,8 @@ class Records:
             recorded = self.logprobs[rows]
             where = self.scored[rows] & ~recorded.isnan()
             for walker in self.walkers:
-                own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where)
+                reported = reports(view, walker)
+                own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where, reported=reported)
                 self.deltas.setdefault(walker, []).append(own - recorded[where])
         if view.node.op.name == "router" and self.routed_experts is not None:
             if view.node.name not in self._routers:
@@ -60,17 +62,17 @@ class Records:
         return torch.cat([part.cpu() for part in self.deltas.get(walker, [])] or [torch.empty(0, dtype=torch.float64)])
 
 
-def chosen_logprobs(logits: Tensor, input_ids: Tensor, where: Tensor) -> Tensor:
+def chosen_logprobs(values: Tensor, input_ids: Tensor, where: Tensor, *, reported: bool = False) -> Tensor:
     """log P of the tokens `where` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
 
-    logits [B, T, V] any float; input_ids [B, T] int64. The softmax is taken in fp64; token t is scored by the logits
-    at t - 1.
+    values [B, T, V] any float, logits, or log-probabilities where they are `reported`; input_ids [B, T] int64. The
+    log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
     """
-    found = [torch.empty(0, dtype=torch.float64, device=logits.device)]
-    size = max(1, _CHUNK // logits.shape[-1])
+    found = [torch.empty(0, dtype=torch.float64, device=values.device)]
+    size = max(1, _CHUNK // values.shape[-1])
     both = (torch.split(index, size) for index in where.nonzero(as_tuple=True))
     for sequence, position in zip(*both, strict=True):
-        rows = logits[sequence, position - 1].double().log_softmax(-1)
+        rows = log_probs(values[sequence, position - 1], reported)
         found.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
     return torch.cat(found)
 

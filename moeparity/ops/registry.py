@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeparity.errors import SpecError, did_you_mean, listed
-from moeparity.ops import attention, combine, elementwise, experts, linear, norm, placement, rope, router
+from moeparity.ops import attention, combine, elementwise, experts, linear, log_probs, norm, placement, rope, router
 from moeparity.ops.declaration import Op
 
 OPS: dict[str, Op] = {
@@ -28,6 +28,7 @@ OPS: dict[str, Op] = {
         elementwise.CLAMP,
         elementwise.SPLIT,
         linear.LM_HEAD,
+        log_probs.LOG_PROBS,
     )
 }
 

@@ -55,7 +55,7 @@ def view(
     cells = tuple((first + start, first + end) for start, end in CELLS)
     wave = (first, first + 2)
     given = {name: (blocks_,) for name, blocks_ in inputs.items()}
-    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {})
+    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {}, {})
 
 
 SAME = blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)])
@@ -156,7 +156,7 @@ def test_routes() -> None:
             tensor = torch.tensor([ids])
             weights = torch.ones(tensor.shape)
             outputs[name] = ([Block(tensor, (0, 1), (0,))], [Block(weights, (0, 1), (0,))])
-        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {})
+        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {})
 
     routes = Routes(REFERENCE, [CANDIDATE])
     routes.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
@@ -187,8 +187,8 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
     logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
     for rows in CELLS:
         outputs = {REFERENCE: given(ours, rows, 0), CANDIDATE: given(theirs, rows, 1), "same": given(ours, rows, 0)}
-        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}))
-        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}))
+        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}, {}))
+        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}, {}))
     sums = logits.sums(CANDIDATE)
     assert sums.tokens.tolist() == [1.0, 1.0]
     x, y = ours.double().log_softmax(-1), theirs.double().log_softmax(-1)

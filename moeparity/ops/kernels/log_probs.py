@@ -1,0 +1,77 @@
+"""Kernel of `log_softmax`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from moeparity.collectives.execute import all_reduce
+from moeparity.collectives.registry import COLLECTIVES
+from moeparity.collectives.vocabulary import log_softmax as over_vocabulary
+from moeparity.numerics import orders
+from moeparity.numerics.rounding import rounded, working
+from moeparity.numerics.summation import sum_axis, sum_tree
+from moeparity.ops.kernels.placement import gathered, parts
+from moeparity.ops.log_probs import LOG_OF_SOFTMAX, LOG_SOFTMAX, MINUS_LOGSUMEXP, RECIPROCAL, UNROUNDED
+from moeparity.ops.placement import NONE, cut
+
+
+def log_softmax(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x [B, T, V] -> log-probabilities [B, T, V]; `unrounded` logits as they are, over the temperature in fp64."""
+    temperature = at["temperature"]
+    if at["form"] == UNROUNDED:
+        return x if temperature == 1 else x.double() / temperature
+    x = rounded(x, at["inputs"])
+    if temperature != 1:
+        x = _tempered(x, temperature, at)
+    output = at["output"]
+    step = x.dtype if x.dtype == output else working(x.dtype, output)
+    return rounded(_formula(x.to(step), at), output)
+
+
+def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:
+    scaled = at["scaled"]
+    wide = x.to(working(x.dtype, scaled))
+    divisor = torch.tensor(temperature, dtype=wide.dtype, device=x.device)
+    if at["division"] == RECIPROCAL:
+        # The reciprocal is taken in fp64 of the number in the dtype that is computed in, and rounded to it.
+        return rounded(wide * divisor.double().reciprocal().to(wide.dtype), scaled)
+    return rounded(wide / divisor, scaled)
+
+
+def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    form = at["form"]
+    if form == LOG_SOFTMAX:
+        return x.log_softmax(-1)
+    if form == LOG_OF_SOFTMAX:
+        return x.softmax(-1).log().clamp(min=torch.finfo(x.dtype).min)
+    # In 16 bits nobody writes these out.
+    wide = x.to(working(x.dtype))
+    if form == MINUS_LOGSUMEXP and at["order"] == orders.NATIVE:
+        return wide - wide.logsumexp(-1, keepdim=True)
+    total = _sum(at["order"])
+    if form == MINUS_LOGSUMEXP:
+        maximum = wide.amax(-1, keepdim=True)
+        return wide - (total((wide - maximum).exp()).log() + maximum)
+    return gathered(over_vocabulary(parts(wide, cut(at), -1), total, lambda sums: _reduced(sums, at)))
+
+
+def _sum(order: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The sum over the last axis, which is kept."""
+    if order == orders.NATIVE:
+        return lambda x: x.sum(-1, keepdim=True)
+    return lambda x: sum_axis(x, orders.parse(order), -1, accumulate=x.dtype).unsqueeze(-1)
+
+
+def _reduced(sums: Sequence[torch.Tensor], at: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+    """The ranks' sums [B, T, 1] added up, as every rank gets them."""
+    if len(sums) == 1:
+        return sums
+    if at["collective"] != NONE:
+        return all_reduce(COLLECTIVES[at["collective"]], sums)
+    tree = orders.tree(orders.parse(at["ranks"]), len(sums), rooted=False)
+    return [sum_tree(sums.__getitem__, tree, accumulate=sums[0].dtype)] * len(sums)

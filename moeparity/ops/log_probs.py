@@ -1,0 +1,113 @@
+"""The log-softmax that turns logits into the log-probabilities a side reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from moeparity.collectives import gloo, nccl
+from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
+from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Shapes, Value, site, sum_order
+from moeparity.ops.placement import NONE, TENSOR, cut
+
+UNROUNDED, LOG_SOFTMAX, LOG_OF_SOFTMAX = "unrounded", "log_softmax", "log_of_softmax"
+MINUS_LOGSUMEXP, SHIFTED = "minus_logsumexp", "shifted"
+DIVIDE, RECIPROCAL = "divide", "reciprocal"
+
+_ROUNDED = (LOG_SOFTMAX, LOG_OF_SOFTMAX, MINUS_LOGSUMEXP, SHIFTED)
+_ENGINES: Condition = {"form": _ROUNDED}
+_TEMPERED: Condition = {"form": _ROUNDED, "temperature": (OTHER_THAN_1,)}
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """A temperature that divides by nothing, an order of products, or of another number of ranks."""
+    if float(values["temperature"]) <= 0:
+        return "temperature", "logits are divided by it. Set a number above 0."
+    order = str(values.get("order", NATIVE))
+    if order != NATIVE and parse(order).fma:
+        return "order", "fma contracts products, and exponentials are none."
+    if "ranks" not in values:
+        return None
+    added, ranks = parse(str(values["ranks"])), cut(values)
+    if added.leaves not in {None, ranks}:
+        return "ranks", f"{added} adds up {added.leaves} values, and there are {ranks} ranks."
+    return ("ranks", "fma contracts products, and the ranks' sums are none.") if added.fma else None
+
+
+LOG_PROBS = Op(
+    name="log_softmax",
+    says="Logits [B, T, V] -> the log-probabilities [B, T, V] that a side reports, from which all metrics are taken.",
+    inputs=("x",),
+    attributes=(
+        Attribute(
+            name="form",
+            kind="form",
+            default=UNROUNDED,
+            values=(UNROUNDED, *_ROUNDED),
+            says="no engine's: the logits are handed on, and the metrics take their log-softmax in fp64; or torch's "
+            "kernel; or torch's softmax, then its log, least finite number for -inf (SGLang's sampler); or "
+            "x - (max + log sum) (torch.logsumexp, FlashAttention's cross entropy); or (x - max) - log sum "
+            "(Megatron-LM, NeMo-RL, vLLM's Triton kernel). All exponentials and logarithms are torch's own",
+        ),
+        Attribute(
+            name="temperature",
+            kind="semantics",
+            default=1,
+            number=True,
+            says="the logits are divided by it; it is that of the sampler where log-probabilities are processed ones",
+        ),
+        site("inputs", "the logits are rounded to this dtype first", default="fp32", when=_ENGINES),
+        Attribute(
+            name="division",
+            kind="form",
+            default=DIVIDE,
+            values=(DIVIDE, RECIPROCAL),
+            when=_TEMPERED,
+            says="the logits are divided by the temperature, or multiplied by its reciprocal in fp32, as torch does "
+            "on CUDA where the temperature is a Python number (aten/native/cuda/BinaryDivTrueKernel.cu, read)",
+        ),
+        site("scaled", "logits over temperature are rounded to this dtype", default="fp32", when=_TEMPERED),
+        sum_order(
+            "order",
+            "in which order the exponentials are added, in fp32: torch's own, or one written out",
+            when={"form": (MINUS_LOGSUMEXP, SHIFTED)},
+        ),
+        replace(
+            TENSOR,
+            when={"form": (SHIFTED,)},
+            says="over how many ranks the vocabulary is cut; maxima and sums of the ranks are reduced",
+        ),
+        Attribute(
+            name="collective",
+            kind="order",
+            default=NONE,
+            values=(NONE, gloo.ALL_REDUCE.name, nccl.RING.name, nccl.TREE.name),
+            needs="pieces",
+            redrawn=False,
+            when={"form": (SHIFTED,)},
+            says="the library's algorithm that adds the ranks' sums, one for each token; `none`: `ranks` says the order",
+        ),
+        Attribute(
+            name="ranks",
+            kind="order",
+            default="sequential",
+            values=EXPLICIT,
+            order=True,
+            needs="pieces",
+            when={"form": (SHIFTED,), "collective": (NONE,)},
+            says="in which order the ranks' sums are added",
+        ),
+        site(
+            "output",
+            "the log-probabilities are rounded to this dtype; the same 16-bit dtype as that of the logits before it "
+            "is torch's 16-bit kernel, whose softmax is rounded to it too",
+            default="fp32",
+            when=_ENGINES,
+        ),
+    ),
+    refuses=_refuses,
+    pieces=cut,
+    kernel="log_probs:log_softmax",
+    source="torch 2.13.0 log_softmax, softmax and logsumexp; NVIDIA-NeMo/RL 0433dae8dd, "
+    "nemo_rl/distributed/model_utils.py _compute_distributed_log_softmax",
+)

@@ -27,18 +27,19 @@ def listen() -> None:
 
 
 def finished() -> None:
-    """Ignore signals from now on: the result is out, and ending the process quickly is all that is left to do."""
-    _all(signal.SIG_IGN)
+    """Ignore signals from now on: the result is out, and ending the process quickly is all that is left to do.
 
-
-def _all(handler: signal.Handlers) -> None:
+    Nothing in a process that does not `listen`: it is another's.
+    """
     for number in _SIGNALS:
-        signal.signal(number, handler)
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to tidy up.
-    _all(signal.SIG_DFL)
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
     kept = " ".join(interrupted()) or "No finished pass was kept; start it again."
     line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {kept}\n"
     # Python's own streams refuse to be used where the signal came in the midst of a write to them.

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,20 +26,29 @@ def alone(*arguments: str | Path, cwd: Path = ROOT) -> Done:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
+@contextlib.contextmanager
+def own_signals() -> Iterator[None]:
+    """The console script owns its process and leaves signals ignored there, also for the processes it starts; a test
+    that calls it does not.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def inside(*arguments: str | Path, cwd: Path = ROOT) -> Done:
     """The same through the console script's own function: seconds less, and whatever it raises is the test's."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     given = ["moeparity", *map(str, arguments)]
     out, error, code = io.StringIO(), io.StringIO(), 0
     argv = patch.object(sys, "argv", given)
-    with contextlib.chdir(cwd), argv, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(error)
+    with contextlib.chdir(cwd), argv, streams[0], streams[1], own_signals():
         try:
             main()
         except SystemExit as left:
             assert left.code is None or isinstance(left.code, int)
             code = left.code or 0
-        finally:
-            # The console script owns its process, this function does not.
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
     return subprocess.CompletedProcess(given, code, out.getvalue(), error.getvalue())

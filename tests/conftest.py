@@ -19,6 +19,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.checkpoint_factory import make_small, make_wide
+from tests.command import own_signals
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
@@ -66,6 +67,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Kept passes go to a folder of this session, never to the user's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MOEPARITY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    with own_signals():
         yield
 
 

@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.interruption import interrupted, on_interruption
-from tests.command import inside
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -98,8 +97,9 @@ def started(command: Sequence[str]) -> subprocess.Popen[str]:
 
 def listening(process: subprocess.Popen[str]) -> None:
     """Wait until the process handles SIGTERM: until then it is Python that starts, which no program can mend."""
-    status = Path(f"/proc/{process.pid}/status")
+    status, begun = Path(f"/proc/{process.pid}/status"), time.monotonic()
     while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+        assert time.monotonic() - begun < 60, "SIGTERM is not handled"
         time.sleep(0.005)
 
 
@@ -292,8 +292,15 @@ def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
     )
 
 
-def test_commands_run_in_this_process_leave_its_signals_alone() -> None:
-    """What they leave ignored, every process that a later test starts would ignore too."""
-    before = [signal.getsignal(number) for number in CODES]
-    assert inside("--version").returncode == 0
-    assert [signal.getsignal(number) for number in CODES] == before
+@pytest.mark.parametrize("run", ["main", "app"])
+def test_a_command_that_has_finished_ignores_signals_only_where_it_listened(run: str) -> None:
+    """Where another program calls the commands, its signals are its own."""
+    code = (
+        "import os, signal, sys\nfrom moeparity.cli import commands, main\nfrom moeparity.cli.signals import finished\n"
+        "def told(): finished(); print([signal.getsignal(n).name for n in (signal.SIGINT, signal.SIGTERM)])\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\ncommands.app.command('told')(told)\nsys.argv[1:] = ['told']\n"
+        f"{'main' if run == 'main' else 'commands.app'}()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    expected = "SIG_IGN" if run == "main" else "SIG_DFL"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{[expected] * 2}\n", "")

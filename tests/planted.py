@@ -17,7 +17,7 @@ from moeparity.graph.graph import Node
 from moeparity.graph.profile import load_profile
 from moeparity.model import Model, open_model
 from moeparity.observation import Observed, observe
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Value
+from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan import Plan, prepare
 from moeparity.report.model import Report
@@ -200,6 +200,7 @@ FED_FP32 = (
     "linear:inputs",
     "gate:inputs",
     "lm_head:inputs",
+    "log_softmax:inputs",
     "combine:order=sequential(fma)",
     *planted_moe.FED_FP32,
     "rope:contraction",
@@ -272,7 +273,7 @@ def plant(planted: Planted, model: Model) -> Sides:
     node = random.Random(planted.label).choice(_nodes(planted, model))  # noqa: S311
     own_names = {attribute.name for attribute in node.attributes}
     asked: dict[str, Value] = {
-        name: RANKS if value == ABOVE_1 else value
+        name: RANKS if value == ABOVE_1 else 0.7 if value == OTHER_THAN_1 else value
         for name, (value, *_) in planted.attribute.when.items()
         if name in own_names and value is not None
     }

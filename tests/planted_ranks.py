@@ -24,6 +24,7 @@ WHOLE_NUMBERS: dict[str, int] = {
     "rms_norm:tensor": RANKS,
     "combine:expert": RANKS,
     "log_softmax:tensor": RANKS,
+    "log_softmax:block": 64,
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{
         f"{op}:{name}": value

@@ -72,9 +72,19 @@ LOG_PROBS = Op(
             "in which order the exponentials are added, in fp32: torch's own, or one written out",
             when={"form": (MINUS_LOGSUMEXP, SHIFTED)},
         ),
+        Attribute(
+            name="block",
+            kind="form",
+            default=0,
+            least=0,
+            when={"form": (MINUS_LOGSUMEXP, SHIFTED)},
+            says="logits of one block, of which maximum and sum are taken together: before the next is added, the sum "
+            "so far is multiplied by exp(its maximum - the new one) (FlashAttention's cross entropy, SGLang's prompts: "
+            "16384); 0: the maximum of all first",
+        ),
         replace(
             TENSOR,
-            when={"form": (SHIFTED,)},
+            when={"form": (SHIFTED,), "block": (0,)},
             says="over how many ranks the vocabulary is cut; maxima and sums of the ranks are reduced",
         ),
         Attribute(
@@ -84,8 +94,9 @@ LOG_PROBS = Op(
             values=(NONE, gloo.ALL_REDUCE.name, nccl.RING.name, nccl.TREE.name),
             needs="pieces",
             redrawn=False,
-            when={"form": (SHIFTED,)},
-            says="the library's algorithm that adds the ranks' sums, one for each token; `none`: `ranks` says the order",
+            when={"form": (SHIFTED,), "block": (0,)},
+            says="the library's algorithm that adds the ranks' sums, one for each token; `none`: `ranks` says "
+            "the order",
         ),
         Attribute(
             name="ranks",
@@ -94,7 +105,7 @@ LOG_PROBS = Op(
             values=EXPLICIT,
             order=True,
             needs="pieces",
-            when={"form": (SHIFTED,), "collective": (NONE,)},
+            when={"form": (SHIFTED,), "block": (0,), "collective": (NONE,)},
             says="in which order the ranks' sums are added",
         ),
         site(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+
 import pytest
 import torch
 
@@ -101,7 +102,9 @@ def test_vocabulary_parallel_log_softmax() -> None:
     for rank, got in enumerate(log_softmax(wide, own, partial(all_reduce, gloo.ALL_REDUCE))):
         assert same_bits(got, (wide[rank] - maximum) - total.log())
     whole = torch.cat(shards, -1).double().log_softmax(-1)
-    torch.testing.assert_close(torch.cat(log_softmax(wide, own, partial(all_reduce, nccl.RING)), -1).double(), whole, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        torch.cat(log_softmax(wide, own, partial(all_reduce, nccl.RING)), -1).double(), whole, atol=1e-4, rtol=0
+    )
 
 
 def test_shapes_are_kept_and_blocks_are_rows() -> None:

@@ -14,8 +14,11 @@ from moeparity.numerics import orders
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.kernels.placement import gathered, parts
-from moeparity.ops.log_probs import LOG_OF_SOFTMAX, LOG_SOFTMAX, MINUS_LOGSUMEXP, RECIPROCAL, UNROUNDED
+from moeparity.ops.log_probs import LOG_OF_SOFTMAX, LOG_SOFTMAX, MINUS_LOGSUMEXP, RECIPROCAL, SHIFTED, UNROUNDED
 from moeparity.ops.placement import NONE, cut
+
+Sum = Callable[[torch.Tensor], torch.Tensor]
+"""Over the last axis, which is kept."""
 
 
 def log_softmax(
@@ -51,16 +54,35 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
         return x.softmax(-1).log().clamp(min=torch.finfo(x.dtype).min)
     # In 16 bits nobody writes these out.
     wide = x.to(working(x.dtype))
-    if form == MINUS_LOGSUMEXP and at["order"] == orders.NATIVE:
-        return wide - wide.logsumexp(-1, keepdim=True)
     total = _sum(at["order"])
-    if form == MINUS_LOGSUMEXP:
-        maximum = wide.amax(-1, keepdim=True)
-        return wide - (total((wide - maximum).exp()).log() + maximum)
-    return gathered(over_vocabulary(parts(wide, cut(at), -1), total, lambda sums: _reduced(sums, at)))
+    if form == SHIFTED and not at["block"]:
+        return _over_vocabulary(wide, total, at)
+    if form == MINUS_LOGSUMEXP and at["order"] == orders.NATIVE and not at["block"]:
+        return wide - wide.logsumexp(-1, keepdim=True)
+    maximum, added = _online(wide, at["block"] or wide.shape[-1], total)
+    return wide - maximum - added.log() if form == SHIFTED else wide - (added.log() + maximum)
 
 
-def _sum(order: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torch.Tensor:
+    """(x - max) - log sum over the ranks' parts of the vocabulary, put together."""
+    return gathered(over_vocabulary(parts(x, cut(at), -1), total, lambda sums: _reduced(sums, at)))
+
+
+def _online(x: torch.Tensor, size: int, total: Sum) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maximum and sum of exponentials [B, T, 1] of x [B, T, V], one block of the vocabulary after the other.
+
+    Products and sums round on their own; whether a compiler contracts them is not known.
+    """
+    first, *rest = torch.split(x, size, -1)
+    maximum = first.amax(-1, keepdim=True)
+    added = total((first - maximum).exp())
+    for block in rest:
+        before, maximum = maximum, torch.maximum(maximum, block.amax(-1, keepdim=True))
+        added = (before - maximum).exp() * added + total((block - maximum).exp())
+    return maximum, added
+
+
+def _sum(order: str) -> Sum:
     """The sum over the last axis, which is kept."""
     if order == orders.NATIVE:
         return lambda x: x.sum(-1, keepdim=True)

@@ -69,19 +69,18 @@ class Divergence:
 
 
 def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
-    """The error of log-probabilities, of logits in their stead those in fp64; None where both hand on logits.
+    """The error of log-probabilities, where one side hands on logits against those in fp64; None where both do.
 
     One sequence at a time, since in fp64 all would be large.
     """
     kinds = [reports(view, walker) for walker in (reference, other)]
     if not any(kinds):
         return None
-    ours, theirs = view.tensor(reference), view.tensor(other)
-    if all(kinds):
-        return compare(ours, theirs)
-    pairs = zip(ours, theirs, strict=True)
-    first, *rest = (compare(log_probs(a, kinds[0]), log_probs(b, kinds[1])) for a, b in pairs)
-    return sum(rest, first)
+    values = [view.tensor(walker) for walker in (reference, other)]
+    total: Error | None = None
+    for pair in zip(*values, strict=True):
+        total = _add(total, compare(*(x if kind else log_probs(x, False) for x, kind in zip(pair, kinds, strict=True))))
+    return total
 
 
 def _add(total: Error | None, error: Error | None) -> Error | None:

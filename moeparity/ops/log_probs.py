@@ -110,8 +110,8 @@ LOG_PROBS = Op(
         ),
         site(
             "output",
-            "the log-probabilities are rounded to this dtype; the same 16-bit dtype as that of the logits before it "
-            "is torch's 16-bit kernel, whose softmax is rounded to it too",
+            "the log-probabilities, computed in fp32, are rounded to this dtype (torch.log_softmax of 16-bit logits "
+            "does so on CUDA, read; its kernel on CPU also rounds the sum and its log to 16 bits, as no engine does)",
             default="fp32",
             when=_ENGINES,
         ),

@@ -32,8 +32,8 @@ def log_softmax(
     if temperature != 1:
         x = _tempered(x, temperature, at)
     output = at["output"]
-    step = x.dtype if x.dtype == output else working(x.dtype, output)
-    return rounded(_formula(x.to(step), at), output)
+    # Never torch's 16-bit kernel: on CUDA it computes in fp32 as well, on CPU it rounds the sum and its log to 16 bits.
+    return rounded(_formula(x.to(working(x.dtype, output)), at), output)
 
 
 def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:
@@ -52,15 +52,13 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
         return x.log_softmax(-1)
     if form == LOG_OF_SOFTMAX:
         return x.softmax(-1).log().clamp(min=torch.finfo(x.dtype).min)
-    # In 16 bits nobody writes these out.
-    wide = x.to(working(x.dtype))
     total = _sum(at["order"])
     if form == SHIFTED and not at["block"]:
-        return _over_vocabulary(wide, total, at)
+        return _over_vocabulary(x, total, at)
     if form == MINUS_LOGSUMEXP and at["order"] == orders.NATIVE and not at["block"]:
-        return wide - wide.logsumexp(-1, keepdim=True)
-    maximum, added = _online(wide, at["block"] or wide.shape[-1], total)
-    return wide - maximum - added.log() if form == SHIFTED else wide - (added.log() + maximum)
+        return x - x.logsumexp(-1, keepdim=True)
+    maximum, added = _online(x, at["block"] or x.shape[-1], total)
+    return x - maximum - added.log() if form == SHIFTED else x - (added.log() + maximum)
 
 
 def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,32 @@ def test_sampled_tokens_written_and_read_give_the_same_report(recipe: Write, tmp
     assert sampled.warnings == ()
 
 
-def test_a_temperature_other_than_1_is_warned_of(recipe: Write) -> None:
-    path = recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2, temperature: 0}}")
-    (warning,) = bisect(path, device="cpu").warnings
-    assert warning.startswith("The tokens are sampled at temperature 0, the log-probabilities taken at 1")
+@pytest.mark.parametrize(
+    ("sampled", "reference", "candidate", "said"),
+    [
+        (0, 1, 1, "The tokens are sampled at temperature 0, log-probabilities taken at 1: .* 1 for a gate.$"),
+        (
+            0.7,
+            1,
+            1,
+            "sampled at temperature 0.7, log-probabilities taken at 1: .* log_probs:temperature to 0.7 on",
+        ),
+        (0.7, 0.7, 1, "sampled at temperature 0.7, log-probabilities taken at 1: "),
+        (1, 0.5, 2, "sampled at temperature 1, log-probabilities taken at 0.5 and 2: "),
+        (0.7, 0.7, 0.7, None),
+    ],
+)
+def test_another_temperature_than_the_log_probabilities_is_warned_of(
+    recipe: Write, sampled: float, reference: float, candidate: float, said: str | None
+) -> None:
+    path = recipe(f"{{file: prompts.jsonl, sample: {{from: candidate, new_tokens: 2, temperature: {sampled}}}}}")
+    text = path.read_text("utf-8")
+    for profile, taken in (("hf-eager", reference), ("hf-default", candidate)):
+        text = text.replace(f"profile: {profile},", f'profile: {profile}, set: {{"log_probs:temperature": {taken}}},')
+    path.write_text(text, "utf-8")
+    warnings = bisect(path, device="cpu").warnings
+    assert len(warnings) == (said is not None)
+    assert said is None or re.search(said, warnings[0])
 
 
 def test_nothing_to_sample(recipe: Write) -> None:

@@ -69,17 +69,18 @@ class Divergence:
 
 
 def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
-    """The error of log-probabilities, where one side hands on logits against those in fp64; None where both do.
+    """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
 
     One sequence at a time, since in fp64 all would be large.
     """
-    kinds = [reports(view, walker) for walker in (reference, other)]
-    if not any(kinds):
+    sides = (reference, other)
+    kinds = [reports(view, walker) for walker in sides]
+    if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
         return None
-    values = [view.tensor(walker) for walker in (reference, other)]
     total: Error | None = None
-    for pair in zip(*values, strict=True):
-        total = _add(total, compare(*(x if kind else log_probs(x, False) for x, kind in zip(pair, kinds, strict=True))))
+    for pair in zip(*(view.tensor(walker) for walker in sides), strict=True):
+        ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
+        total = _add(total, compare(ours, theirs))
     return total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from moeparity.attribution.sides import CANDIDATE, REFERENCE
+from moeparity.attribution.sides import CANDIDATE, REFERENCE, Side
 from moeparity.observation import Observed
 from moeparity.plan import Plan
 from moeparity.report.records import ClassMetrics, Recorded, RecordedLogprobs, RecordedRoutes
@@ -20,11 +20,22 @@ def warnings(plan: Plan) -> Iterator[str]:
             "differs first, and whether bits are equal, still holds."
         )
     sample = plan.recipe.tokens.sample
-    if sample is not None and sample.temperature != 1:
+    if sample is None:
+        return
+    others = {_temperature(side) for side in (plan.reference, plan.candidate)} - {sample.temperature}
+    if others:
+        taken = " and ".join(f"{each:g}" for each in sorted(others))
+        both = f", or set log_probs:temperature to {sample.temperature:g} on both sides" if sample.temperature else ""
         yield (
-            f"The tokens are sampled at temperature {sample.temperature:g}, the log-probabilities taken at 1: k3 is no "
-            "estimate of a KL on such tokens. Use temperature 1 for a gate."
+            f"The tokens are sampled at temperature {sample.temperature:g}, log-probabilities taken at {taken}: k3 is "
+            f"no estimate of a KL on such tokens. Use temperature 1 for a gate{both}."
         )
+
+
+def _temperature(side: Side) -> float:
+    """By which a side's logits are divided before its log-softmax."""
+    setting = side.plan.settings.get((side.plan.graph.scores, "temperature"))
+    return 1.0 if setting is None else float(setting.value)
 
 
 def sampling(plan: Plan) -> str | None:

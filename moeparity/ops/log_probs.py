@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from moeparity.collectives import gloo, nccl
-from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
+from moeparity.collectives.registry import COLLECTIVES
+from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
 from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Shapes, Value, site, sum_order
 from moeparity.ops.placement import NONE, TENSOR, cut
 
@@ -20,18 +21,31 @@ _TEMPERED: Condition = {"form": _ROUNDED, "temperature": (OTHER_THAN_1,)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A temperature that divides by nothing, an order of products, or of another number of ranks."""
+    """A temperature that divides by nothing, an order of products, one of another number of ranks, or a dtype that a
+    library does not reduce.
+    """
     if float(values["temperature"]) <= 0:
         return "temperature", "logits are divided by it. Set a number above 0."
     order = str(values.get("order", NATIVE))
     if order != NATIVE and parse(order).fma:
         return "order", "fma contracts products, and exponentials are none."
-    if "ranks" not in values:
-        return None
-    added, ranks = parse(str(values["ranks"])), cut(values)
-    if added.leaves not in {None, ranks}:
-        return "ranks", f"{added} adds up {added.leaves} values, and there are {ranks} ranks."
-    return ("ranks", "fma contracts products, and the ranks' sums are none.") if added.fma else None
+    if "ranks" in values:
+        return _refuses_order(parse(str(values["ranks"])), cut(values))
+    name = values.get("collective", NONE)
+    if name != NONE and "fp64" in (values.get("scaled", values["inputs"]), values["output"]):
+        known = ", ".join(COLLECTIVES[str(name)].dtypes)
+        return "collective", f"{name} is known for {known}, and the ranks' sums are in fp64."
+    return None
+
+
+def _refuses_order(order: Order, ranks: int) -> tuple[str, str] | None:
+    if order.fma:
+        return "ranks", "fma contracts products, and the ranks' sums are none."
+    try:
+        tree(order, ranks)
+    except OrderError as error:
+        return "ranks", f"{error} ranks."
+    return None
 
 
 LOG_PROBS = Op(

@@ -13,6 +13,7 @@ from moeparity.collectives.vocabulary import log_softmax as over_vocabulary
 from moeparity.numerics import orders
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
+from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels.placement import gathered, parts
 from moeparity.ops.log_probs import LOG_OF_SOFTMAX, LOG_SOFTMAX, MINUS_LOGSUMEXP, RECIPROCAL, SHIFTED, UNROUNDED
 from moeparity.ops.placement import NONE, cut
@@ -24,7 +25,10 @@ Sum = Callable[[torch.Tensor], torch.Tensor]
 def log_softmax(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """x [B, T, V] -> log-probabilities [B, T, V]; `unrounded` logits as they are, over the temperature in fp64."""
+    """x [B, T, V] -> log-probabilities [B, T, V]; `unrounded` logits as they are, over the temperature in fp64.
+
+    Raises RefusedError for an order of another number of logits, and for ranks without any.
+    """
     temperature = at["temperature"]
     if at["form"] == UNROUNDED:
         return x if temperature == 1 else x.double() / temperature
@@ -33,7 +37,9 @@ def log_softmax(
         x = _tempered(x, temperature, at)
     output = at["output"]
     # Never torch's 16-bit kernel: on CUDA it computes in fp32 as well, on CPU it rounds the sum and its log to 16 bits.
-    return rounded(_formula(x.to(working(x.dtype, output)), at), output)
+    found = rounded(_formula(x.to(working(x.dtype, output)), at), output)
+    # After the rounding: fp32's least finite number is -inf in 16 bits.
+    return found.clamp(min=torch.finfo(output).min) if at["form"] == LOG_OF_SOFTMAX else found
 
 
 def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:
@@ -51,7 +57,7 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     if form == LOG_SOFTMAX:
         return x.log_softmax(-1)
     if form == LOG_OF_SOFTMAX:
-        return x.softmax(-1).log().clamp(min=torch.finfo(x.dtype).min)
+        return x.softmax(-1).log()
     total = _sum(at["order"])
     if form == SHIFTED and not at["block"]:
         return _over_vocabulary(x, total, at)
@@ -63,7 +69,10 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 
 def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torch.Tensor:
     """(x - max) - log sum over the ranks' parts of the vocabulary, put together."""
-    return gathered(over_vocabulary(parts(x, cut(at), -1), total, lambda sums: _reduced(sums, at)))
+    held, ranks = parts(x, cut(at), -1), cut(at)
+    if len(held) < ranks:
+        raise RefusedError("tensor", f"{x.shape[-1]} logits, cut over {ranks} ranks, leave some without any.")
+    return gathered(over_vocabulary(held, total, lambda sums: _reduced(sums, at)))
 
 
 def _online(x: torch.Tensor, size: int, total: Sum) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +93,14 @@ def _sum(order: str) -> Sum:
     """The sum over the last axis, which is kept."""
     if order == orders.NATIVE:
         return lambda x: x.sum(-1, keepdim=True)
-    return lambda x: sum_axis(x, orders.parse(order), -1, accumulate=x.dtype).unsqueeze(-1)
+    return lambda x: _written_out(x, orders.parse(order))
+
+
+def _written_out(x: torch.Tensor, order: orders.Order) -> torch.Tensor:
+    try:
+        return sum_axis(x, order, -1, accumulate=x.dtype).unsqueeze(-1)
+    except orders.OrderError as error:
+        raise RefusedError("order", f"{error} exponentials. Set another `order`.") from None
 
 
 def _reduced(sums: Sequence[torch.Tensor], at: Mapping[str, Any]) -> Sequence[torch.Tensor]:

@@ -31,6 +31,7 @@ from benchmarks import late, lockstep
 from moeparity.attribution.toggles import mixed
 from moeparity.engine.device import cpu_name
 from moeparity.engine.lockstep import Walker
+from moeparity.errors import counted
 from moeparity.mixtures import Mixtures
 from moeparity.model import open_model
 from moeparity.plan import Options, Plan, prepare
@@ -69,7 +70,9 @@ def main() -> int:
     """Measure every size, print a row each, judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
+    )
     print(f"hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16")
     print("toggles  layers  mixtures  evaluations  of separate  of ideal  in forwards  seconds in forwards")
     fine = True

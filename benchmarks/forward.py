@@ -23,6 +23,7 @@ import torch
 import transformers
 
 from moeparity.engine.device import cpu_name
+from moeparity.errors import counted
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
@@ -59,7 +60,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_wide(Path(folder))
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
-    print(f"{SEQUENCES}x{TOKENS} tokens, bf16, {arguments.threads} threads, median of {arguments.repetitions}")
+    print(
+        f"{SEQUENCES}x{TOKENS} tokens, bf16, {counted(arguments.threads, 'thread')}, median of {arguments.repetitions}"
+    )
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     print(f"{cpu_name()}, {versions}, {datetime.now(UTC):%Y-%m-%d}")
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")

@@ -25,6 +25,7 @@ import torch
 from benchmarks import lockstep
 from moeparity.engine.device import cpu_name
 from moeparity.engine.lockstep import Counts, NodeView, Observer, Walker, run
+from moeparity.errors import counted
 from moeparity.graph.graph import Node
 from moeparity.model import Model, open_model
 from moeparity.observe.observers import Changes, Logits, Routes
@@ -69,7 +70,9 @@ def main() -> int:
     """Measure, print, judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
+    )
     print(f"{LAYERS} layers of hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, vocabulary {VOCAB}, ", end="")
     print(f"{SEQUENCES} x {TOKENS} tokens, bf16, best of {options.repeats}")
     lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = LAYERS, VOCAB, SEQUENCES, TOKENS

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from moeparity.engine.device import cpu_name
 from moeparity.engine.lockstep import Counts, Walker, run
-from moeparity.errors import Where
+from moeparity.errors import Where, counted
 from moeparity.graph.bind import bind
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.model import Model, open_model
@@ -61,7 +61,7 @@ def main() -> int:
     """Measure both settings, print them, and judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, ", end="")
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, ", end="")
     print(f"torch {torch.__version__}, {SEQUENCES} x {TOKENS} tokens, {LAYERS} layers of {EXPERTS} experts")
     with tempfile.TemporaryDirectory() as folder:
         used = write_checkpoint(Path(folder))

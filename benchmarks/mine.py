@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import save_file
 
 from moeparity.engine.device import cpu_name
+from moeparity.errors import counted
 from moeparity.mining import Request, mine
 from moeparity.report.mining import Mined
 
@@ -81,7 +82,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {options.threads} threads, torch {torch.__version__}")
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
+    )
     print(f"{options.prompts} prompts of {LENGTH} bytes, 64 draws, at most 32 sequences calibrated on")
     print("recipe           tokens  flip    expected  lift   of plain margin  at most")
     better = True

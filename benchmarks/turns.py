@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import torch
 
 from moeparity.engine.device import cpu_name
+from moeparity.errors import counted
 
 Work = Callable[[], object]
 
@@ -18,7 +19,9 @@ Work = Callable[[], object]
 def header(threads: int) -> str:
     """Day, machine, its load, threads and torch's version."""
     load = f"load average {os.getloadavg()[0]:.1f} at start"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {load}, {threads} threads, torch {torch.__version__}"
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {load}, {counted(threads, 'thread')}, torch {torch.__version__}"
+    )
 
 
 def seconds(work: Work) -> float:

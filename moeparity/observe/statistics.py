@@ -95,7 +95,7 @@ def sequence_mean(
 def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> Judgement:
     """The verdict on a metric that must lie below `gate`, decided by the first rule that applies.
 
-    `gate` is in the units of the metric; `bit_equal` says that all logits of all scored tokens have equal bits;
+    `gate` is in the units of the metric; `bit_equal` says that what all scored tokens are scored by has equal bits;
     `nonfinite` counts the tokens with NaN or infinite logits. Rules: non-finite logits fail; no sequences are
     inconclusive; equal bits pass at any size; a non-finite mean fails; low > gate fails; high < gate passes with
     `MINIMUM_SEQUENCES` sequences and is inconclusive with fewer; everything else is inconclusive. The number of

@@ -51,13 +51,14 @@ def test_deterministic_training_and_serving_add_ranks_in_another_order() -> None
     assert (collective.first.value, collective.second.value) == ("nccl.ring", "nccl.tree")
 
 
-def test_sglang_deterministic_changes_norms_and_the_all_reduce() -> None:
+def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities() -> None:
     found = named(compare("sglang", "sglang-deterministic", placement=RANKS))
     assert set(found) == {
         "op all_reduce:collective",
         "fusion native_add_norm",
         "fusion triton_norm_after_embedding",
         "fusion triton_norm_after_linear",
+        "op log_softmax:form",
     }
 
 
@@ -141,10 +142,10 @@ def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     done = alone("engines", "hf-eager", "vllm", "--json", out)
     assert done.returncode == 0, done.stderr
-    assert "12 toggles" in done.stdout
+    assert "13 toggles" in done.stdout
     assert "expert (verified)" in done.stdout
     written = json.loads(out.read_text("utf-8"))
-    assert (written["schema"], len(written["found"]["toggles"])) == ("moeparity.engines/1", 12)
+    assert (written["schema"], len(written["found"]["toggles"])) == ("moeparity.engines/1", 13)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 

@@ -26,7 +26,7 @@ ENGINES = {
     *("hf-eager", "hf-default", "hf-v4", "vllm", "vllm-batch-invariant", "sglang", "sglang-deterministic"),
     *("sglang-rl-on-policy", "trtllm", "flashinfer-fused", "megatron", "megatron-deterministic", "nemo-rl-dtensor"),
     *("nemo-rl-dtensor-stable", "torchtitan", "deepep-normal", "deepep-internode", "deepep-low-latency"),
-    *("fireworks-unfused", "fireworks-mlp-fusion", "fireworks-bmm", "oracle"),
+    *("fireworks-unfused", "fireworks-mlp-fusion", "fireworks-bmm", "oracle", "verl-fsdp"),
 }
 
 
@@ -178,6 +178,61 @@ def test_sglangs_norms_are_flashinfers_in_cutedsl_but_those_of_heads() -> None:
         "trtllm.all_reduce_rms_norm",
         "read",
     )
+
+
+def log_probs(name: str, tensor: int = 1) -> dict[str, object]:
+    """What a profile states of the log-softmax, as far as it takes effect."""
+    plan = bind(graph("qwen3_moe"), profile(name), "bf16", placement=placement_rules(Placement(tensor=tensor), HERE))
+    node = next(node for node in plan.graph.nodes if node.op.name == "log_softmax")
+    return {key: value for key, value in plan.active(node).items() if plan.settings[node.name, key].level}
+
+
+IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
+IN_FP32 = {"order": "fold_lo(4) | fold_hi(256) | sequential"}
+RAW = {"temperature": 1}
+SERVED = {"inputs": "fp32", "output": "fp32"}
+SHIFTED = {"form": "shifted", "block": 0, **SERVED}
+LOG_PROBS: dict[str, dict[str, object]] = {
+    "hf-default": {"form": "unrounded", **RAW},
+    "hf-v4": {"form": "unrounded", **RAW},
+    "vllm": {**SHIFTED, **RAW, **IN_16_BITS},
+    "vllm-batch-invariant": {**SHIFTED, **RAW, **IN_16_BITS},
+    "vllm-fp32-head": {**SHIFTED, **RAW, **IN_FP32},
+    "sglang": {"form": "log_of_softmax", **SERVED},
+    "sglang-prompt-logprobs": {**SHIFTED, **RAW, "block": 16384},
+    "sglang-deterministic": {**SHIFTED, **IN_FP32},
+    "sglang-rl-on-policy": {**SHIFTED, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
+    "megatron": {**SHIFTED, **RAW, "order": "native"},
+    "nemo-rl-dtensor-stable": {**SHIFTED, "order": "native"},
+    "torchtitan": {"form": "log_softmax", **RAW, **SERVED},
+    "torchtitan-batch-invariant": {**SHIFTED, **RAW, **IN_FP32},
+    "trtllm": {"form": "log_softmax", **RAW, **SERVED},
+    "verl-fsdp": {"form": "minus_logsumexp", **RAW, "block": 16384, **SERVED},
+    "fireworks-unfused": {},
+}
+
+
+@pytest.mark.parametrize("name", LOG_PROBS)
+def test_each_engine_makes_log_probabilities_in_its_own_way(name: str) -> None:
+    assert log_probs(name) == LOG_PROBS[name]
+
+
+@pytest.mark.parametrize(("name", "level"), [("megatron", "inferred"), ("megatron-deterministic", "read")])
+def test_trainers_reduce_the_sums_of_a_vocabulary_that_is_cut(name: str, level: str) -> None:
+    assert active(name, "qwen3_moe", "log_probs", "collective", 4) == ("nccl.ring", level)
+    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], "tensor": 4, "collective": "nccl.ring"}
+
+
+def test_what_divides_by_a_temperature_rounds_it_as_its_engine_does() -> None:
+    for name, division, scaled in (
+        ("vllm", "divide", "fp32"),
+        ("sglang", "divide", "fp32"),
+        ("sglang-rl-on-policy", "divide", "bf16"),
+        ("nemo-rl-dtensor", "reciprocal", "model"),
+        ("verl-fsdp", "divide", "model"),
+    ):
+        assert active(name, "qwen3_moe", "log_probs", "division") == (division, "read")
+        assert active(name, "qwen3_moe", "log_probs", "scaled") == (scaled, "read")
 
 
 def test_overlays_on_another_engine_claim_only_their_own() -> None:

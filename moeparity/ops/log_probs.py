@@ -39,12 +39,14 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 
 def _refuses_order(order: Order, ranks: int) -> tuple[str, str] | None:
+    if order.leaves not in {None, ranks}:
+        return "ranks", f"{order} adds up {order.leaves} values, and there are {ranks} ranks."
     if order.fma:
         return "ranks", "fma contracts products, and the ranks' sums are none."
     try:
         tree(order, ranks)
     except OrderError as error:
-        return "ranks", f"{error} ranks."
+        return "ranks", f"{order}: {error}."
     return None
 
 
@@ -66,7 +68,7 @@ LOG_PROBS = Op(
         Attribute(
             name="temperature",
             kind="semantics",
-            default=1,
+            default=1.0,
             number=True,
             says="the logits are divided by it; it is that of the sampler where log-probabilities are processed ones",
         ),

@@ -31,6 +31,8 @@ BISECT = {
     "recipe-swap-matches-nothing",
     "recipe-costs-unknown",
     "recipe-costs-missing",
+    "recipe-set-exponentials-of-another-number",
+    "recipe-set-vocabulary-over-more-ranks-than-logits",
 }
 """Recipes whose defect `show` does not look at."""
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}

@@ -45,9 +45,10 @@ def plain(of: Graph) -> list[tuple[Any, ...]]:
 def test_qwen3_moe_takes_exactly_the_tensors_of_the_hub(tmp_path: Path) -> None:
     expanded = graph(tmp_path, QWEN3_MOE)
     assert tensors(expanded) == shapes()
-    assert len(expanded.nodes) == 2 + 2 * (11 + 7) + 2
+    assert len(expanded.nodes) == 2 + 2 * (11 + 7) + 3
     assert [segment.name for segment in expanded.segments] == ["before", "layers[0]", "layers[1]", "after"]
     assert (expanded.layers, expanded.output, expanded.model_type) == (2, "lm_head", "qwen3_moe")
+    assert (expanded.scores, expanded.nodes[-1].op.name) == ("log_probs", "log_softmax")
 
 
 def test_values_run_from_block_to_block(tmp_path: Path) -> None:

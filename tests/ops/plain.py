@@ -16,7 +16,7 @@ SITES = list(itertools.product(DTYPES, DTYPES, DTYPES))
 
 
 def bits(x: Tensor) -> Tensor:
-    return x.contiguous().view({2: torch.int16, 4: torch.int32}[x.element_size()])
+    return x.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
 def assert_bits(ours: Tensor, expected: Tensor) -> None:

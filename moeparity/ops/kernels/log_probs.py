@@ -100,7 +100,7 @@ def _written_out(x: torch.Tensor, order: orders.Order) -> torch.Tensor:
     try:
         return sum_axis(x, order, -1, accumulate=x.dtype).unsqueeze(-1)
     except orders.OrderError as error:
-        raise RefusedError("order", f"{error} exponentials. Set another `order`.") from None
+        raise RefusedError("order", f"{order}: {error}. Set another `order`.") from None
 
 
 def _reduced(sums: Sequence[torch.Tensor], at: Mapping[str, Any]) -> Sequence[torch.Tensor]:

@@ -14,6 +14,9 @@ from moeparity.observe.divergence import Error, compare
 from moeparity.observe.logprobs import SequenceSums, log_probs, reports, seen_metrics
 from moeparity.observe.routing import Flips, flips
 
+# Elements of one [rows, V] temporary, as in moeparity.observe.logprobs.
+_CHUNK = 1 << 19
+
 
 @dataclass(slots=True)
 class NodeRecord:
@@ -71,14 +74,16 @@ class Divergence:
 def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
     """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
 
-    One sequence at a time, since in fp64 all would be large.
+    Some rows at a time, since in fp64 all would be large.
     """
     sides = (reference, other)
     kinds = [reports(view, walker) for walker in sides]
     if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
         return None
     total: Error | None = None
-    for pair in zip(*(view.tensor(walker) for walker in sides), strict=True):
+    values = [view.tensor(walker).flatten(0, 1) for walker in sides]
+    rows = max(1, _CHUNK // values[0].shape[-1])
+    for pair in zip(*(torch.split(each, rows) for each in values), strict=True):
         ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
         total = _add(total, compare(ours, theirs))
     return total

@@ -14,6 +14,8 @@ from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block
 from moeparity.errors import Where
 from moeparity.graph.graph import Node
+from moeparity.observe import observers
+from moeparity.observe.divergence import compare
 from moeparity.observe.observers import Changes, Divergence, Logits, NodeRecord, Routes
 from moeparity.ops.registry import OPS
 
@@ -196,3 +198,79 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
     expected = delta if sampled_from == "candidate" else -delta
     assert torch.equal(sums.k3, expected.expm1() - expected)
     assert not bool(logits.sums("same").k3.any())
+
+
+Made = dict[str, tuple[torch.Tensor, int, dict[str, object]]]
+"""By walker: a value [2, T, V], its identity in both sequences, and the form and temperature it was made with."""
+LOGITS: dict[str, object] = {"form": "unrounded", "temperature": 1.0}
+REPORTED: dict[str, object] = {"form": "shifted", "temperature": 1.0}
+
+
+def at_log_probs(made: Made) -> NodeView:
+    outputs = {name: ([Block(tensor, (0, 2), (own, own))],) for name, (tensor, own, _) in made.items()}
+    given: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(made, (SAME,))
+    active = {name: choices for name, (_, _, choices) in made.items()}
+    return NodeView(node("log_softmax"), (0, 2), CELLS, outputs, given, active, {}, {})
+
+
+def some_logits(seed: int = 0) -> torch.Tensor:
+    return torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def test_logits_in_place_of_log_probs_have_no_error() -> None:
+    """What differs there differs at the head already; a root is a root all the same."""
+    ours, theirs = some_logits(0), some_logits(1)
+    shown = at_log_probs({REFERENCE: (ours, 0, LOGITS), CANDIDATE: (theirs, 1, LOGITS), SHADOW: (ours, 0, LOGITS)})
+    record = seen(shown)
+    assert (record.carried, record.local, record.root_sequences) == (None, None, 2)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12, 1 << 19])
+def test_the_error_of_log_probs_is_of_what_is_reported(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(observers, "_CHUNK", chunk)
+    logits = some_logits()
+    exact = logits.double().log_softmax(-1)
+    first, second = exact.float() + 0.25, exact.to(torch.bfloat16)
+    cases: list[tuple[Made, torch.Tensor, torch.Tensor]] = [
+        ({REFERENCE: (logits, 0, LOGITS), CANDIDATE: (first, 1, REPORTED)}, exact.float(), first),
+        ({REFERENCE: (second, 1, REPORTED), CANDIDATE: (logits, 0, LOGITS)}, second, exact.float()),
+        ({REFERENCE: (first, 0, REPORTED), CANDIDATE: (second, 1, REPORTED)}, first, second),
+    ]
+    for made, ours, theirs in cases:
+        record = seen(at_log_probs({**made, SHADOW: made[CANDIDATE]}))
+        assert record.carried is not None
+        assert record.local is not None
+        expected = compare(ours, theirs)
+        for error in (record.carried, record.local):
+            assert (error.elements, error.equal) == (30, expected.equal)
+            assert (error.max_abs, error.max_ulp, error.sum_ulp) == (
+                expected.max_abs,
+                expected.max_ulp,
+                expected.sum_ulp,
+            )
+            assert error.sum_abs == pytest.approx(expected.sum_abs, rel=1e-14)
+
+
+def test_logits_over_another_temperature_are_other_log_probs() -> None:
+    logits = some_logits()
+    cold = logits.double() / 0.5
+    shown = {REFERENCE: (logits, 0, LOGITS), CANDIDATE: (cold, 1, LOGITS | {"temperature": 0.5})}
+    record = seen(at_log_probs({**shown, SHADOW: shown[CANDIDATE]}))
+    assert record.carried is not None
+    exact = (logits.double().log_softmax(-1).float(), cold.log_softmax(-1).float())
+    assert record.carried.max_abs == compare(*exact).max_abs > 0.1
+
+
+def test_one_value_as_logits_and_as_log_probs_is_scored_twice() -> None:
+    """Bits alone do not say what a walker's value is."""
+    values = some_logits() - 3
+    shown = at_log_probs(
+        {REFERENCE: (values, 0, LOGITS), CANDIDATE: (values, 0, LOGITS), "tells": (values, 0, REPORTED)}
+    )
+    ids, mask = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
+    scores = Logits("log_softmax", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
+    scores.see(shown)
+    assert not scores.sums(CANDIDATE).abs_delta.any()
+    delta = values.double().log_softmax(-1)[:, :-1, 0] - values.double()[:, :-1, 0]
+    assert torch.equal(scores.sums("tells").abs_delta, delta.abs().sum(-1))
+    assert scores.sums("tells").unequal.tolist() == [2.0, 2.0]

@@ -196,7 +196,8 @@ def test_torchs_16_bit_kernel_on_cpu_rounds_the_sum_and_its_log() -> None:
 )
 def test_what_cannot_be(values: dict[str, Any], attribute: str, message: str) -> None:
     assert LOG_PROBS.refuses is not None
-    given: dict[str, Any] = {"temperature": 1.0, "order": "native", "ranks": "sequential", "inputs": "fp32", "output": "fp32"}
+    given: dict[str, Any] = {"temperature": 1.0, "order": "native", "ranks": "sequential"}
+    given |= dict.fromkeys(("inputs", "output"), "fp32")
     assert LOG_PROBS.refuses({}, {**given, "tensor": 4, **values}) == (attribute, message)
     assert LOG_PROBS.refuses({}, {**given, "tensor": 4}) is None
 

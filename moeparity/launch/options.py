@@ -32,7 +32,7 @@ class Option:
     """
 
     names: tuple[str, ...]
-    kind: Literal["count", "flag", "word", "mapping"]
+    kind: Literal["count", "number", "flag", "word", "mapping"]
     default: Any
     implies: Callable[[Any], Implied]
     choices: tuple[str, ...] = ()
@@ -48,6 +48,11 @@ class Option:
 def count(*names: str, implies: Callable[[Any], Implied], default: int = 1, role: str = "server") -> Option:
     """An option that is a whole number from 1."""
     return Option(names=names, kind="count", default=default, implies=implies, role=role)
+
+
+def number(*names: str, implies: Callable[[Any], Implied], default: float = 1.0, role: str = "server") -> Option:
+    """An option that is a number from 0, within fp32."""
+    return Option(names=names, kind="number", default=default, implies=implies, role=role)
 
 
 def switch(
@@ -118,8 +123,3 @@ def ranks(name: str) -> Callable[[Any], Implied]:
         return Implied(says=f"placement {name} {value}" if value > 1 else "one rank", placement={name: value})
 
     return implies
-
-
-def nothing(says: str) -> Callable[[Any], Implied]:
-    """A value that is told and changes no choice."""
-    return lambda _: Implied(says=says)

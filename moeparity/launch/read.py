@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _OFF = {
 """Overlays that a profile switches off."""
 _UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
 """Overlays without which another is not made: vLLM fuses as it compiles."""
+_TOO_LARGE = 2.0**128
+"""For fp32."""
 _UNSET = (None, "none", "None", "null")
 
 
@@ -119,6 +122,8 @@ def _value(option: Option, given: Given) -> Any:
         if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
             return number
         raise _refused(option, given, "a whole number from 1")
+    if option.kind == "number":
+        return _number(option, given)
     if option.kind == "mapping":
         return _mapping(option, given)
     word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
@@ -126,6 +131,16 @@ def _value(option: Option, given: Given) -> Any:
     if option.choices and word not in option.choices:
         raise _refused(option, given, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
     return word
+
+
+def _number(option: Option, given: Given) -> float:
+    try:
+        number = math.nan if isinstance(given.value, bool) else float(given.value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < _TOO_LARGE:
+        raise _refused(option, given, "a number from 0")
+    return number
 
 
 def _flag(option: Option, given: Given) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeparity.launch.options import DTYPES, Implied, Option, Program, count, dtype, nothing, ranks, switch, word, words
+from moeparity.launch.options import DTYPES, Implied, Option, Program, count, dtype, ranks, switch, word, words
 
 _MOE = (
     *("auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass", "flashinfer_trtllm"),
@@ -18,6 +18,18 @@ _ALL_TO_ALL = (
 )
 _EAGER = Implied(says="kernels in C in place of Inductor's", overlay="vllm-eager")
 _COMPILED = Implied(says="compiled by Inductor where not enforced eager")
+LOGPROBS_MODES = {
+    "raw_logprobs": Implied(says="log-probabilities of logits before the temperature"),
+    "processed_logprobs": Implied(
+        says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"
+    ),
+    "raw_logits": Implied(says="logits in place of log-probabilities: set log_softmax:form unrounded"),
+    "processed_logits": Implied(
+        says="logits over the temperature in place of log-probabilities: set log_softmax:form unrounded, and "
+        "log_softmax:temperature to the sampler's"
+    ),
+}
+"""vLLM's logprobs_mode."""
 
 
 def vllm_tensor(value: Any) -> Implied:
@@ -111,13 +123,20 @@ VLLM = Program(
         word(
             "logprobs_mode",
             default="raw_logprobs",
-            implies=nothing("which log-probabilities are reported; no choice of the forward pass"),
-            choices=("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"),
+            implies=words(LOGPROBS_MODES, "{}"),
+            choices=tuple(LOGPROBS_MODES),
         ),
         switch(
             "VLLM_BATCH_INVARIANT",
             on=Implied(says="batch-invariant", profile="vllm-batch-invariant"),
             off=Implied(says="not batch-invariant"),
+            environment=True,
+        ),
+        switch(
+            "VLLM_USE_V2_MODEL_RUNNER",
+            default=True,
+            on=Implied(says="the V2 model runner, where it can: a kernel of its own makes log-probabilities"),
+            off=Implied(says="the V1 model runner: set log_softmax:form log_softmax"),
             environment=True,
         ),
         switch(
@@ -227,6 +246,15 @@ SGLANG = Program(
             "disable_custom_all_reduce",
             on=Implied(says="NCCL in place of SGLang's own all-reduce: state all_reduce:collective"),
             off=Implied(says="SGLang's own all-reduce"),
+        ),
+        switch(
+            "SGLANG_RETURN_ORIGINAL_LOGPROB",
+            on=Implied(
+                says="log-probabilities of logits before the temperature: set log_softmax:temperature 1 and, where not "
+                "deterministic, log_softmax:form log_softmax"
+            ),
+            off=Implied(says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"),
+            environment=True,
         ),
     ),
 )

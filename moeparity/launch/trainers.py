@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from moeparity.launch.options import Implied, Program, count, dtype, nothing, ranks, switch, word, words
-from moeparity.launch.servers import vllm_tensor
+import struct
+from typing import Any
+
+from moeparity.launch.options import Implied, Program, count, dtype, number, ranks, switch, word, words
+from moeparity.launch.servers import LOGPROBS_MODES, vllm_tensor
 
 _ROLLOUTS = {
     "vllm": Implied(says="vLLM", profile="vllm"),
@@ -11,17 +14,40 @@ _ROLLOUTS = {
     "hf": Implied(says="transformers", profile="hf-default"),
     "megatron": Implied(says="Megatron-LM", profile="megatron"),
 }
-_MODES = ("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs")
-_REPORTED = nothing("which log-probabilities are reported; no choice of the forward pass")
 _EAGER = Implied(says="with vLLM: kernels in C in place of Inductor's", overlay="vllm-eager")
 _COMPILED = Implied(says="with vLLM: compiled by Inductor")
+_FSDP = Implied(says="transformers' classes; flash_attention_2 and autocast are not stated", profile="verl-fsdp")
+
+
+def _temperature(value: Any) -> Implied:
+    """The sampler's temperature, which trainers divide by too; a greedy sampler divides by none."""
+    if value in (0, 1):
+        return Implied(says="logits are not divided")
+    return Implied(says=f"logits over it on both sides: set log_softmax:temperature {value}")
+
+
+def _verls_temperature(value: Any) -> Implied:
+    """As every trainer's, but for FSDP's rounding."""
+    implied, rounded = _temperature(value), _bf16(value)
+    if value in (0, rounded):
+        return implied
+    return Implied(says=f"{implied.says}, and {rounded} with FSDP, which rounds it to bf16")
+
+
+def _bf16(value: float) -> float:
+    """The nearest bf16, ties to even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
+
+
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."
 VERL = Program(
     name="verl",
     engine="verl",
     version="035682ed7d",
     source="verl/trainer/config/rollout/rollout.yaml",
-    start={"trainer": "hf-default", "rollout": "vllm"},
+    start={"trainer": "verl-fsdp", "rollout": "vllm"},
     options=(
         word(
             f"{_ROLLOUT}name",
@@ -33,14 +59,15 @@ VERL = Program(
         count(f"{_ROLLOUT}tensor_model_parallel_size", implies=vllm_tensor, default=2, role="rollout"),
         word(f"{_ROLLOUT}dtype", default="bfloat16", implies=dtype, role="rollout"),
         switch(f"{_ROLLOUT}enforce_eager", on=_EAGER, off=_COMPILED, role="rollout"),
+        number(f"{_ROLLOUT}temperature", implies=_verls_temperature, role="rollout"),
         word(
             f"{_ACTOR}strategy",
             default="fsdp",
             implies=words(
                 {
                     "megatron": Implied(says="Megatron-LM", profile="megatron"),
-                    "fsdp": Implied(says="transformers' classes; flash_attention_2 and autocast are not stated"),
-                    "fsdp2": Implied(says="transformers' classes; flash_attention_2 and autocast are not stated"),
+                    "fsdp": _FSDP,
+                    "fsdp2": _FSDP,
                 },
                 "{}",
             ),
@@ -68,10 +95,17 @@ NEMO_RL = Program(
             choices=("vllm", "sglang", "megatron", "trtllm"),
             role="rollout",
         ),
+        number(f"{_POLICY}generation.temperature", implies=_temperature, role="rollout"),
         count(f"{_VLLM}tensor_parallel_size", implies=vllm_tensor, role="rollout"),
         count(f"{_VLLM}expert_parallel_size", implies=ranks("expert"), role="rollout"),
         switch(f"{_VLLM}enforce_eager", on=_EAGER, off=_COMPILED, role="rollout"),
-        word(f"{_VLLM}logprobs_mode", default="processed_logprobs", implies=_REPORTED, choices=_MODES, role="rollout"),
+        word(
+            f"{_VLLM}logprobs_mode",
+            default="processed_logprobs",
+            implies=words(LOGPROBS_MODES, "{}"),
+            choices=tuple(LOGPROBS_MODES),
+            role="rollout",
+        ),
         word(f"{_POLICY}precision", default="bfloat16", implies=dtype, role="trainer"),
         switch(
             f"{_DTENSOR}enabled",

@@ -112,7 +112,7 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
         "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm \\\n"
         "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 data.train_files=x\n",
     )
-    assert [side.variant for side in verl.sides] == ["{profile: hf-default}", "{profile: vllm, dtype: bf16}"]
+    assert [side.variant for side in verl.sides] == ["{profile: verl-fsdp}", "{profile: vllm, dtype: bf16}"]
     assert [one.name for one in verl.ignored] == ["data.train_files"]
     assert (
         launch(tmp_path, "vllm serve model -tp 2 -O0").sides[0].variant
@@ -146,6 +146,59 @@ def test_a_backend_with_another_kernel_is_no_fused_norm_of_the_profile(
     assert setting.implies == "vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"
 
 
+def implied(found: Launch, name: str) -> str:
+    return next(setting.implies for setting in found.settings if setting.name == name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("vllm serve m", "logprobs_mode", "log-probabilities of logits before the temperature"),
+        ("vllm serve m --logprobs-mode processed_logprobs", "logprobs_mode", "set log_softmax:temperature to"),
+        ("vllm serve m --logprobs-mode raw_logits", "logprobs_mode", "set log_softmax:form unrounded"),
+        ("vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", "a kernel of its own makes log-probabilities"),
+        ("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", "set log_softmax:form log_softmax"),
+        ("sglang serve m", "SGLANG_RETURN_ORIGINAL_LOGPROB", "set log_softmax:temperature to the sampler's"),
+        (
+            "SGLANG_RETURN_ORIGINAL_LOGPROB=true sglang serve m",
+            *("SGLANG_RETURN_ORIGINAL_LOGPROB", "where not deterministic, log_softmax:form log_softmax"),
+        ),
+    ],
+)
+def test_how_a_server_makes_log_probabilities(tmp_path: Path, text: str, name: str, says: str) -> None:
+    assert says in implied(launch(tmp_path, text), name)
+
+
+VERL, TEMPERATURE = "actor_rollout_ref.rollout.temperature", "policy.generation.temperature"
+GENERATION = "policy: {{generation: {{temperature: {}, vllm_cfg: {{logprobs_mode: raw_logprobs}}}}}}\n"
+
+
+# Halfway between two bf16 stands the one with an even mantissa.
+@pytest.mark.parametrize(
+    ("given", "rounded"),
+    [
+        ("0.5", None),
+        ("0.7", 0.69921875),
+        ("1.00390625", 1.0),
+        ("1.01171875", 1.015625),
+        ("1e-8", 1.0011717677116394e-08),
+    ],
+)
+def test_a_temperature_is_one_of_both_sides(tmp_path: Path, given: str, rounded: float | None) -> None:
+    says = f"logits over it on both sides: set log_softmax:temperature {float(given)}"
+    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={given}")
+    assert implied(verl, VERL) == says + (f", and {rounded} with FSDP, which rounds it to bf16" if rounded else "")
+    assert implied(launch(tmp_path, GENERATION.format(given), "grpo.yaml"), TEMPERATURE) == says
+
+
+@pytest.mark.parametrize("given", ["0", "1", "1.0"])
+def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> None:
+    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={given}")
+    nemo = launch(tmp_path, GENERATION.format(given), "grpo.yaml")
+    assert implied(verl, VERL) == implied(nemo, TEMPERATURE) == "logits are not divided"
+    assert implied(nemo, "policy.generation.vllm_cfg.logprobs_mode").endswith("before the temperature")
+
+
 def test_every_profile_an_option_names_is_shipped() -> None:
     named: set[str] = set()
     for program in PROGRAMS:
@@ -154,7 +207,7 @@ def test_every_profile_an_option_names_is_shipped() -> None:
             tried = [option.default, *option.choices] if option.kind == "word" else [True, False]
             tried = (
                 [1, 2]
-                if option.kind == "count"
+                if option.kind in ("count", "number")
                 else [{}, {"head_dtype": "float32"}]
                 if option.kind == "mapping"
                 else tried
@@ -182,6 +235,10 @@ def test_every_profile_an_option_names_is_shipped() -> None:
         ("a.sh", "vllm serve m --tensor-parallel-size", "a.sh:1: tensor_parallel_size is nothing; expected a whole"),
         ("a.sh", "vllm serve m --hf-overrides head", "hf_overrides is 'head'; expected a mapping in JSON"),
         ("a.sh", "vllm serve m --served-name 'open", "a.sh:1: .* is no command line: No closing quotation"),
+        ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=warm", "temperature is 'warm'; expected a number from 0"),
+        ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=-0.5", "temperature is '-0.5'; expected a number from 0"),
+        ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=1e39", "temperature is '1e39'; expected a number from 0"),
+        ("a.yaml", "policy: {generation: {temperature: yes}}\n", "temperature is .*; expected a number from 0"),
         ("a.sh", "ls -l", "whose configuration this is cannot be told: it has no option of an engine known here"),
         (
             "a.yaml",

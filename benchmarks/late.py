@@ -158,7 +158,7 @@ def observers(model: Model, names: Sequence[str]) -> list[Observer]:
     return [
         Changes([(name, names[0]) for name in names[1:]]),
         Routes(names[0], names[1:], scored),
-        Logits(model.graph.output, names[0], names[1:], ids, scored, "candidate"),
+        Logits(model.graph.scores, names[0], names[1:], ids, scored, "candidate"),
     ]
 
 

@@ -76,8 +76,8 @@ model other values.
 SANE = """
 ## What must be equal is
 
-Run again in a pass of its own, {same} of {all} profiles give the same logits, bit for bit{others}. Against itself at
-micro-batch {batch} ({sequences} x {length} tokens), a profile at other micro-batches gives:
+Run again in a pass of its own, {same} of {all} profiles give the same log-probabilities, bit for bit{others}. Against
+itself at micro-batch {batch} ({sequences} x {length} tokens), a profile at other micro-batches gives:
 """
 CLAIMS = """
 Makers of batch-invariant kernels say that a sequence gets the same bits in any batch. Here that holds for {equal}.
@@ -206,7 +206,7 @@ def root(pair: Pair) -> str:
 def guilty(pair: Pair) -> str:
     """The choice that costs most alone, how much, and how sure it is."""
     if pair.guilty is None:
-        return "-" if pair.root is None else "no choice alone reaches these logits"
+        return "-" if pair.root is None else "no choice alone reaches the log-probabilities"
     doubts = [level for level in (UNKNOWN, OPAQUE) if level in pair.guilty.levels]
     rivals = f" +{pair.guilty.rivals}" * bool(pair.guilty.rivals)
     return f"{pair.guilty.name} {pair.guilty.share:.0%}{rivals}" + f" ({', '.join(doubts)})" * bool(doubts)

@@ -92,9 +92,9 @@ class Bench:
         run(walkers, self.model.weights, self.tokens.input_ids, observers, attention_mask=mask)
 
     def logits_of(self, reference: str, others: Sequence[str]) -> Logits:
-        """Looks at the logits of `others` beside those of `reference`."""
+        """Looks at the log-probabilities of `others` beside those of `reference`."""
         ids, scored = self.tokens.input_ids, self.tokens.loss_mask
-        return Logits(self.model.graph.output, reference, others, ids, scored, "candidate")
+        return Logits(self.model.graph.scores, reference, others, ids, scored, "candidate")
 
     def part(self) -> Bench:
         """The same on the tokens that single choices are tried on."""
@@ -199,7 +199,7 @@ def draws(bench: Bench, name: str) -> bool:
 
 @dataclass(slots=True)
 class _Kept:
-    """Keeps every walker's logits."""
+    """Keeps what every walker is scored by."""
 
     output: str
     parts: dict[str, list[torch.Tensor]]
@@ -211,10 +211,10 @@ class _Kept:
 
 
 def same_twice(bench: Bench, names: Sequence[str]) -> dict[str, bool]:
-    """Whether each profile gives the same logits when it is run again on its own, bit for bit."""
+    """Whether each profile gives the same log-probabilities when it is run again on its own, bit for bit."""
 
     def walked(these: Sequence[str]) -> dict[str, torch.Tensor]:
-        kept = _Kept(bench.model.graph.output, {})
+        kept = _Kept(bench.model.graph.scores, {})
         bench.walk({name: bench.side(name) for name in these}, [kept])
         return {name: torch.cat(parts) for name, parts in kept.parts.items()}
 

@@ -14,10 +14,13 @@ from moeparity.ops.placement import NONE, TENSOR, cut
 UNROUNDED, LOG_SOFTMAX, LOG_OF_SOFTMAX = "unrounded", "log_softmax", "log_of_softmax"
 MINUS_LOGSUMEXP, SHIFTED = "minus_logsumexp", "shifted"
 DIVIDE, RECIPROCAL = "divide", "reciprocal"
+VOCABULARY, GATHERED = "vocabulary", "gathered"
 
 _ROUNDED = (LOG_SOFTMAX, LOG_OF_SOFTMAX, MINUS_LOGSUMEXP, SHIFTED)
 _ENGINES: Condition = {"form": _ROUNDED}
 _TEMPERED: Condition = {"form": _ROUNDED, "temperature": (OTHER_THAN_1,)}
+_CUT: Condition = {"form": (SHIFTED,), "block": (0,)}
+_REDUCED: Condition = {**_CUT, "parallel": (VOCABULARY,)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -98,10 +101,17 @@ LOG_PROBS = Op(
             "so far is multiplied by exp(its maximum - the new one) (FlashAttention's cross entropy, SGLang's prompts: "
             "16384); 0: the maximum of all first",
         ),
-        replace(
-            TENSOR,
-            when={"form": (SHIFTED,), "block": (0,)},
-            says="over how many ranks the vocabulary is cut; maxima and sums of the ranks are reduced",
+        replace(TENSOR, when=_CUT, says="over how many ranks the vocabulary of the logits is cut"),
+        Attribute(
+            name="parallel",
+            kind="placement",
+            default=VOCABULARY,
+            values=(VOCABULARY, GATHERED),
+            needs="pieces",
+            when=_CUT,
+            says="each rank keeps its part of the vocabulary, and maxima and sums of the ranks are reduced "
+            "(Megatron-LM, NeMo-RL); or all logits are gathered first, and a rank's log-softmax is that of one rank "
+            "(vLLM, SGLang)",
         ),
         Attribute(
             name="collective",
@@ -110,7 +120,7 @@ LOG_PROBS = Op(
             values=(NONE, gloo.ALL_REDUCE.name, nccl.RING.name, nccl.TREE.name),
             needs="pieces",
             redrawn=False,
-            when={"form": (SHIFTED,), "block": (0,)},
+            when=_REDUCED,
             says="the library's algorithm that adds the ranks' sums, one for each token; `none`: `ranks` says "
             "the order",
         ),
@@ -121,7 +131,7 @@ LOG_PROBS = Op(
             values=EXPLICIT,
             order=True,
             needs="pieces",
-            when={"form": (SHIFTED,), "block": (0,), "collective": (NONE,)},
+            when={**_REDUCED, "collective": (NONE,)},
             says="in which order the ranks' sums are added",
         ),
         site(

@@ -220,7 +220,13 @@ def test_each_engine_makes_log_probabilities_in_its_own_way(name: str) -> None:
 @pytest.mark.parametrize(("name", "level"), [("megatron", "inferred"), ("megatron-deterministic", "read")])
 def test_trainers_reduce_the_sums_of_a_vocabulary_that_is_cut(name: str, level: str) -> None:
     assert active(name, "qwen3_moe", "log_probs", "collective", 4) == ("nccl.ring", level)
-    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], "tensor": 4, "collective": "nccl.ring"}
+    cut = {"tensor": 4, "parallel": "vocabulary", "collective": "nccl.ring"}
+    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], **cut}
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-batch-invariant", "sglang-deterministic", "sglang-rl-on-policy"])
+def test_servers_gather_logits_before_their_log_softmax(name: str) -> None:
+    assert log_probs(name, 4) == {**LOG_PROBS[name], "tensor": 4, "parallel": "gathered"}
 
 
 def test_what_divides_by_a_temperature_rounds_it_as_its_engine_does() -> None:

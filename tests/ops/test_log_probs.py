@@ -229,3 +229,10 @@ def test_no_library_adds_up_in_fp64(site: str) -> None:
 def test_what_a_run_refuses(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         ours(logits(37, FP32), **values)
+
+
+def test_gathered_logits_are_those_of_one_rank() -> None:
+    x = logits(501, FP32)
+    one, cut = ours(x), ours(x, tensor=4, parallel="vocabulary")
+    assert_bits(ours(x, tensor=4, parallel="gathered"), one)
+    assert not torch.equal(one, cut)

@@ -15,7 +15,15 @@ from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels.placement import gathered, parts
-from moeparity.ops.log_probs import LOG_OF_SOFTMAX, LOG_SOFTMAX, MINUS_LOGSUMEXP, RECIPROCAL, SHIFTED, UNROUNDED
+from moeparity.ops.log_probs import (
+    GATHERED,
+    LOG_OF_SOFTMAX,
+    LOG_SOFTMAX,
+    MINUS_LOGSUMEXP,
+    RECIPROCAL,
+    SHIFTED,
+    UNROUNDED,
+)
 from moeparity.ops.placement import NONE, cut
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
@@ -69,7 +77,8 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 
 def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torch.Tensor:
     """(x - max) - log sum over the ranks' parts of the vocabulary, put together."""
-    held, ranks = parts(x, cut(at), -1), cut(at)
+    ranks = 1 if at.get("parallel") == GATHERED else cut(at)
+    held = parts(x, ranks, -1)
     if len(held) < ranks:
         raise RefusedError("tensor", f"{x.shape[-1]} logits, cut over {ranks} ranks, leave some without any.")
     return gathered(over_vocabulary(held, total, lambda sums: _reduced(sums, at)))

@@ -235,6 +235,16 @@ def _combine(call: Call) -> int:
     return 6 * call.wide * call.tokens * call.outputs[0]
 
 
+def _log_softmax(call: Call) -> int:
+    """The logits as they are rounded and as ranks hold them, those less the maximum, their exponentials, and steps of a
+    sum; over a temperature alone, the logits in fp64.
+    """
+    logits = call.tokens * call.inputs[0]
+    if "output" in call.active:
+        return 5 * call.wide * logits
+    return 0 if call.active.get("temperature") == 1 else BYTES["fp64"] * logits
+
+
 _SCRATCH: dict[str, Callable[[Call], int]] = {
     "rms_norm": _norm,
     "linear": _linear,
@@ -246,7 +256,7 @@ _SCRATCH: dict[str, Callable[[Call], int]] = {
     "experts": _experts,
     "combine": _combine,
     "split": lambda _: 0,
-    "log_softmax": lambda call: _elementwise(call) if "output" in call.active else 0,
+    "log_softmax": _log_softmax,
     "all_reduce": lambda call: 2 * call.wide * call.tokens * call.inputs[0] if "output" in call.active else 0,
 }
 

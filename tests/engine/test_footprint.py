@@ -7,7 +7,8 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from moeparity.errors import MoeparityError, Where
 from moeparity.graph.bind import bind
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.model import Model, open_model
+from moeparity.ops.declaration import Value
 from tests.small_models import SMALL
 
 HERE = Where(Path("test"))
@@ -38,9 +40,9 @@ from moeparity.engine.memory import Peak
 from moeparity.model import open_model
 from tests.engine.test_footprint import many
 Peak._SECONDS = 0.001
-def measure(folder, profile, dtype, sequences, length, micro_batches, variants):
+def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs):
     model = open_model(folder, device="cpu")
-    walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches)
+    walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches, log_probs=log_probs)
     found = estimate(walkers, model.weights, sequences, length)
     ids = torch.randint(0, model.vocab_size, (sequences, length), generator=torch.Generator().manual_seed(0))
     with Peak(model.device) as peak:
@@ -63,10 +65,13 @@ def many(
     profile: str = "hf-eager",
     dtype: str = "bf16",
     micro_batches: tuple[int, ...] = (4,),
+    log_probs: Mapping[str, Value] | None = None,
 ) -> list[Walker]:
-    """Variants that differ from layer 0 on, and a shadow."""
+    """Variants that differ from layer 0 on, all with these settings of `log_probs`, and a shadow."""
     other = "fp32" if dtype == "bf16" else "bf16"
-    own = [{}, *({f"layers[{layer}].{site}": other} for layer in range(2) for site in SITES)][:variants]
+    both = {f"log_probs:{name}": value for name, value in (log_probs or {}).items()}
+    sites: list[dict[str, Value]] = [{f"layers[{layer}].{site}": other} for layer in range(2) for site in SITES]
+    own = [both | values for values in ({}, *sites)][:variants]
     plans = [bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE)) for o in own]
     sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
     walkers = [Walker(name=f"{i}", plan=p, micro_batch=m) for i, (p, m) in enumerate(zip(plans, sizes, strict=True))]
@@ -83,17 +88,28 @@ class Case:
     length: int
     micro_batches: tuple[int, ...]
     variants: int
-    dominated: bool
+    log_probs: Mapping[str, Value] = field(default_factory=dict)
+    dominated: bool = True
 
 
+# Sequences so short that the vocabulary outweighs attention and experts.
+REPORTED: tuple[int, int, tuple[int, ...], int] = (4096, 8, (4096,), 2)
 CASES = {
     "one variant": Case("hf-eager", "bf16", 8, 64, (8,), 1, dominated=False),
-    "fp32, which loads other weights than the file's": Case("hf-eager", "fp32", 16, 256, (16,), 6, dominated=True),
-    "long sequences, all scores held": Case("hf-eager", "fp32", 2, 1536, (2,), 6, dominated=True),
-    "fused attention, grouped experts": Case("hf-default", "fp32", 32, 256, (32,), 6, dominated=True),
-    "two micro-batches": Case("hf-eager", "fp32", 64, 128, (64, 16), 6, dominated=True),
+    "fp32, which loads other weights than the file's": Case("hf-eager", "fp32", 16, 256, (16,), 6),
+    "long sequences, all scores held": Case("hf-eager", "fp32", 2, 1536, (2,), 6),
+    "fused attention, grouped experts": Case("hf-default", "fp32", 32, 256, (32,), 6),
+    "two micro-batches": Case("hf-eager", "fp32", 64, 128, (64, 16), 6),
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
-    "fp64": Case("oracle", "fp32", 8, 256, (8,), 4, dominated=True),
+    "fp64": Case("oracle", "fp32", 8, 256, (8,), 4),
+    "log-probabilities": Case("hf-eager", "bf16", *REPORTED, {"form": "log_softmax", "temperature": 0.7}),
+    "log-probabilities, an order written out": Case(
+        "hf-eager", "bf16", *REPORTED, {"form": "minus_logsumexp", "order": "fold_hi", "block": 200}
+    ),
+    "log-probabilities over ranks": Case(
+        "hf-eager", "bf16", *REPORTED, {"form": "shifted", "tensor": 3, "inputs": "fp64", "ranks": "reverse"}
+    ),
+    "logits over a temperature": Case("hf-eager", "bf16", *REPORTED, {"temperature": 0.7}),
 }
 
 
@@ -114,6 +130,22 @@ def test_the_estimate_bounds_the_peak_of_a_pass(measured: dict[str, tuple[int, i
     assert taken <= estimated
     if CASES[name].dominated:
         assert estimated <= 3 * taken
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].log_probs])
+def test_log_probabilities_are_the_peak_of_these_cases(qwen3_moe: Path, name: str) -> None:
+    case, model = CASES[name], open_model(qwen3_moe, device="cpu")
+    more, none = (
+        estimate(
+            many(model, case.variants, micro_batches=case.micro_batches, log_probs=log_probs),
+            model.weights,
+            case.sequences,
+            case.length,
+        )
+        for log_probs in (case.log_probs, None)
+    )
+    assert more.at == "after"
+    assert more.values > 1.5 * none.values
 
 
 @pytest.fixture(scope="module", params=list(SMALL))

@@ -18,10 +18,13 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from tests.collectives.data import zero_sum
 
-Kind = Literal["all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax"]
+Kind = Literal["all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax", "loss_parallel"]
 MIB = 1 << 20
 LIMIT = timedelta(seconds=60)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Case:
-    """`elements` on each rank; for a reduce-scatter a multiple of the ranks."""
+    """`elements` on each rank, of `loss_parallel` on all; for a reduce-scatter a multiple of the ranks."""
 
     kind: Kind
     dtype: torch.dtype
@@ -38,13 +41,17 @@ class Case:
     def inputs(self, world: int) -> list[torch.Tensor]:
         return zero_sum(world, self.elements, self.dtype, seed=self.elements)
 
-    def shards(self, world: int) -> list[torch.Tensor]:
-        """Logits: a row for each seven elements of the vocabulary of one rank."""
-        return [x.clamp(-40, 40).view(-1, 7) for x in self.inputs(world)]
+    def logits(self, world: int) -> torch.Tensor:
+        """[501, V]: seven of the vocabulary on each rank; of `loss_parallel` as many as do not divide by the ranks."""
+        if self.kind == "loss_parallel":
+            return self.inputs(world)[0].clamp(-40, 40).view(501, -1)
+        return torch.cat([x.clamp(-40, 40).view(501, -1) for x in self.inputs(world)], dim=-1)
 
     def given(self, world: int) -> list[torch.Tensor]:
         """What each rank takes."""
-        return self.shards(world) if self.kind == "log_softmax" else self.inputs(world)
+        if self.kind == "loss_parallel":
+            return [self.logits(world)] * world
+        return list(self.logits(world).chunk(world, -1)) if self.kind == "log_softmax" else self.inputs(world)
 
 
 def cases(world: int) -> list[Case]:
@@ -59,12 +66,16 @@ def cases(world: int) -> list[Case]:
         found += [Case("reduce_scatter_tensor", dtype, world * block) for block in blocks]
         blocks = [1, 13, 1001, *([limit + 321] if world < 4 and dtype == torch.bfloat16 else [])]
         found += [Case("reduce_scatter_list", dtype, world * block) for block in blocks]
-    return [*found, Case("log_softmax", torch.float32, 7 * 501), Case("log_softmax", torch.bfloat16, 7 * 501)]
+    dtypes = (torch.float32, torch.bfloat16)
+    found += [Case("log_softmax", dtype, 7 * 501) for dtype in dtypes]
+    return [*found, *(Case("loss_parallel", dtype, 37 * 501) for dtype in dtypes)]
 
 
 def run(case: Case, own: torch.Tensor, world: int) -> torch.Tensor:
     if case.kind == "log_softmax":
         return log_softmax(own)
+    if case.kind == "loss_parallel":
+        return torchs_own(own, world)
     if case.kind in {"all_reduce", "average"}:
         dist.all_reduce(own, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
         return own
@@ -85,6 +96,15 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     total = logits.exp().sum(-1, keepdim=True).float()
     dist.all_reduce(total)
     return logits - total.log().to(logits.dtype)
+
+
+def torchs_own(logits: torch.Tensor, world: int) -> torch.Tensor:
+    """torch's log-softmax of a DTensor whose vocabulary is cut, as its cross entropy takes it: this rank's part."""
+    cut = distribute_tensor(logits, init_device_mesh("cpu", (world,)), [Shard(1)], src_data_rank=None)
+    with loss_parallel():
+        found = torch.log_softmax(cut, dim=-1)
+    assert isinstance(found, DTensor)
+    return found.to_local()
 
 
 def digest(x: torch.Tensor) -> str:

@@ -6,27 +6,39 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from moeparity.collectives import gloo
+from moeparity.collectives import gloo, nccl
 from moeparity.collectives.execute import all_reduce, reduce_scatter
-from moeparity.collectives.vocabulary import log_softmax
 from moeparity.numerics.order_map import Rotation, Whole
-from tests.collectives.live_gloo import Case, cases, digest
+from moeparity.ops.kernels.log_probs import log_softmax
+from tests.collectives.live_gloo import Case, Kind, cases, digest
 from tests.evidence import record
+from tests.ops.log_probs import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 3, 4, 8)
+LOG_PROBS: dict[Kind, str] = {
+    "log_softmax": "gloo processes",
+    "loss_parallel": f"torch {torch.__version__} loss_parallel over gloo",
+}
+"""Of the cases that are no collectives, against what they are run."""
+
+
+def choices(case: Case, world: int) -> dict[str, Any]:
+    """What the op has where a case's logits are cut over so many ranks; torch's own hands on the logits' dtype."""
+    output = case.dtype if case.kind == "loss_parallel" else torch.float32
+    return DEFAULTS | {"tensor": world, "collective": gloo.ALL_REDUCE.name, "output": output}
 
 
 def simulated(case: Case, world: int) -> list[torch.Tensor]:
-    if case.kind == "log_softmax":
-        wide = [shard.float() for shard in case.shards(world)]
-        return log_softmax(wide, lambda x: x.sum(-1, keepdim=True), partial(all_reduce, gloo.ALL_REDUCE))
+    if case.kind in LOG_PROBS:
+        found = log_softmax(case.logits(world)[None], w={}, p={}, at=choices(case, world))
+        return list(found[0].chunk(world, -1))
     inputs = case.inputs(world)
     if case.kind == "reduce_scatter_tensor":
         return reduce_scatter(gloo.REDUCE_SCATTER_TENSOR, inputs)
@@ -56,6 +68,9 @@ def test_live_groups_equal_simulated_ranks(world: int, live: Path) -> None:
     assert wrong == []
     for collective in gloo.ALL:
         record("all_reduce", {"reduce": "now", "collective": collective.name}, "gloo processes")
+    for case in cases(world):
+        if case.kind in LOG_PROBS:
+            record("log_softmax", choices(case, world), LOG_PROBS[case.kind], operands=case.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -73,3 +88,18 @@ def test_the_cases_would_show_another_order_or_cut(dtype: torch.dtype) -> None:
         assert digest(all_reduce(replace(gloo.ALL_REDUCE, order_map=order_map), inputs)[0]) != right
     forms = [reduce_scatter(form, inputs) for form in (gloo.REDUCE_SCATTER_TENSOR, gloo.REDUCE_SCATTER_LIST)]
     assert digest(torch.cat(forms[0])) != digest(torch.cat(forms[1]))
+
+
+@pytest.mark.parametrize("kind", LOG_PROBS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_logits_would_show_another_order_or_number_of_ranks(kind: Kind, dtype: torch.dtype) -> None:
+    case = Case(kind, dtype, 37 * 501 if kind == "loss_parallel" else 7 * 501)
+    at, x = choices(case, 4) | {"output": torch.float32}, case.logits(4)[None]
+    others: list[dict[str, Any]] = [
+        {},
+        {"collective": nccl.RING.name},
+        {"tensor": 3},
+        {"tensor": 1},
+        {"order": "sequential"},
+    ]
+    assert len({digest(log_softmax(x, w={}, p={}, at=at | other)) for other in others}) == len(others)

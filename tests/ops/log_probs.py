@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "order": "native",
     "block": 0,
     "tensor": 1,
+    "parallel": "vocabulary",
     "collective": "none",
     "ranks": "sequential",
     "output": FP32,

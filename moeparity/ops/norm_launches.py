@@ -189,10 +189,33 @@ def liger(launch: Launch) -> str:
 
 
 def vllm_tiles(launch: Launch) -> str:
-    """Tiles of 1024 elements over 4 warps, then the tiles."""
+    """Tiles of 1024 elements over 4 warps, a thread's 8 in pairs, then the tiles."""
+    # The kernel contracts one square of each pair into fma, which changes nothing: 16-bit squares are exact in fp32.
     if launch.itemsize != 2:
         raise refuse("vllm.batch_invariant", "16-bit elements", launch)
-    return "blocks(8) | fold_hi(32) | fold_hi(4) | sequential"
+    return "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"
+
+
+def sglang_mean(launch: Launch) -> str:
+    """Squares rounded to fp32, in tiles of 1024 over 4 warps, a thread's 4 and 4 in pairs, then the tiles."""
+    if launch.hidden % 16:
+        raise refuse("sglang.batch_invariant_mean", "a multiple of 16 elements", launch)
+    fours = list(map(str, range(launch.hidden // 4)))
+    return f"fold_lo(4) | tree({'+'.join(_fp32_tile(fours[i : i + 256]) for i in range(0, len(fours), 256))})"
+
+
+def _fp32_tile(fours: list[str]) -> str:
+    """A thread holds four elements of each half of the tile: threads, lanes and warps; "" is what a mask leaves out."""
+    fours = fours + [""] * (256 - len(fours))
+    threads = [_half_on_half([fours[i], fours[i + 128]]) for i in range(128)]
+    return _half_on_half([_half_on_half(threads[i : i + WARP]) for i in range(0, 128, WARP)])
+
+
+def _half_on_half(values: list[str]) -> str:
+    while len(values) > 1:
+        halves = zip(values[: len(values) // 2], values[len(values) // 2 :], strict=True)
+        values = [f"({low}+{high})" if high else low for low, high in halves]
+    return values[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ _CUTEDSL = "flashinfer 0.7.2.post1, norm/kernels, norm/utils.py; that a thread a
 _PRESETS = (
     "flashinfer 0.7.2.post1, comm/mnnvl_cutedsl, {}; that a thread adds its vector in sequence, no fma, is inferred"
 )
+_PTX = "as in the PTX that Triton 3.8.0 makes of it for sm_90"
 _VLLM = "vLLM 0b9c541280, csrc/libtorch_stable/layernorm_kernels.cu"
 
 
@@ -88,7 +89,15 @@ _ALL = (
     _rule(
         "vllm.batch_invariant",
         launches.vllm_tiles,
-        "vLLM of 2025-26 (commit not recorded) model_executor/layers/batch_invariant.py; Triton's layout is inferred",
+        "vLLM 0.33.0, model_executor/determinism/batch_invariant.py, and sglang 0.5.23, srt/batch_invariant_ops, "
+        f"_rms_norm_kernel; within a tile {_PTX}, of 16-bit rows; not run",
+        inferred=True,
+    ),
+    _rule(
+        "sglang.batch_invariant_mean",
+        launches.sglang_mean,
+        "sglang 0.5.23, srt/batch_invariant_ops/batch_invariant_ops.py mean_kernel, of squares in fp32; within a tile "
+        f"{_PTX}; not run",
         inferred=True,
     ),
     _rule(

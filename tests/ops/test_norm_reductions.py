@@ -29,6 +29,7 @@ from tests.ops.norm_threads import (
     twice_by,
     warps,
 )
+from tests.ops.norm_triton import eight_contracted, eight_squares, four_and_four, triton_tiles
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.test_norm_fused_launches import FUSED_KERNELS
 
@@ -49,10 +50,6 @@ def vllm_fused_add(row: Row, rows: int) -> float:
             of_eight = plus(of_eight, plus(f32(row[j] ** 2), f32(row[j + 1] ** 2)))
         held[i % block] = plus(held[i % block], of_eight)
     return in_turn([down(warp, LOW) for warp in warps(held)])
-
-
-def vllm_tiles(row: Row, rows: int) -> float:
-    return in_turn([twice_by(HIGH, threads(row[i : i + 1024], 128, 8, then_added)) for i in range(0, len(row), 1024)])
 
 
 def flashinfer(row: Row, rows: int) -> float:
@@ -156,7 +153,11 @@ WIDTHS = (40, 96, 136, 1000, 2880, 4096, 7168)
 KERNELS: dict[str, tuple[Callable[[Row, int], float], list[tuple[int, int]]]] = {
     "vllm.rms_norm": (vllm, [(h, rows) for h in (*WIDTHS, 37) for rows in (3, 255, 256)]),
     "vllm.fused_add_rms_norm": (vllm_fused_add, [(h, rows) for h in (*WIDTHS, 37) for rows in (255, 256)]),
-    "vllm.batch_invariant": (vllm_tiles, [(h, 5) for h in (*WIDTHS, 37)]),
+    "vllm.batch_invariant": (lambda row, _: triton_tiles(row, eight_squares), [(h, 5) for h in (*WIDTHS, 37)]),
+    "sglang.batch_invariant_mean": (
+        lambda row, _: triton_tiles(row, four_and_four),
+        [(h, 5) for h in (16, 96, 128, 528, 1008, 2880, 4096, 7168)],
+    ),
     "flashinfer.rms_norm": (flashinfer, [(h, 5) for h in (*WIDTHS, 37, 10000)]),
     "flashinfer.cutedsl_rms_norm": (lambda row, _: laddered(row, LOW), [(h, 5) for h in (*WIDTHS, 37, 10000, 20000)]),
     "flashinfer.cutedsl_qk_rms_norm_sm100": (cutedsl_qk, [(h, 5) for h in (37, 40, 96, 128, 136, 256, 1000, 2880)]),
@@ -183,6 +184,14 @@ def test_a_rule_adds_as_its_kernel_does(name: str) -> None:
     for seed, (hidden, rows) in enumerate(launches):
         row = row_of(hidden, seed)
         assert_bits(ours(name, row, rows, ranks=1), torch.tensor([kernel(row, rows)], dtype=FP32))
+
+
+@pytest.mark.parametrize("hidden", [40, 128, 2880, 4096])
+def test_contraction_in_triton_tiles_does_not_show_in_16_bit_rows(hidden: int) -> None:
+    row = torch.tensor(row_of(hidden, hidden)).to(BF16).tolist()
+    assert_bits(
+        ours("vllm.batch_invariant", row, 5, ranks=1), torch.tensor([triton_tiles(row, eight_contracted)], dtype=FP32)
+    )
 
 
 # Hidden size, rows, ranks: where kernels that are alike elsewhere part.
@@ -217,6 +226,7 @@ def test_a_rule_explains_itself() -> None:
     ("name", "hidden", "dtype"),
     [
         ("vllm.batch_invariant", 4096, "fp32"),
+        ("sglang.batch_invariant_mean", 4104, "fp32"),
         ("flashinfer.cutedsl_rms_norm", 28680, "bf16"),
         ("flashinfer.cutedsl_qk_rms_norm_sm100", 14340, "fp32"),
         ("quack.rms_norm", 16392, "bf16"),

@@ -11,7 +11,7 @@ import networkx as nx
 
 from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
 from moeparity.graph.config import Config
-from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef
+from moeparity.graph.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
 from moeparity.graph.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.graph.references import Scope
 from moeparity.ops.declaration import Op, Parameter
@@ -91,17 +91,12 @@ class _Expansion:
     def _refuse_unread(self, segments: Sequence[Segment], output: str) -> None:
         """A node that leads nowhere is a wiring mistake: its error would never reach the logits."""
         last = self.producer[output]
-        leading = nx.ancestors(self.digraph, last) | {last, *self._log_probs(segments, output)}
+        leading = nx.ancestors(self.digraph, last) | {last, *log_probs(segments[-1].nodes, output)}
         for node in (node for segment in segments for node in segment.nodes):
             if node.name not in leading:
                 raise GraphError(
                     f"{node.where}: {node.name}: its value never reaches the output {output!r}. Wire it or drop it."
                 )
-
-    def _log_probs(self, segments: Sequence[Segment], output: str) -> list[str]:
-        """What is taken of the logits."""
-        after = segments[-1].nodes
-        return [node.name for node in after if node.op.name == "log_softmax" and node.inputs == (output,)]
 
     def _check_expectations(self) -> None:
         for field, allowed in self.spec.expects.items():

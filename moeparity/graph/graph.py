@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,11 @@ class Segment:
     nodes: tuple[Node, ...]
 
 
+def log_probs(nodes: Iterable[Node], output: str) -> list[str]:
+    """The nodes that take log-probabilities of the logits `output`."""
+    return [node.name for node in nodes if node.op.name == "log_softmax" and node.inputs == (output,)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values.
@@ -113,8 +118,7 @@ class Graph:
     def __post_init__(self) -> None:
         """Every node of every segment, put together once; and `scores`, see there."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
-        of_logits = (n.name for n in self.nodes if n.op.name == "log_softmax" and n.inputs == (self.output,))
-        object.__setattr__(self, "scores", next(of_logits, self.output))
+        object.__setattr__(self, "scores", next(iter(log_probs(self.nodes, self.output)), self.output))
 
     @property
     def layers(self) -> int:

@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
@@ -28,10 +27,9 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks import late, lockstep
+from benchmarks.turns import header
 from moeparity.attribution.toggles import mixed
-from moeparity.engine.device import cpu_name
 from moeparity.engine.lockstep import Walker
-from moeparity.errors import counted
 from moeparity.mixtures import Mixtures
 from moeparity.model import open_model
 from moeparity.plan import Options, Plan, prepare
@@ -70,9 +68,7 @@ def main() -> int:
     """Measure every size, print a row each, judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
-    )
+    print(header(options.threads))
     print(f"hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16")
     print("toggles  layers  mixtures  evaluations  of separate  of ideal  in forwards  seconds in forwards")
     fine = True

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,8 +21,7 @@ from typing import TypeVar
 import torch
 import transformers
 
-from moeparity.engine.device import cpu_name
-from moeparity.errors import counted
+from benchmarks.turns import header
 from moeparity.model import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
@@ -60,11 +58,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_wide(Path(folder))
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
-    print(
-        f"{SEQUENCES}x{TOKENS} tokens, bf16, {counted(arguments.threads, 'thread')}, median of {arguments.repetitions}"
-    )
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{cpu_name()}, {versions}, {datetime.now(UTC):%Y-%m-%d}")
+    print(f"{header(arguments.threads)}, transformers {transformers.__version__}")
+    print(f"{SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}")
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
     for row in rows:
         times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"

@@ -17,15 +17,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
 from benchmarks import lockstep
-from moeparity.engine.device import cpu_name
+from benchmarks.turns import header
 from moeparity.engine.lockstep import Counts, NodeView, Observer, Walker, run
-from moeparity.errors import counted
 from moeparity.graph.graph import Node
 from moeparity.model import Model, open_model
 from moeparity.observe.observers import Changes, Logits, Routes
@@ -70,9 +68,7 @@ def main() -> int:
     """Measure, print, judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
-    )
+    print(header(options.threads))
     print(f"{LAYERS} layers of hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, vocabulary {VOCAB}, ", end="")
     print(f"{SEQUENCES} x {TOKENS} tokens, bf16, best of {options.repeats}")
     lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = LAYERS, VOCAB, SEQUENCES, TOKENS

@@ -16,16 +16,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import networkx as nx
 import torch
 from safetensors.torch import save_file
 
-from moeparity.engine.device import cpu_name
+from benchmarks.turns import header
 from moeparity.engine.lockstep import Counts, Walker, run
-from moeparity.errors import Where, counted
+from moeparity.errors import Where
 from moeparity.graph.bind import bind
 from moeparity.graph.profile import load_profile, overrides
 from moeparity.model import Model, open_model
@@ -61,8 +60,8 @@ def main() -> int:
     """Measure both settings, print them, and judge."""
     options = _options()
     torch.set_num_threads(options.threads)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, ", end="")
-    print(f"torch {torch.__version__}, {SEQUENCES} x {TOKENS} tokens, {LAYERS} layers of {EXPERTS} experts")
+    print(header(options.threads))
+    print(f"{SEQUENCES} x {TOKENS} tokens, {LAYERS} layers of {EXPERTS} experts")
     with tempfile.TemporaryDirectory() as folder:
         used = write_checkpoint(Path(folder))
         read = bytes_of_a_pass(Path(folder))

@@ -15,14 +15,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from moeparity.engine.device import cpu_name
-from moeparity.errors import counted
+from benchmarks.turns import header
 from moeparity.mining import Request, mine
 from moeparity.report.mining import Mined
 
@@ -82,9 +80,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
-    )
+    print(header(options.threads))
     print(f"{options.prompts} prompts of {LENGTH} bytes, 64 draws, at most 32 sequences calibrated on")
     print("recipe           tokens  flip    expected  lift   of plain margin  at most")
     better = True

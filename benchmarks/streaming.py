@@ -19,17 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from moeparity.engine.device import cpu_name
+from benchmarks.turns import header
 from moeparity.engine.lockstep import Walker, run
 from moeparity.engine.memory import Peak
 from moeparity.engine.sizes import weight_bytes
-from moeparity.errors import Where, counted
+from moeparity.errors import Where
 from moeparity.graph.bind import bind
 from moeparity.graph.config import Config
 from moeparity.graph.expand import expand
@@ -77,9 +76,7 @@ def main() -> int:
 
 
 def _print(options: argparse.Namespace, size: int, memory: dict[str, float], plain: float, stream: float) -> None:
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {counted(options.threads, 'thread')}, torch {torch.__version__}"
-    )
+    print(header(options.threads))
     print(f"checkpoint {size / 1e9:.2f} GB, {LAYERS} layers, {SEQUENCES} x {TOKENS} tokens")
     gigabytes = {key: f"{value / 1e9:.2f} GB" for key, value in memory.items()}
     print(

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from moeparity.engine.lockstep import NodeView
 from moeparity.metrics.vocabulary import measured
-
-# Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
-_CHUNK = 1 << 19
+from moeparity.observe.logprobs import CHUNK
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class Distributions:
         scored = self.loss_mask[rows].clone()
         scored[:, 0] = False
         sequence, position = scored.nonzero(as_tuple=True)
-        size = max(1, _CHUNK // reference.shape[-1])
+        size = max(1, CHUNK // reference.shape[-1])
         for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)

@@ -14,7 +14,7 @@ from moeparity.numerics.bits import int_view
 from moeparity.ops.log_probs import UNROUNDED
 
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
-_CHUNK = 1 << 19
+CHUNK = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def token_metrics(
     if bool(((tokens < 0) | (tokens >= reference.shape[-1])).any()):
         raise ValueError(f"a scored token id lies outside the vocabulary of {reference.shape[-1]}")
     values = torch.zeros(6, *scored.shape, dtype=torch.float64, device=reference.device)
-    rows = max(1, _CHUNK // max(1, reference.shape[-1]))
+    rows = max(1, CHUNK // max(1, reference.shape[-1]))
     for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
         values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported)
     delta, forward, backward, top1, unequal, nonfinite = values.cpu()

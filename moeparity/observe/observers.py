@@ -11,11 +11,8 @@ import torch
 from moeparity.engine.lockstep import Ids, NodeView
 from moeparity.graph.graph import Node
 from moeparity.observe.divergence import Error, compare
-from moeparity.observe.logprobs import SequenceSums, log_probs, reports, seen_metrics
+from moeparity.observe.logprobs import CHUNK, SequenceSums, log_probs, reports, seen_metrics
 from moeparity.observe.routing import Flips, flips
-
-# Elements of one [rows, V] temporary, as in moeparity.observe.logprobs.
-_CHUNK = 1 << 19
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
         return None
     total: Error | None = None
     values = [view.tensor(walker).flatten(0, 1) for walker in sides]
-    rows = max(1, _CHUNK // values[0].shape[-1])
+    rows = max(1, CHUNK // values[0].shape[-1])
     for pair in zip(*(torch.split(each, rows) for each in values), strict=True):
         ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
         total = _add(total, compare(ours, theirs))

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.engine.lockstep import NodeView
-from moeparity.observe.logprobs import log_probs, reports
-
-# Elements of one [rows, V] temporary, as in moeparity.observe.logprobs.
-_CHUNK = 1 << 19
+from moeparity.observe.logprobs import CHUNK, log_probs, reports
 
 
 @dataclass(slots=True)
@@ -69,7 +66,7 @@ def chosen_logprobs(values: Tensor, input_ids: Tensor, where: Tensor, *, reporte
     log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
     """
     found = [torch.empty(0, dtype=torch.float64, device=values.device)]
-    size = max(1, _CHUNK // values.shape[-1])
+    size = max(1, CHUNK // values.shape[-1])
     both = (torch.split(index, size) for index in where.nonzero(as_tuple=True))
     for sequence, position in zip(*both, strict=True):
         rows = log_probs(values[sequence, position - 1], reported)

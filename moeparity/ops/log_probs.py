@@ -137,7 +137,7 @@ LOG_PROBS = Op(
         site(
             "output",
             "the log-probabilities, computed in fp32, are rounded to this dtype (torch.log_softmax of 16-bit logits "
-            "does so on CUDA, read; its kernel on CPU also rounds the sum and its log to 16 bits, as no engine does)",
+            "does so on CUDA, read; its kernel on CPU also rounds the sum and its log to 16 bits: not imitated)",
             default="fp32",
             when=_ENGINES,
         ),

@@ -246,7 +246,7 @@ def test_large_deltas_are_not_clamped() -> None:
 def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = block(9, 3, 17, 29)
     whole = token_metrics(*arguments).sums()
-    monkeypatch.setattr(logprobs, "_CHUNK", 1)
+    monkeypatch.setattr(logprobs, "CHUNK", 1)
     rows = token_metrics(*arguments).sums()
     assert all(torch.equal(getattr(whole, name), getattr(rows, name)) for name in NAMES)
 

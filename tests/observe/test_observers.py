@@ -227,7 +227,7 @@ def test_logits_in_place_of_log_probs_have_no_error() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 5, 12, 1 << 19])
 def test_the_error_of_log_probs_is_of_what_is_reported(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(observers, "_CHUNK", chunk)
+    monkeypatch.setattr(observers, "CHUNK", chunk)
     logits = some_logits()
     exact = logits.double().log_softmax(-1)
     first, second = exact.float() + 0.25, exact.to(torch.bfloat16)

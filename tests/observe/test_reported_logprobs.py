@@ -163,7 +163,7 @@ def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, ids, mask = block(9, 3, 17, 29)
     sides: Rows = (told(x, torch.float32, reported=True), y, ids, mask)
     whole = token_metrics(*sides, reported=(True, False))
-    monkeypatch.setattr(logprobs, "_CHUNK", 1)
+    monkeypatch.setattr(logprobs, "CHUNK", 1)
     rows = token_metrics(*sides, reported=(True, False))
     for name in ("delta", "kl_candidate_reference", "kl_reference_candidate", "top1", "unequal"):
         assert torch.equal(getattr(whole, name), getattr(rows, name)), name

@@ -28,12 +28,12 @@ from safetensors.torch import save_file
 
 from benchmarks import late, lockstep
 from benchmarks.turns import header
-from moeparity.attribution.toggles import mixed
+from moeparity.bisection.mixtures import Mixtures
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.engine.forward import open_model
 from moeparity.engine.lockstep import Walker
-from moeparity.mixtures import Mixtures
-from moeparity.model import open_model
-from moeparity.plan import Options, Plan, prepare
-from moeparity.search.oracle import Coalition
+from moeparity.plan.toggles import mixed
+from moeparity.search.memo import Coalition
 
 TOGGLES, LAYERS = (4, 8, 16), (2, 4, 8)
 SEQUENCES, TOKENS, VOCAB = 2, 32, 1024

@@ -17,11 +17,11 @@ import torch
 
 from benchmarks import orders
 from benchmarks.turns import Work, header, in_turn
-from moeparity.collectives.execute import all_reduce
-from moeparity.collectives.registry import COLLECTIVES
 from moeparity.engine.memory import keep_freed_memory
 from moeparity.numerics import compiled
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.collectives.execute import all_reduce
+from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.compiled import Executor
 from moeparity.numerics.dtypes import torch_dtype
 

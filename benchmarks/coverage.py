@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 import torch
 from torch import Tensor
 
-from moeparity.engine.device import cpu_name
-from moeparity.observe.statistics import Judgement, judge, token_mean
+from moeparity.inputs.machine import cpu_name
+from moeparity.metrics.interval import Judgement, judge, token_mean
 
 SEQUENCES = (25, 50, 100, 200)
 TOKENS = 200

@@ -23,11 +23,11 @@ import torch
 
 from benchmarks import lockstep
 from benchmarks.turns import header
+from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, NodeView, Observer, Walker, run
-from moeparity.graph.graph import Node
-from moeparity.model import Model, open_model
-from moeparity.observe.observers import Changes, Logits, Routes
 from moeparity.ops.declaration import Value
+from moeparity.plan.graph import Node
 from moeparity.progress import Progress
 
 LAYERS, VOCAB = 24, 1024

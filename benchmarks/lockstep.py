@@ -23,12 +23,12 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, Walker, run
 from moeparity.errors import Where
-from moeparity.graph.bind import bind
-from moeparity.graph.profile import load_profile, overrides
-from moeparity.model import Model, open_model
 from moeparity.ops.declaration import Value
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import load_profile, overrides
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, WIDTH, VOCAB = 12, 512, 8, 2, 64, 32, 4, 192, 4096
 SEQUENCES, TOKENS = 2, 128

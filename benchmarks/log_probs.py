@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.turns import header
-from moeparity.ops.kernels.log_probs import log_softmax
+from moeparity.ops.kernels.log_softmax import log_softmax
 from moeparity.ops.registry import OPS
 
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64

@@ -24,7 +24,8 @@ import torch
 
 from benchmarks.turns import header
 from moeparity import logs
-from moeparity.measuring import Asked, Measurement
+from moeparity.logs.asked import Asked
+from moeparity.logs.measure import Measurement
 
 WIDTH, PROMPT, POOL = 4096, 512, 32
 """Tokens of a padded sequence and of a prompt, and different sequences, which are repeated until the file is full."""

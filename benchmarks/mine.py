@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
-from moeparity.mining import Request, mine
-from moeparity.report.mining import Mined
+from moeparity.bisection.mine.report import Mined
+from moeparity.bisection.mine.run import Request, mine
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ("quickstart", "autocast", "moe-aggregation", "fp32-background", "tensor-parallel")

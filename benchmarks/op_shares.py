@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.turns import header
-from moeparity.graph.address import file_key
-from moeparity.model import Model, forward, open_model
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.numerics.bits import int_view
+from moeparity.plan.address import file_key
 
 VOCABULARY = 512
 CONFIG = {

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.language import NOISES, STYLES, Setting, Side, log
-from moeparity.diagnosis import Diagnosis, Observer
-from moeparity.engine.device import cpu_name
+from moeparity.inputs.machine import cpu_name
+from moeparity.logs.diagnosis import Diagnosis, Observer
 
 SIZES = ((32, 100), (64, 200), (128, 200))
 SMALL = (SIZES[0],)

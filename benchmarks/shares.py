@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.turns import header
-from moeparity.collectives.execute import all_reduce
-from moeparity.collectives.registry import COLLECTIVES
 from moeparity.numerics.bits import int_view
+from moeparity.numerics.collectives.execute import all_reduce
+from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.order_map import Message
 
 BF16 = torch.bfloat16

@@ -25,19 +25,19 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
+from moeparity.bisection import observe
+from moeparity.bisection.prepare import prepare
+from moeparity.engine.forward import Model
 from moeparity.engine.lockstep import Walker, run
 from moeparity.engine.memory import Peak
-from moeparity.engine.sizes import weight_bytes
 from moeparity.errors import Where
-from moeparity.graph.bind import bind
-from moeparity.graph.config import Config
-from moeparity.graph.expand import expand
-from moeparity.graph.profile import load_profile
-from moeparity.model import Model
-from moeparity.observation import observe
-from moeparity.plan import prepare
-from moeparity.weights.checkpoint import Checkpoint
-from moeparity.weights.store import WeightStore
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.store import WeightStore
+from moeparity.ops.memory import weight_bytes
+from moeparity.plan.bind import bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.expand import expand
 from tests import checkpoint_factory
 
 LAYERS, SEQUENCES, TOKENS = 4, 2, 32

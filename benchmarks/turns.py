@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import torch
 
-from moeparity.engine.device import cpu_name
 from moeparity.errors import counted
+from moeparity.inputs.machine import cpu_name
 
 Work = Callable[[], object]
 

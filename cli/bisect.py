@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from moeparity.cli.sizes import MemoryLimit
-from moeparity.spec.names import By
+from moeparity.plan.spec.names import By
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
@@ -65,12 +65,12 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
+    from moeparity.bisection.pipeline import bisect as run
+    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.text import print_report
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.pipeline import bisect as run
-    from moeparity.plan import Options
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.report.text import print_report
+    from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)

@@ -52,8 +52,8 @@ def certify(
 
 def _of_node(plan: Path, profile: str, address: str) -> dict[str, str]:
     """The attributes in force on a node of a plan. Raises MoeparityError where it has no such node."""
+    from moeparity.bisection.outline import outline_checkpoint, outline_recipe
     from moeparity.errors import MoeparityError, did_you_mean
-    from moeparity.outline import outline_checkpoint, outline_recipe
 
     outline = outline_checkpoint(plan, profile) if plan.is_dir() else outline_recipe(plan)
     bound = outline.plans[-1]

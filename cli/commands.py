@@ -72,9 +72,9 @@ def forward(
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
     from moeparity.cli.signals import finished
-    from moeparity.model import forward as run
-    from moeparity.report.files import refuse_unwritable, write_tensors
-    from moeparity.tokens import read_tokens
+    from moeparity.engine.forward import forward as run
+    from moeparity.inputs.tokens import read_tokens
+    from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
     here = Where(Path("--tokenizer"))
@@ -107,15 +107,15 @@ def show(
 
     A graph shows each kind of layer once, and for a recipe the nodes on which the sides differ.
     """
+    from moeparity.bisection.outline import outline_checkpoint, outline_recipe
     from moeparity.cli.render import console, print_plan
-    from moeparity.outline import outline_checkpoint, outline_recipe
 
     if mermaid and dot:
         raise MoeparityError("show: --mermaid and --dot are two forms of one graph. Give one of them.")
     outline = outline_checkpoint(path, profile) if path.is_dir() else outline_recipe(path)
     if mermaid or dot:
-        from moeparity.drawing import drawing
-        from moeparity.report import diagram
+        from moeparity.bisection import diagram
+        from moeparity.bisection.drawing import drawing
 
         print((diagram.mermaid if mermaid else diagram.dot)(drawing(outline)))
     else:

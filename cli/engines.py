@@ -29,19 +29,19 @@ def engines(
     No weights are needed and nothing is computed.
     """
     from moeparity.cli.render import console
-    from moeparity.engines import compare, described, profiles, statements
-    from moeparity.report.engines import to_json
-    from moeparity.report.engines_text import print_difference, print_profile, print_profiles
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.spec.schema import Placement
+    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.plan.spec.schema import Placement
+    from moeparity.profiles.compare import compare, described, profiles, statements
+    from moeparity.profiles.report import to_json
+    from moeparity.profiles.text import print_difference, print_profile, print_profiles
 
     if config is not None and first is not None:
         raise MoeparityError("engines: --config reads a launch configuration, A and B are profiles. Give one of both.")
     if json is not None:
         refuse_unwritable(json)
     if config is not None:
-        from moeparity.launch import read
-        from moeparity.report.launch_text import print_launch
+        from moeparity.profiles.launch import read
+        from moeparity.profiles.launch.text import print_launch
 
         launch = read(config)
         print_launch(launch, console())

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.cli.render import new_table
-from moeparity.fidelity import LEVELS, Finding, Line, findings, lines, to_json
 from moeparity.ops.declaration import Op
-from moeparity.report.files import refuse_unwritable, write_text
+from moeparity.output.files import refuse_unwritable, write_text
+from moeparity.profiles.fidelity import LEVELS, Finding, Line, findings, lines, to_json
 
 MEANING = {
     "verified": "equal bits in a test beside the kernel named, together with the other values in effect there",

@@ -13,7 +13,7 @@ from moeparity.errors import MoeparityError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from moeparity.flips import Flipped
+    from moeparity.bisection.flips.run import Flipped
 
 _MARKS = {"ok": "ok", "fail": "FAIL", "inconclusive": "inconclusive"}
 
@@ -46,11 +46,11 @@ def flips(
     Exit code 0; 1 where the recipe bounds its flips (`expect: flips`) and a bound is not met.
     """
     _check(recipe, log, top_k)
+    from moeparity.bisection.flips.run import flips as run
+    from moeparity.bisection.flips.run import logged_flips
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.flips import flips as run
-    from moeparity.flips import logged_flips
-    from moeparity.report.files import refuse_unwritable, write_text
+    from moeparity.output.files import refuse_unwritable, write_text
 
     for path in (json, map_):
         if path is not None:
@@ -77,7 +77,7 @@ def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None
 
 
 def _print(found: Flipped, out: Console) -> None:
-    from moeparity.report.flips_text import print_flips
+    from moeparity.bisection.flips.text import print_flips
 
     sequences = f"{found.sequences} sequence{'s' * (found.sequences != 1)}"
     out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}{_of_same(found)}")

@@ -14,7 +14,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
-    from moeparity.starter import write_starter
+    from moeparity.bisection.init import write_starter
 
     made = write_starter(checkpoint, out, force=force)
     print(f"wrote {made.recipe} and {made.tokens}")

@@ -70,9 +70,10 @@ def metrics(
     """
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.measuring import Asked, NotDrawnError, Opening, measure_files, read_gate
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.report.log_text import print_log
+    from moeparity.logs.asked import Asked, read_gate
+    from moeparity.logs.files import NotDrawnError, Opening, measure_files
+    from moeparity.logs.text import print_log
+    from moeparity.output.files import refuse_unwritable, write_text
 
     for path in (json, plot):
         if path is not None:
@@ -115,8 +116,8 @@ def _refuse_beside_repeats(**given: object) -> None:
 def _repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.measuring import measure_repeats
-    from moeparity.report.files import write_text
+    from moeparity.logs.repeats import measure_repeats
+    from moeparity.output.files import write_text
 
     with shown() as progress:
         found = measure_repeats(files, format=format, progress=progress, plot=plot)

@@ -33,12 +33,12 @@ def mine(
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
     """Rank prompts and tokens by how likely their routes flip. It takes one pass of the reference."""
+    from moeparity.bisection.mine.run import Request
+    from moeparity.bisection.mine.run import mine as run
+    from moeparity.bisection.mine.text import print_mined
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.mining import Request
-    from moeparity.mining import mine as run
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.report.mining_text import print_mined
+    from moeparity.output.files import refuse_unwritable, write_text
 
     for path in (out, json):
         if path is not None:

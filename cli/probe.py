@@ -46,8 +46,8 @@ def probe(
 
     The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
+    from moeparity.output.files import refuse_unwritable, write_text
     from moeparity.probe.run import Asked, run
-    from moeparity.report.files import refuse_unwritable, write_text
 
     if out is not None:
         refuse_unwritable(out)

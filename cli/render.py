@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.bisection.outline import Outline
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
-from moeparity.outline import Outline
 
 PIPED_WIDTH = 160
 """Columns when the output is no terminal, so that logs do not wrap names."""

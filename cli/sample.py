@@ -15,12 +15,12 @@ def sample(
     device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
 ) -> None:
     """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
+    from moeparity.bisection.prepare import Options, prepare
+    from moeparity.bisection.sample import generate, required_sample
     from moeparity.cli.progress import shown
     from moeparity.cli.signals import finished
-    from moeparity.plan import Options, prepare
-    from moeparity.report.files import refuse_unwritable, write_tensors
-    from moeparity.sampling import generate, required_sample
-    from moeparity.tokens.tensorfile import written
+    from moeparity.inputs.tokens.tensorfile import written
+    from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
     with shown() as progress:

@@ -23,6 +23,6 @@ def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) ->
 
     In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
     """
-    from moeparity.editor import json_schema
+    from moeparity.plan.editor import json_schema
 
     print(json.dumps(json_schema(kind.value), indent=2, ensure_ascii=False))

@@ -31,11 +31,11 @@ def sweep(
     Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
     present of 2, 1, 3, 0.
     """
+    from moeparity.bisection.sweep.run import sweep as run
+    from moeparity.bisection.sweep.text import print_sweep
     from moeparity.cli.progress import shown
     from moeparity.cli.render import console
-    from moeparity.report.files import refuse_unwritable, write_text
-    from moeparity.report.sweep_text import print_sweep
-    from moeparity.sweeping import sweep as run
+    from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from moeparity.tokens import TokenSet
-    from moeparity.tokens.tokenizer import Tokenizer
+    from moeparity.inputs.tokens import TokenSet
+    from moeparity.inputs.tokens.tokenizer import Tokenizer
 
 
 def tokens(
@@ -36,9 +36,9 @@ def tokens(
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
-    from moeparity.spec import files
-    from moeparity.tokens.recipe import recipe_tokens
-    from moeparity.tokens.tokenizer import open_tokenizer
+    from moeparity.inputs.tokens.recipe import recipe_tokens
+    from moeparity.inputs.tokens.tokenizer import open_tokenizer
+    from moeparity.plan.spec import files
 
     recipe = files.read_recipe(path)
     folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
@@ -49,8 +49,8 @@ def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
 
 def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
-    from moeparity.tokens import read_tokens
-    from moeparity.tokens.tokenizer import open_tokenizer
+    from moeparity.inputs.tokens import read_tokens
+    from moeparity.inputs.tokens.tokenizer import open_tokenizer
 
     where = Where(Path("--tokenizer"))
     found = read_tokens(path, checkpoint=checkpoint, tokenizer=name, named_at=where, scored=False)

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
-    from moeparity.model import Model, forward, open_model
-    from moeparity.pipeline import bisect
-    from moeparity.plan import Options
-    from moeparity.report.model import Report
-    from moeparity.report.sweep import Sweep
-    from moeparity.sweeping import sweep
+    from moeparity.bisection.pipeline import bisect
+    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.report import Report
+    from moeparity.bisection.sweep.report import Sweep
+    from moeparity.bisection.sweep.run import sweep
+    from moeparity.engine.forward import Model, forward, open_model
 
 __version__ = "0.1.0"
 __all__ = ["Model", "MoeparityError", "Options", "Report", "Sweep", "bisect", "forward", "open_model", "sweep"]
 
 _HOMES = {
-    "Model": "moeparity.model",
-    "Options": "moeparity.plan",
-    "Report": "moeparity.report.model",
-    "Sweep": "moeparity.report.sweep",
-    "bisect": "moeparity.pipeline",
-    "forward": "moeparity.model",
-    "open_model": "moeparity.model",
-    "sweep": "moeparity.sweeping",
+    "Model": "moeparity.engine.forward",
+    "Options": "moeparity.bisection.prepare",
+    "Report": "moeparity.bisection.report",
+    "Sweep": "moeparity.bisection.sweep.report",
+    "bisect": "moeparity.bisection.pipeline",
+    "forward": "moeparity.engine.forward",
+    "open_model": "moeparity.engine.forward",
+    "sweep": "moeparity.bisection.sweep.run",
 }
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from moeparity.bisection.expectations import Checked, Finding, refuse_unknown
+from moeparity.bisection.outline import outline_recipe
+from moeparity.bisection.report import Report
 from moeparity.errors import MoeparityError, Where, display_path
-from moeparity.outline import outline_recipe
+from moeparity.logs.expectations import log_findings
+from moeparity.logs.report import LogReport
+from moeparity.plan.spec import files
 from moeparity.progress import Callback
-from moeparity.report.expectations import Checked, Finding, refuse_unknown
-from moeparity.report.log import LogReport
-from moeparity.report.log_expectations import log_findings
-from moeparity.report.model import Report
-from moeparity.spec import files
 
 
 def check(
@@ -57,8 +57,8 @@ def _recipe(
     path: Path, device: str, *, allow_code: bool, memory: float | None, progress: Callback | None
 ) -> tuple[Report, tuple[Finding, ...]]:
     planned = outline_recipe(path).expectations
-    from moeparity.pipeline import bisect
-    from moeparity.plan import Options
+    from moeparity.bisection.pipeline import bisect
+    from moeparity.bisection.prepare import Options
 
     options = Options(allow_code=allow_code, memory_limit=memory)
     report = bisect(path, device=device, options=options, progress=progress)
@@ -68,7 +68,7 @@ def _recipe(
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
-    from moeparity.measuring import measure_check
+    from moeparity.logs.files import measure_check
 
     read = files.read_log_check(path)
     report = measure_check(read, Where(path), progress=progress)

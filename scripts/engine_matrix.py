@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from moeparity.attribution.toggles import toggles
-from moeparity.engine.device import cpu_name
-from moeparity.engines import statements
 from moeparity.errors import SpecError
-from moeparity.graph.profile import NO_ENGINE, UNKNOWN
+from moeparity.inputs.machine import cpu_name
 from moeparity.ops.declaration import Value
-from moeparity.spec import files
-from moeparity.spec.schema import Placement
+from moeparity.plan.engine_profile import NO_ENGINE, UNKNOWN
+from moeparity.plan.spec import files
+from moeparity.plan.spec.schema import Placement
+from moeparity.plan.toggles import toggles
+from moeparity.profiles.compare import statements
 from scripts.engine_pairs import (
     FEW,
     MICRO_BATCH,

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import torch
 
-from moeparity.attribution.arrival import arrival_draws
-from moeparity.attribution.sides import Side
-from moeparity.attribution.toggles import Toggle, mixed, toggles
+from moeparity.bisection.arrival.words import arrival_draws
+from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Observer, Walker, run
 from moeparity.errors import SpecError, Where
-from moeparity.graph.bind import bind
-from moeparity.graph.profile import UNKNOWN, load_profile, overrides, placement_rules
-from moeparity.model import Model, open_model
+from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.read import read_tokens
 from moeparity.numerics.bits import same_bits
-from moeparity.observe.observers import Changes, Logits, Routes
 from moeparity.ops.declaration import Value
-from moeparity.spec.schema import Placement
-from moeparity.tokens import TokenSet
-from moeparity.tokens.read import read_tokens
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import UNKNOWN, load_profile, overrides, placement_rules
+from moeparity.plan.sides import Side
+from moeparity.plan.spec.schema import Placement
+from moeparity.plan.toggles import Toggle, mixed, toggles
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"

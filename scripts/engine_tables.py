@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from moeparity.engines import architectures, profiles, statements
-from moeparity.report.engines import EngineProfile, Statement
+from moeparity.profiles.compare import architectures, profiles, statements
+from moeparity.profiles.report import EngineProfile, Statement
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 HEAD = """# What each engine profile states

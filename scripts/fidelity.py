@@ -1,4 +1,4 @@
-"""Makes moeparity/evidence.json and docs/fidelity.md anew: `python scripts/fidelity.py`, about eight minutes.
+"""Makes moeparity/profiles/evidence.json and docs/fidelity.md anew: `python scripts/fidelity.py`, about eight minutes.
 
 It runs every test file that writes down evidence (tests/evidence.py) and replaces all that the file holds of this
 machine's devices; what other machines have verified stays. `--page` writes the page only, from the file as it is.
@@ -17,18 +17,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from moeparity import fidelity
-from moeparity.fidelity import LEVELS, Finding, Line
+from moeparity.profiles import fidelity
+from moeparity.profiles.fidelity import LEVELS, Finding, Line
 
 ROOT = Path(__file__).parents[1]
-DATA = ROOT / "moeparity" / fidelity.FILE
+DATA = ROOT / "moeparity" / "profiles" / fidelity.FILE
 PAGE = ROOT / "docs" / "fidelity.md"
 
 INTRO = """# Fidelity
 
 For each value of each attribute: how sure it is that an engine computes what is computed here. Written by
-`python scripts/fidelity.py` from the tests' evidence (`moeparity/evidence.json`) and from what profiles, launch rules,
-collectives and ops name as their sources; `moeparity ops --fidelity` prints the same.
+`python scripts/fidelity.py` from the tests' evidence (`moeparity/profiles/evidence.json`) and from what profiles,
+launch rules, collectives and ops name as their sources; `moeparity ops --fidelity` prints the same.
 
 | level | what it says |
 |---|---|

@@ -24,7 +24,7 @@ how to check one in CI in `docs/ci.md`. Every definition serves logs and recipes
   tokens count (the loss mask), and only sequences that have one.
 - A *token mean* weighs every token alike, a *sequence mean* every sequence: the mean of each one's mean over its
   tokens. A *mean over sequences* is that of a value which a sequence has as a whole.
-- **Intervals** of means: 95 %, bootstrap-t over sequences, as for recipes (`moeparity/observe/statistics.py`); the
+- **Intervals** of means: 95 %, bootstrap-t over sequences, as for recipes (`moeparity/metrics/interval.py`); the
   sequences are taken as independent, which several samples of one prompt are not quite. A rate of events of which none
   was seen among n is given as 0 to 3/n. A **gate** passes when the whole interval lies below it and there are at least
   25 sequences; fewer leave it open, and so does an interval that holds the gate. Of a metric that lies on both sides

@@ -28,7 +28,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from moeparity.engine.device import cpu_name
+from moeparity.inputs.machine import cpu_name
 
 SEED = 20261120
 STEPS = 3700

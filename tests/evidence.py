@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
+from moeparity.engine.forward import Model
 from moeparity.errors import Where
-from moeparity.graph.bind import bind, edges_of
-from moeparity.graph.graph import UNSET
-from moeparity.graph.profile import load_profile, overrides, placement_rules
-from moeparity.model import Model
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Op, Value, holds
 from moeparity.ops.registry import OPS
-from moeparity.spec.files import read_placement
+from moeparity.plan.bind import bind, edges_of
+from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.graph import UNSET
+from moeparity.plan.spec.files import read_placement
 
 FOLDER = "MOEPARITY_EVIDENCE"
 HERE = Where(Path("evidence"))

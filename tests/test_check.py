@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from moeparity.check import check
 from moeparity.cli.commands import app
-from moeparity.spec import files
+from moeparity.plan.spec import files
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -120,7 +120,7 @@ def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
 
 
 def test_a_misspelt_toggle_is_found_before_the_run(recipes: dict[int, str]) -> None:
-    with patch("moeparity.pipeline.bisect", side_effect=AssertionError("it ran")):
+    with patch("moeparity.bisection.pipeline.bisect", side_effect=AssertionError("it ran")):
         assert check(recipes[2]).exit_code == 2
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from safetensors.torch import load_file, save_file
 
-from moeparity.spec import files
+from moeparity.plan.spec import files
 from tests.command import ROOT, inside
 
 README = (ROOT / "README.md").read_text("utf-8")

@@ -11,8 +11,8 @@ from typing import Any
 
 import moeparity
 from benchmarks.planted.cases import SEQUENCES, Case
-from moeparity.plan import Options
-from moeparity.report.model import Report
+from moeparity.bisection.prepare import Options
+from moeparity.bisection.report import Report
 
 BLAMED = frozenset({"culprit", "saturated"})
 """Roles that put the blame on a toggle, alone or together with others."""

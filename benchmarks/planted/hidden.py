@@ -13,13 +13,13 @@ import torch
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
-from moeparity.attribution.sides import CANDIDATE
+from moeparity.bisection.nearest.measure import nearest
+from moeparity.bisection.pipeline import passes
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import NodeView, Walker, run
-from moeparity.nearest import nearest
 from moeparity.numerics.bits import same_bits
-from moeparity.pipeline import passes
-from moeparity.plan import Options, Plan
-from moeparity.summary.summarise import summarise
+from moeparity.plan.sides import CANDIDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

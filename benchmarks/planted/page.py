@@ -19,7 +19,7 @@ from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.program import matches
 from benchmarks.planted.score import Score, part, score
 from benchmarks.planted.truth import Truth
-from moeparity.engine.device import cpu_name
+from moeparity.inputs.machine import cpu_name
 
 Decoy = tuple[Case, Truth, decoys.Answer, Score]
 
@@ -49,7 +49,7 @@ HOW = f"""\
   single token whose experts change costs as much as thousands of roundings, and shares rest on a handful of tokens.
 - **Hidden.** The candidate is a transformers model of which one line was changed; every node of the graph is computed
   by its own submodules (`impl:`), so moeparity is not told what was changed. *Node*: the first root is the node that
-  holds the line. *Name*: of all choices of the vocabulary that give every bit (`moeparity.nearest`) one is the change,
+  holds the line. *Name*: of all choices of the vocabulary that give every bit (`moeparity/bisection/nearest`) one is the change,
   or there is none where the vocabulary has no word for it.
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that

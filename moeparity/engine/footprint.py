@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from moeparity.engine.alive import Values
+from moeparity.engine.liveness import Values
 from moeparity.engine.lockstep import Walker
 from moeparity.engine.memory import available_bytes
-from moeparity.engine.sizes import weight_bytes
 from moeparity.engine.work import Work
 from moeparity.errors import MoeparityError
-from moeparity.graph.graph import Segment
-from moeparity.weights.checkpoint import Checkpoint
-from moeparity.weights.store import WeightStore
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.store import WeightStore
+from moeparity.ops.memory import weight_bytes
+from moeparity.plan.graph import Segment
 
 # Chunks of the metrics (fp64, on a GPU larger ones), and what an allocator cannot reuse.
 _FIXED = {"cpu": 128 << 20, "cuda": 2 << 30}

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 import torch
 
-from moeparity.engine import custom, schedule
+from moeparity.engine import functions
+from moeparity.engine.batches import Rows, cells, inside, micro_batches, waves
 from moeparity.engine.routes import Forced
-from moeparity.engine.schedule import Rows
 from moeparity.engine.values import Block, Identities, assemble
 from moeparity.engine.work import Numerics, Replay, Task, Work
-from moeparity.graph.bind import BoundGraph
-from moeparity.graph.graph import SOURCES, Node
-from moeparity.graph.region import Region
+from moeparity.inputs.weights.store import Loaded, WeightStore
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import SOURCES, Node
+from moeparity.plan.region import Region
 from moeparity.progress import Callback, Progress
-from moeparity.weights.store import Loaded, WeightStore
 
 Ids = tuple[int, ...]
 
@@ -171,11 +171,11 @@ class _Lockstep:
     ) -> None:
         self.work, self.observers, self.counts = work, observers, Counts()
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
-        batches = {w.name: schedule.micro_batches(len(tokens), w.micro_batch) for w in walkers}
-        self.cells = schedule.cells(batches.values())
-        self.waves = schedule.waves(list(batches.values()))
-        self.cells_of = {wave: schedule.inside(self.cells, wave) for wave in self.waves}
-        self.batches = {name: {wave: schedule.inside(b, wave) for wave in self.waves} for name, b in batches.items()}
+        batches = {w.name: micro_batches(len(tokens), w.micro_batch) for w in walkers}
+        self.cells = cells(batches.values())
+        self.waves = waves(list(batches.values()))
+        self.cells_of = {wave: inside(self.cells, wave) for wave in self.waves}
+        self.batches = {name: {wave: inside(b, wave) for wave in self.waves} for name, b in batches.items()}
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[str, str], dict[Rows, Block]] = {}
@@ -213,7 +213,9 @@ class _Lockstep:
         active = {name: active[leader] for name, leader in followed.items()}
         regions = self.work.regions[node.name]
         if regions:
-            custom.refuse_other_shapes(node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()})
+            functions.refuse_other_shapes(
+                node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
+            )
         view = NodeView(node, wave, here.cells, outputs, inputs, active, regions, self.entered)
         for observer in self.observers:
             observer.see(view)
@@ -287,6 +289,6 @@ def _reblocked(blocks: Sequence[Block], rows: Rows, cells: Sequence[Rows]) -> Bl
     for block in blocks:
         if block.rows == rows:
             return block
-    identity = dict(zip((c for b in blocks for c in schedule.inside(cells, b.rows)), _ids(blocks), strict=True))
-    ids = tuple(identity[cell] for cell in schedule.inside(cells, rows))
+    identity = dict(zip((c for b in blocks for c in inside(cells, b.rows)), _ids(blocks), strict=True))
+    ids = tuple(identity[cell] for cell in inside(cells, rows))
     return Block(assemble(blocks, rows), rows, ids, blocks[0].partials)

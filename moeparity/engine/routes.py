@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from moeparity.errors import SpecError
-from moeparity.graph.bind import BoundGraph
+from moeparity.plan.bind import BoundGraph
 
 Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
 Routes = Literal["natural", Replayed]

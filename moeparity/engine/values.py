@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from moeparity.engine.schedule import Rows, inside
+from moeparity.engine.batches import Rows, inside
 from moeparity.numerics.bits import int_view, same_bits
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from moeparity.engine import custom
+from moeparity.engine import functions
 from moeparity.engine.routes import IDS, ORDER, ROUTER, Forced, replayed_plan
 from moeparity.errors import SpecError
-from moeparity.graph.bind import BoundGraph
-from moeparity.graph.graph import SOURCES, Graph, Node
-from moeparity.graph.region import Region
+from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.declaration import EDGE, RefusedError
 from moeparity.ops.placement import ALL_REDUCE
-from moeparity.weights.store import Loaded
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import SOURCES, Graph, Node
+from moeparity.plan.region import Region
 
 if TYPE_CHECKING:
     from moeparity.engine.lockstep import Walker
@@ -285,11 +285,11 @@ def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[
 
     def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
         weights = {
-            f"{custom.short(name)}.{port}": tensor
+            f"{functions.short(name)}.{port}": tensor
             for name in region.nodes
             for port, tensor in loaded[name, plan.dtype_of(name)].items()
         }
-        told = custom.told(region, plan.graph, weights, torch_dtype(dtype))
-        return custom.call(function, [t for t in tensors if t is not None], told, region, node)
+        told = functions.told(region, plan.graph, weights, torch_dtype(dtype))
+        return functions.call(function, [t for t in tensors if t is not None], told, region, node)
 
     return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

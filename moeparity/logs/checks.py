@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError
+from moeparity.inputs.tokens.tokenset import LARGEST_LOGPROB
 from moeparity.logs.record import Sequence
-from moeparity.tokens.tokenset import LARGEST_LOGPROB
 
 NONE_GIVEN = -9999.0
 """What OpenAI's and vLLM's servers write for a log-probability that they have not, or that is -inf."""

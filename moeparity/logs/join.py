@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError
-from moeparity.logs.fields import Address
-from moeparity.logs.formats import Source
+from moeparity.logs.formats.fields import Address
+from moeparity.logs.formats.registry import Source
 from moeparity.logs.record import Sequence
 
 

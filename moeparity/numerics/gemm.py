@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
+from moeparity.numerics.additions import of_order
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.gemm_forms import refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, working
-from moeparity.numerics.schedule import of_order
 from moeparity.numerics.summation import sum_axis, sum_tree
 
 AT_ONCE = 1 << 18

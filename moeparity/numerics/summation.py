@@ -13,13 +13,13 @@ from functools import lru_cache
 
 import torch
 
+from moeparity.numerics.additions import LEAVES, START, ZERO, Index, Operand, Schedule, Step, of_order, of_small_tree
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.compiled import Executor, evaluate
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import AnyTree, Level, Order, Sum, leaves_of, parse
 from moeparity.numerics.rounding import product, rounded, working
-from moeparity.numerics.schedule import LEAVES, START, ZERO, Index, Operand, Schedule, Step, of_order, of_small_tree
 from moeparity.numerics.steps import STEPS, Value, as_tensor
 
 Start = torch.Tensor | float | None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moeparity.collectives import nccl
-from moeparity.collectives.registry import COLLECTIVES, SELECTIONS, scattering
+from moeparity.numerics.collectives import nccl
+from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, scattering
 from moeparity.numerics.order_map import Selection
 from moeparity.numerics.orders import EXPLICIT, parse
 from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Shapes, Told, Value, WeightPort, site
@@ -230,5 +230,5 @@ ALL_REDUCE = Op(
     takes_partials=("x",),
     told={"bias": Told(port="x", default=AFTER)},
     kernel="placement:all_reduce",
-    source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.collectives",
+    source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.numerics.collectives",
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from moeparity.errors import SpecError, did_you_mean, listed
-from moeparity.ops import attention, combine, elementwise, experts, linear, log_probs, norm, placement, rope, router
+from moeparity.ops import attention, combine, elementwise, experts, linear, log_softmax, placement, rope, router
 from moeparity.ops.declaration import Op
+from moeparity.ops.norm import declaration as norm
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -28,7 +29,7 @@ OPS: dict[str, Op] = {
         elementwise.CLAMP,
         elementwise.SPLIT,
         linear.LM_HEAD,
-        log_probs.LOG_PROBS,
+        log_softmax.LOG_PROBS,
     )
 }
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from moeparity.collectives.execute import all_reduce
-from moeparity.collectives.registry import COLLECTIVES
 from moeparity.errors import MoeparityError
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.collectives.execute import all_reduce
+from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.order_map import Message
 from moeparity.numerics.orders import Order, tree

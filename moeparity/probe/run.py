@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from moeparity.collectives.registry import COLLECTIVES
 from moeparity.errors import MoeparityError, did_you_mean, listed
+from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, FLOAT_NAMES, torch_dtype
 from moeparity.numerics.orders import NATIVE, OrderError, parse
 from moeparity.probe.calls import Setup

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moeparity.search.oracle import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Oracle, Outcome
 
 Interval = tuple[float, float]
 
@@ -21,7 +21,7 @@ Sequences count as (sum w)^2 / sum w^2 (Kish's effective sample size).
 Bounds = Callable[[Sequence[float], Sequence[float]], Interval]
 """The 95 % interval of sum(sums) / sum(tokens) that resamples sequences; both arguments are [B].
 
-In the product this is the bootstrap-t of `moeparity.observe.statistics.token_mean`, handed in since it needs torch.
+In the product this is the bootstrap-t of `moeparity.metrics.interval.token_mean`, handed in since it needs torch.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from moeparity.search.oracle import Players
+from moeparity.search.memo import Players
 
 AreFixes = Callable[[Sequence[Players]], Sequence[bool]]
 """Which of some sets, when restored, bring the metric under the gate; asked in one batch."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.search.ddmin import ddmin
 from moeparity.search.hitting import further
-from moeparity.search.oracle import Oracle, Outcome, Players, Spent
+from moeparity.search.memo import Oracle, Outcome, Players, Spent
 from moeparity.search.restoring import Restoring, under
 
 BUDGET = 1024

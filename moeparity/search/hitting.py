@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from moeparity.search.ddmin import ddmin
-from moeparity.search.oracle import Players
+from moeparity.search.memo import Players
 from moeparity.search.restoring import Restoring
 
 PARTS = 4096

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, Contrast
-from moeparity.search.oracle import Coalition, Oracle
+from moeparity.search.memo import Coalition, Oracle
 from moeparity.search.tree import Cell, leaves, name
 
 

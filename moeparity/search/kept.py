@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from moeparity.search.fixes import Fixes, FixSet
-from moeparity.search.oracle import Players
+from moeparity.search.memo import Players
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

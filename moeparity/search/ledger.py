@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from moeparity.search.contrast import Contrast, usable
-from moeparity.search.oracle import Coalition, Oracle, Players
+from moeparity.search.memo import Coalition, Oracle, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
 EXACT = 128

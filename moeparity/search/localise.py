@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
 from moeparity.search.ledger import Ledger
-from moeparity.search.oracle import Oracle
+from moeparity.search.memo import Oracle
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
 from moeparity.search.waterfall import PAIRS, Waterfall, beside, ends, told, whole

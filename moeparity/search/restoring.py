@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from moeparity.search.oracle import Coalition, Oracle, Outcome, Players
+from moeparity.search.memo import Coalition, Oracle, Outcome, Players
 
 
 class Restoring:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from fractions import Fraction
 
 from moeparity.search.contrast import usable
-from moeparity.search.oracle import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Oracle, Outcome
 
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""

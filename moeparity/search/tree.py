@@ -7,7 +7,7 @@ import random
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from moeparity.search.oracle import Players
+from moeparity.search.memo import Players
 
 
 @dataclass(frozen=True, slots=True)

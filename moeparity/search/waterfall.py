@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, difference
 from moeparity.search.ledger import Ledger
-from moeparity.search.oracle import Coalition, Oracle, Outcome, Players, Spent
+from moeparity.search.memo import Coalition, Oracle, Outcome, Players, Spent
 from moeparity.search.roles import Role, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 

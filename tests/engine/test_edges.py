@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.errors import Where
-from moeparity.graph.bind import BoundGraph, bind, edges_of
-from moeparity.graph.profile import load_profile, overrides
-from moeparity.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS
+from moeparity.plan.bind import BoundGraph, bind, edges_of
+from moeparity.plan.engine_profile import load_profile, overrides
 
 HERE = Where(Path(__file__))
 RESIDUAL, NORM = "layers[1].attention.residual", "layers[1].moe.norm"

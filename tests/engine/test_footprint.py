@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Walker, run
-from moeparity.engine.sizes import widths
 from moeparity.errors import MoeparityError, Where
-from moeparity.graph.bind import bind
-from moeparity.graph.profile import load_profile, overrides
-from moeparity.model import Model, open_model
 from moeparity.ops.declaration import Value
+from moeparity.ops.memory import widths
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import load_profile, overrides
 from tests.small_models import SMALL
 
 HERE = Where(Path("test"))
@@ -37,7 +37,7 @@ sys.path.insert(0, sys.argv[1])
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Peak
-from moeparity.model import open_model
+from moeparity.engine.forward import open_model
 from tests.engine.test_footprint import many
 Peak._SECONDS = 0.001
 def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from moeparity.model import Model, forward, open_model
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
-from tests.planted import random_tokens
+from tests.planted.places import random_tokens
 from tests.small_models import SMALL
 
 RANKS = (1, 2, 4, 8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.model import forward
+from moeparity.engine.forward import forward
 from moeparity.progress import Progress
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.errors import SpecError
-from moeparity.model import Model, forward, open_model
-from tests.planted import random_tokens
+from tests.planted.places import random_tokens
 
 
 @pytest.fixture(scope="module")

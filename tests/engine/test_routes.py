@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate
+from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, NodeView, Walker, run
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS, Forced, Replayed
 from moeparity.errors import SpecError, Where
-from moeparity.graph.bind import BoundGraph, bind
-from moeparity.graph.profile import load_profile, overrides
-from moeparity.graph.region import regions
-from moeparity.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.spec.schema import Impl
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.region import regions
+from moeparity.plan.spec.schema import Impl
 
 HERE = Where(Path("test"))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "glm4_moe", "olmoe")

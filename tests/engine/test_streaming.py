@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.engine.lockstep import NodeView, Observer, Walker, run
 from moeparity.errors import Where
-from moeparity.graph.bind import bind
-from moeparity.graph.graph import Segment
-from moeparity.graph.profile import load_profile
-from moeparity.model import Model, forward, open_model
+from moeparity.inputs.weights.store import Loaded, Residency
 from moeparity.numerics.bits import same_bits
-from moeparity.weights.store import Loaded, Residency
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.graph import Segment
 from tests.checkpoint_factory import FILE
 
 IDS = torch.arange(33).view(3, 11)

@@ -16,10 +16,10 @@ from unittest.mock import patch
 import torch
 
 from moeparity.cli import main
+from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
-from moeparity.graph.config import Config
-from moeparity.graph.expand import expand
-from moeparity.model import forward
+from moeparity.plan.config import Config
+from moeparity.plan.expand import expand
 from tests.errors import token_cases
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES

@@ -15,13 +15,13 @@ import pytest
 
 import moeparity
 from moeparity import errors
-from moeparity.model import forward
-from moeparity.outline import outline_recipe
-from moeparity.tokens import read_tokens
+from moeparity.bisection.outline import outline_recipe
+from moeparity.engine.forward import forward
+from moeparity.inputs.tokens import read_tokens
 from tests.command import alone, inside
 from tests.errors import cases
 from tests.errors.base import BAD, BASE, TOKENS
-from tests.tokens.test_routelog import refusals
+from tests.inputs.tokens.test_routelog import refusals
 
 MESSAGES = BAD / "messages"
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from moeparity.bisection.outline import outline_recipe
+from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
-from moeparity.graph.config import Config
-from moeparity.graph.expand import expand
-from moeparity.model import forward
-from moeparity.outline import outline_recipe
-from moeparity.spec import files
-from moeparity.tokens import read_tokens
+from moeparity.inputs.tokens import read_tokens
+from moeparity.plan.config import Config
+from moeparity.plan.expand import expand
+from moeparity.plan.spec import files
 from tests.errors.base import BAD, BASE, CONFIG, INDEX, TOKENS, WEIGHTS, shard
 
 VALUES = st.sampled_from(

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.errors import Where
-from moeparity.tokens.tokenizer import open_tokenizer
+from moeparity.inputs.tokens.tokenizer import open_tokenizer
 from tests.errors.base import BASE, TOKENS, WEIGHTS
 from tests.errors.base import CONFIG as BASE_CONFIG
 

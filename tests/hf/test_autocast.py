@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.model import forward
+from moeparity.engine.forward import forward
 from moeparity.numerics.bits import same_bits
 from tests.evidence import record_plan
 from tests.hf.compare import LIVE, assert_is, opened, tokens

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.engine.routes import IDS, Forced
 from moeparity.errors import Where
-from moeparity.graph.bind import bind
-from moeparity.graph.profile import load_profile, overrides
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import load_profile, overrides
 from tests.hf.compare import DTYPES, PROFILES, opened, tokens
 from tests.hf.reference import load
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from moeparity.model import Model, forward
+from moeparity.engine.forward import Model, forward
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
 from tests.evidence import record_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moeparity.model import forward
+from moeparity.engine.forward import forward
 from tests.evidence import record_plan
 from tests.hf.compare import DTYPES, LIVE, assert_is, opened, tokens
 from tests.hf.reference import reference

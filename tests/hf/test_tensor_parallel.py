@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from moeparity.model import Model, forward, open_model
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
 from tests.evidence import record_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.model import forward
+from moeparity.engine.forward import forward
 from tests.checkpoint_factory import WIDE_VOCAB
 from tests.hf.compare import PROFILES, assert_is, opened, tokens
 from tests.hf.reference import Truth, load, reference

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from moeparity import logs
-from moeparity.logs import lines
+from moeparity.logs.formats import lines
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
 

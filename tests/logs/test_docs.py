@@ -12,7 +12,7 @@ import torch
 
 from moeparity import logs
 from moeparity.errors import LogError
-from moeparity.logs.own import KEYS
+from moeparity.logs.formats.own import KEYS
 from tests.logs.truth import STEP, TRUTHS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text("utf-8")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from moeparity.collectives import gloo, nccl
-from moeparity.collectives.execute import all_reduce
 from moeparity.numerics import compiled, summation
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.collectives import gloo, nccl
+from moeparity.numerics.collectives.execute import all_reduce
 from moeparity.numerics.orders import Sum, parse
 from moeparity.numerics.summation import sum_axis, sum_leaves, sum_tree
-from tests.collectives.data import zero_sum
+from tests.numerics.collectives.data import zero_sum
 from tests.numerics.scalar import BF16, FP32, same_numbers
 from tests.numerics.test_summation import expected
 

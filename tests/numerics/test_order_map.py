@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.collectives import engines, gloo, mpi, nccl
+from moeparity.numerics.collectives import gloo, mpi, nccl
+from moeparity.numerics.collectives import inference_engines as engines
 from moeparity.numerics.order_map import (
     ASCENDING,
     Message,

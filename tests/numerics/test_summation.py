@@ -283,7 +283,7 @@ def test_a_start_belongs_to_the_last_level_even_where_that_has_one_value() -> No
 
 
 def test_the_order_of_a_large_sum_takes_few_steps() -> None:
-    from moeparity.numerics.schedule import of_order
+    from moeparity.numerics.additions import of_order
 
     assert len(of_order(parse("fold_hi"), 4096, start=False).steps) == 12
     assert (

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from moeparity.errors import Where
-from moeparity.graph.profile import load_profile
 from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
+from moeparity.plan.engine_profile import load_profile
 
 BLOCK, WARPS, LANES, VECTOR = 1024, 4, 32, 8
 HERE = Where(Path(__file__))

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from moeparity.model import Model, forward, open_model
+from moeparity.engine.forward import Model, forward, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
 from tests.ops.combine_variants import VARIANTS, Variant, page
 from tests.ops.scalar import F32, bf16, fma, in_turn
-from tests.planted import random_tokens
+from tests.planted.places import random_tokens
 from tests.small_models import SMALL
 
 TOP_K, EXPERTS, SCALE = 6, 16, 2.5

@@ -12,7 +12,7 @@ from torch import Tensor, stack
 from moeparity.ops.declaration import Value
 from moeparity.ops.kernels.placement import all_reduce
 from moeparity.ops.placement import ALL_REDUCE
-from tests.collectives.data import zero_sum
+from tests.numerics.collectives.data import zero_sum
 from tests.ops.plain import FP32, assert_bits
 
 SUM: dict[str, Any] = {"reduce": "now", "sequence": "whole", "output": FP32, "bias": "after"}

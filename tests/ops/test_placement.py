@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.qwen3_moe.modeling_qwen3_moe import repeat_kv
 
-from moeparity.collectives.registry import COLLECTIVES
 from moeparity.errors import SpecError
+from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import MODEL, torch_dtype
 from moeparity.ops.kernels.placement import all_reduce
 from moeparity.ops.placement import ALL_REDUCE

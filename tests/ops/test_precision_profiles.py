@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from moeparity.model import forward, open_model
+from moeparity.engine.forward import forward, open_model
 from tests.ops.plain import assert_bits
 from tests.ops.test_head import by_fractions
 

@@ -21,7 +21,7 @@ from moeparity.probe.certify import Against, certify
 from moeparity.probe.find import probe
 from moeparity.probe.kinds import KINDS
 from moeparity.probe.target import Function
-from tests.collectives.live_gloo import forked
+from tests.numerics.collectives.live_gloo import forked
 from tests.probe import kernels
 
 CASES = {3: ("fp32", 64), 4: ("bf16", 501)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.collectives import gloo
+from moeparity.numerics.collectives import gloo
 from moeparity.numerics.order_map import Message
 from tests.probe.live_ranks import CASES
 

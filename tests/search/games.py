@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from moeparity.search.oracle import Coalition, Oracle, Outcome, Players
+from moeparity.search.memo import Coalition, Oracle, Outcome, Players
 from moeparity.search.tree import Cell, every_order, leaves
 
 Value = Callable[[Coalition], float | None]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from moeparity.observe.statistics import token_mean
-from moeparity.search.oracle import Coalition, Oracle, Outcome
+from moeparity.metrics.interval import token_mean
+from moeparity.search.memo import Coalition, Oracle, Outcome
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import waterfall
 from tests.search.games import outcome, subsets

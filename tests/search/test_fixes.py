@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moeparity.search.ddmin import ddmin
 from moeparity.search.fixes import Fixes, fix_sets
 from moeparity.search.kept import keep
-from moeparity.search.oracle import Coalition, Players
+from moeparity.search.memo import Coalition, Players
 from moeparity.search.restoring import under
 from tests.search.games import minimal_fixes, names, oracle, outcome, random_game, refusing_game, sparse_game, subsets
 

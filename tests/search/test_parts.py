@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
-from moeparity.observe.statistics import token_mean
+from moeparity.metrics.interval import token_mean
 from moeparity.search.contrast import Bounds
-from moeparity.search.oracle import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Oracle, Outcome
 from moeparity.search.tree import Cell, Group
 from moeparity.search.waterfall import waterfall
 from tests.search.games import no_bounds, oracle, outcome

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.search.contrast import difference
-from moeparity.search.oracle import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Oracle, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves
 from moeparity.search.waterfall import Share, Waterfall, waterfall

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from moeparity.collectives import nccl
-from moeparity.collectives.declaration import Collective
-from moeparity.collectives.execute import all_reduce as over_ranks
-from moeparity.collectives.execute import reduce_scatter
-from moeparity.collectives.registry import find, scattering
 from moeparity.numerics import orders
+from moeparity.numerics.collectives import nccl
+from moeparity.numerics.collectives.declaration import Collective
+from moeparity.numerics.collectives.execute import all_reduce as over_ranks
+from moeparity.numerics.collectives.execute import reduce_scatter
+from moeparity.numerics.collectives.registry import find, scattering
 from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree

@@ -1,0 +1,1 @@
+"""Sums in order of arrival: a side that has one is drawn anew."""

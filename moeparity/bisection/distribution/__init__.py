@@ -1,0 +1,1 @@
+"""Both distributions over the whole vocabulary."""

@@ -1,0 +1,54 @@
+"""The candidate's whole distributions against the reference's, at every scored token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.engine.lockstep import NodeView
+from moeparity.metrics.distributions import measured
+from moeparity.metrics.tokens import CHUNK
+
+
+@dataclass(slots=True)
+class Distributions:
+    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.vocabulary`.
+
+    Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
+
+    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change; fp64 [4], on the CPU.
+    max_tv: the greatest total variation. tokens: how many were measured.
+    """
+
+    output: str
+    reference: str
+    candidate: str
+    input_ids: Tensor
+    loss_mask: Tensor
+    sums: Tensor = field(init=False)
+    max_tv: float = 0.0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.sums = torch.zeros(4, dtype=torch.float64)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.name != self.output:
+            return
+        rows = slice(*view.wave)
+        reference, candidate = view.tensor(self.reference), view.tensor(self.candidate)
+        scored = self.loss_mask[rows].clone()
+        scored[:, 0] = False
+        sequence, position = scored.nonzero(as_tuple=True)
+        size = max(1, CHUNK // reference.shape[-1])
+        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+            x, y = reference[s, t - 1], candidate[s, t - 1]
+            finite = (x.isfinite() & y.isfinite()).all(-1)
+            found = measured(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
+            self.sums += found.sum(-1)
+            self.tokens += found.shape[-1]
+            if found.numel():
+                self.max_tv = max(self.max_tv, float(found[1].max()))

@@ -1,0 +1,116 @@
+"""The graph of a plan as a drawing: each kind of layer once, with the nodes on which both sides differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moeparity.bisection.diagram import Arrow, Box, Drawing, Group, Kind
+from moeparity.bisection.outline import ABSENT, Outline, choices
+from moeparity.plan.address import ranges, role
+from moeparity.plan.graph import SOURCES, Graph, Node, Segment
+
+
+def drawing(outline: Outline) -> Drawing:
+    """The expanded graph with equal layers drawn once: `layers[0:24]`.
+
+    Layers are equal when they hold the same nodes with the same parameters, weights and choices on every side. A value
+    that is a whole node is not named on its edge, a part of one is: `ids`.
+    """
+    kinds = list(_kinds(outline))
+    keys = {node.name: _key(f"{kind.key}.{_short(node)}") for kind in kinds for node in kind.members}
+    edge, read = [s for s in outline.graph.segments if s.name in {"before", "after"}], _read(outline)
+    keys |= {node.name: _key(f"top.{node.name}") for segment in edge for node in segment.nodes}
+    used = [source for source in SOURCES if any(source in node.inputs for node in outline.graph.nodes)]
+    keys |= {source: _key(f"source.{source}") for source in used}
+    boxes = [Box(key=keys[source], name=source, op="") for source in used]
+    boxes += [_box(node, keys, outline) for segment in edge for node in segment.nodes]
+    return Drawing(
+        title=outline.title,
+        boxes=tuple(boxes),
+        groups=tuple(_group(kind, keys, outline) for kind in kinds),
+        arrows=tuple(_arrows(outline.graph, keys, read)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Layers that are drawn as one: `shown` stands for all of them."""
+
+    key: str
+    indices: list[int]
+    shown: Segment
+    members: list[Node]
+
+
+def _kinds(outline: Outline) -> Iterator[_Kind]:
+    found: dict[tuple[object, ...], list[Segment]] = {}
+    for segment in outline.graph.segments:
+        if segment.name.startswith("layers["):
+            found.setdefault(tuple(_signature(node, outline) for node in segment.nodes), []).append(segment)
+    for number, segments in enumerate(found.values()):
+        indices = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
+        members = [node for segment in segments for node in segment.nodes]
+        yield _Kind(key=f"kind{number}", indices=indices, shown=segments[0], members=members)
+
+
+def _signature(node: Node, outline: Outline) -> tuple[object, ...]:
+    settings = tuple((choice.name, choice.values) for choice in choices(node, outline.plans))
+    return role(node.name), node.op.name, repr(sorted(node.params.items())), tuple(node.weights), settings
+
+
+def _group(kind: _Kind, keys: dict[str, str], outline: Outline) -> Group:
+    blocks: dict[str, list[Box]] = {}
+    for node in kind.shown.nodes:
+        blocks.setdefault(_short(node).rpartition(".")[0], []).append(_box(node, keys, outline))
+    inner = [Group(key=_key(f"{kind.key}.{name}"), title=name, boxes=tuple(b)) for name, b in blocks.items()]
+    return Group(key=kind.key, title=f"layers[{ranges(kind.indices)}]", groups=tuple(inner))
+
+
+def _box(node: Node, keys: dict[str, str], outline: Outline) -> Box:
+    differences = [
+        f"{choice.name}: {' → '.join('unused' if value == ABSENT else value for value in choice.values)}"
+        for choice in choices(node, outline.plans)
+        if len(set(choice.values)) > 1
+    ]
+    name = node.name.rpartition(".")[2]
+    return Box(key=keys[node.name], name=name, op=node.op.name, differences=tuple(differences))
+
+
+def _read(outline: Outline) -> set[tuple[str, str]]:
+    """(node, input) where some side reads the input; a user's function reads all its nodes' inputs."""
+    found = set()
+    for plan in outline.plans:
+        replaced = plan.replaced()
+        for node in outline.graph.nodes:
+            inputs = node.inputs if node.name in replaced else plan.read_inputs(node)
+            found |= {(node.name, value) for value in inputs if value is not None}
+    return found
+
+
+def _arrows(graph: Graph, keys: dict[str, str], read: set[tuple[str, str]]) -> Iterator[Arrow]:
+    """The edges between the boxes drawn, each once."""
+    producers = {value: node for node in graph.nodes for value in node.values}
+    drawn = {key: place for place, key in enumerate(dict.fromkeys(keys[node.name] for node in graph.nodes))}
+    seen: dict[Arrow, None] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            source = producers.get(value)
+            part = "" if source is None else value.removeprefix(source.name).removeprefix(".")
+            start, end = keys[value if source is None else source.name], keys[node.name]
+            # Only from one layer to the next does an edge lead back.
+            back = drawn.get(start, -1) >= drawn[end]
+            kind: Kind = "unread" if (node.name, value) not in read else "repeat" if back else "read"
+            seen.setdefault(Arrow(source=start, target=end, value=part, kind=kind))
+    yield from seen
+
+
+def _short(node: Node) -> str:
+    """`moe.router` for `layers[3].moe.router`."""
+    return role(node.name).removeprefix("layers[*].")
+
+
+def _key(name: str) -> str:
+    """`moe.router` -> `moeRouter`: names hold no capitals, so different names have different keys."""
+    return re.sub(r"\.(.)", lambda match: match[1].upper(), name)

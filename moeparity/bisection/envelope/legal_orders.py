@@ -1,0 +1,145 @@
+"""Other legal orders of a node's sums: the same op, dtypes and roundings, another order of the same leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from moeparity.numerics.orders import NATIVE, Level, Order, parse
+from moeparity.plan.graph import Node
+
+Settings = Mapping[str, Any]
+Inputs = Sequence[Tensor | None]
+Draw = Callable[[int], Tensor]
+"""From a seed to the node's output in another order."""
+
+_GROWN = ("kahan", "neumaier", "fma", "zero")
+_SHIFT = 32
+"""Padded keys in front of an attention's own, at most: they move every key to another place of the kernel's blocks."""
+_PARTS = 4
+"""Axes of an all-reduce's input: [B, ranks, T, H]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A node as its kernel is called: inputs, weights by port, settings; all on a few sequences."""
+
+    node: Node
+    inputs: Inputs
+    weights: Mapping[str, Tensor]
+    at: Settings
+
+    def output(self, settings: Settings | None = None) -> Tensor:
+        """What the kernel makes of it, with some settings otherwise; of a router its weights."""
+        out = self.node.op.load()(*self.inputs, w=self.weights, p=self.node.params, at={**self.at, **(settings or {})})
+        found: Tensor = out[1] if isinstance(out, tuple) else out
+        return found
+
+
+def orders_of(call: Call) -> Draw | str | None:
+    """Draws of the call's output in other orders; a reason where its orders cannot be drawn; None without a sum.
+
+    Orders are permutations of the leaves, added one after the other, of every sum that the node's settings name; in an
+    attention permuted head dimensions and keys at other places of the kernel's blocks; in an all-reduce by a library
+    permuted ranks. What each step is rounded to stays as the settings say.
+    """
+    name = call.node.op.name
+    if name in {"attention", "mla"}:
+        return _attention(call)
+    named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
+    if name == "all_reduce" and call.at.get("collective", "none") != "none":
+        return _ranks(call)
+    if name == "experts" and call.at["implementation"] == "grouped":
+        # The loop's GEMMs add the same products, rounded at the same places, and its order can be written out.
+        return lambda seed: call.output({"implementation": "loop", "order": f"unordered({seed})"})
+    if not named:
+        return None
+    for attribute, value in named.items():
+        if value != NATIVE and _own_arithmetic(value):
+            return f"{attribute} {value} states an arithmetic of its own"
+    return lambda seed: call.output({a: _redrawn(v, seed) for a, v in named.items()})
+
+
+def _own_arithmetic(value: str) -> bool:
+    """Whether an order says more than an order: dtypes or roundings of its levels, or exact sums of several leaves."""
+    levels = _levels(value)
+    return any(level is None or level.accumulate or level.round or level.name in {"fused", "tree"} for level in levels)
+
+
+def _levels(value: str) -> Sequence[Level | None]:
+    """The levels of an order; [None] for a launch rule, such as a library's name, that is no order of the algebra."""
+    try:
+        return parse(value).levels
+    except ValueError:
+        return [None]
+
+
+def _redrawn(value: str, seed: int) -> str:
+    """A permutation, with the compensation, contraction or zero of the order it takes the place of."""
+    levels = [] if value == NATIVE else [level for level in _levels(value) if level is not None]
+    words = tuple(dict.fromkeys(word for level in levels for word in level.words if word in _GROWN))
+    return str(Order((Level(name="unordered", numbers=(seed,), words=words),)))
+
+
+def _ranks(call: Call) -> Draw | None:
+    x = call.inputs[0]
+    if x is None or x.dim() != _PARTS:
+        return None
+    return lambda seed: replace(
+        call, inputs=[x[:, _permutation(x.shape[1], seed)].contiguous(), *call.inputs[1:]]
+    ).output()
+
+
+def _attention(call: Call) -> Draw:
+    def draw(seed: int) -> Tensor:
+        shift = random.Random(seed).randrange(1, _SHIFT)  # noqa: S311
+        turned = _attention_turned(call, seed)
+        axes = (2, 2, 1) if call.node.op.name == "attention" else (1, 2, 1, 2)
+        *values, mask = turned.inputs
+        moved = [None if x is None else _behind(x, shift, axis) for x, axis in zip(values, axes, strict=True)]
+        assert mask is not None, "attention reads the mask"
+        named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
+        orders = {name: _redrawn(value, seed) for name, value in named.items() if not _own_arithmetic(value)}
+        return replace(turned, inputs=[*moved, F.pad(mask, (shift, 0))]).output(orders)[:, shift:]
+
+    return draw
+
+
+def _attention_turned(call: Call, seed: int) -> Call:
+    """Head dimensions of queries and keys, and a latent's of keys and kv_b, in another order."""
+
+    def turned(x: Tensor | None, order: Tensor) -> Tensor | None:
+        return None if x is None else x[..., order]
+
+    if call.node.op.name == "attention":
+        q, k, v, mask = call.inputs
+        assert q is not None
+        order = _permutation(q.shape[-1], seed).to(q.device)
+        return Call(
+            node=call.node, inputs=[turned(q, order), turned(k, order), v, mask], weights=call.weights, at=call.at
+        )
+    q_nope, q_rope, latent, k_rope, mask = call.inputs
+    assert q_rope is not None
+    assert latent is not None
+    order = _permutation(q_rope.shape[-1], seed).to(latent.device)
+    inner = _permutation(latent.shape[-1], seed + 1).to(latent.device)
+    return replace(
+        call,
+        inputs=[q_nope, turned(q_rope, order), turned(latent, inner), turned(k_rope, order), mask],
+        weights={name: weight[..., inner] for name, weight in call.weights.items()},
+    )
+
+
+def _behind(x: Tensor, shift: int, axis: int) -> Tensor:
+    """x with so many tokens in front of it, copies of its first, which nobody sees."""
+    return torch.cat([x.narrow(axis, 0, 1).expand(*x.shape[:axis], shift, *x.shape[axis + 1 :]), x], dim=axis)
+
+
+def _permutation(length: int, seed: int) -> Tensor:
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

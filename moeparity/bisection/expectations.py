@@ -1,0 +1,280 @@
+"""An `expect:` held against a report, of a recipe or of a log: which expectations are met, not met, or stay open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from moeparity.bisection.growth.steps import Step, largest, steps
+from moeparity.bisection.report import Report, ToggleResult, TrialResult, Verdict
+from moeparity.bisection.shares.expectations import blame_expectations
+from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.logs.report import LogReport
+from moeparity.plan.graph import Graph
+from moeparity.plan.region import covered
+from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
+
+Status = Literal["ok", "fail", "inconclusive"]
+Outcome = tuple[Status, str]
+"""What became of an expectation, and what was found."""
+
+PRECEDENCE = (2, 1, 3, 0)
+"""Exit codes: of several, the first of these that is present."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """One expectation in words, and how it is held against a report."""
+
+    says: str
+    judge: Callable[[Report], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One expectation held against a report: met (`ok`), not met (`fail`), or open (`inconclusive`)."""
+
+    expectation: str
+    status: Status
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked."""
+
+    recipe: str
+    findings: tuple[Finding, ...]
+    error: str | None
+    report: Report | LogReport | None
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 every expectation met, 1 one is not met, 2 the recipe could not be checked, 3 one is open."""
+        codes = {"ok": 0, "fail": 1, "inconclusive": 3}
+        return 2 if self.error is not None else combined(codes[finding.status] for finding in self.findings)
+
+
+def combined(codes: Iterable[int]) -> int:
+    """The exit code of several: the first present of 2, 1, 3, 0."""
+    return min(codes, key=PRECEDENCE.index)
+
+
+def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:
+    """What a recipe expects, in the order of the schema; its gate, where it says nothing.
+
+    Raises GraphError for a `first_divergence` that selects no node of the graph, SpecError for bounds on flips where
+    nothing is routed.
+    """
+    return tuple(_expectations(expect, graph, where))
+
+
+def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
+    """Raise SpecError where an expectation names what is no toggle of the recipe."""
+    known = list(toggles)
+    culprits = expect.culprits if isinstance(expect.culprits, list) else []
+    named = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
+    named |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
+    for key, names in named.items():
+        for name in names or ():
+            if name not in known:
+                has = f"it has {listed(known)}" if known else "it has none: both sides are set alike"
+                raise SpecError(
+                    f"{Where(where.path, expect.line_of(key))}: expect.{key} names {name!r}, which is no toggle of "
+                    f"this recipe; {has}.{did_you_mean(name, known)}"
+                )
+
+
+def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expectation]:
+    verdict = expect.verdict or (None if expect.model_fields_set else "pass")
+    if verdict is not None:
+        yield Expectation(says=f"verdict {verdict}", judge=partial(_verdict, verdict))
+    yield from _metrics(expect.metrics, _metric)
+    yield from _metrics(expect.distribution, _distribution)
+    if expect.interval is not None:
+        yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
+    if expect.flips is not None:
+        _refuse_flips("flips", expect, graph, where)
+        yield from _flips(expect.flips)
+    if expect.growth is not None:
+        if expect.growth.step_with_flips or expect.growth.step_without_flips:
+            _refuse_flips("growth", expect, graph, where)
+        yield from _growth(expect.growth)
+    if expect.first_divergence is not None:
+        at = Where(where.path, expect.line_of("first_divergence"))
+        nowhere = expect.first_divergence == "none"
+        nodes = frozenset(() if nowhere else covered(expect.first_divergence, graph, at))
+        says = "no divergence" if nowhere else f"first divergence {expect.first_divergence}"
+        yield Expectation(says=says, judge=partial(_first_divergence, nodes))
+    if expect.culprits == "none":
+        yield Expectation(says="no culprit", judge=_none_acts)
+    elif expect.culprits is not None:
+        for name in expect.culprits:
+            yield Expectation(says=f"culprit {name}", judge=partial(_toggle, name, True))
+    for name in expect.no_effect or ():
+        yield Expectation(says=f"no effect of {name}", judge=partial(_toggle, name, False))
+    for says, judge in blame_expectations(expect):
+        yield Expectation(says=says, judge=judge)
+
+
+def _metrics(
+    bounds: MetricBounds | DistributionBounds | None, found: Callable[[str, Report], float]
+) -> Iterator[Expectation]:
+    for name in type(bounds).model_fields if bounds is not None else ():
+        range_: Bounds | None = getattr(bounds, name)
+        if range_ is not None:
+            value = partial(found, name)
+            yield Expectation(says=f"{name} {_range(range_)}", judge=partial(_within, range_, value))
+
+
+def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
+    if bounds.tokens is not None:
+        says = f"flipped tokens {_range(bounds.tokens)}"
+        yield Expectation(says=says, judge=partial(_within, bounds.tokens, _flipped_tokens))
+    if bounds.token_layers is not None:
+        says = f"flipped token-layers {_range(bounds.token_layers)}"
+        yield Expectation(says=says, judge=partial(_within, bounds.token_layers, _flipped_token_layers))
+
+
+def _refuse_flips(key: str, expect: Expect, graph: Graph, where: Where) -> None:
+    if not any(node.op.name == "router" for node in graph.nodes):
+        at = Where(where.path, expect.line_of(key))
+        raise SpecError(f"{at}: expect.{key}: {graph.model_type} has no router here, so nothing can flip. Drop it.")
+
+
+def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
+    """`flips` of a step is None where its layer routes nothing: it is neither with nor without flips."""
+    kinds: dict[str, tuple[str, Callable[[Step], bool]]] = {
+        "step": ("", lambda _: True),
+        "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
+        "step_without_flips": (" where no token flips", lambda step: step.flips == 0),
+    }
+    for name, (where, chosen) in kinds.items():
+        range_: Bounds | None = getattr(bounds, name)
+        if range_ is not None:
+            says = f"growth over a layer{where} {_range(range_)}"
+            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, chosen)))
+
+
+def _range(bounds: Bounds) -> str:
+    parts = {"above": bounds.above, "below": bounds.below}
+    return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
+
+
+def _verdict(expected: str, report: Report) -> Outcome:
+    return agrees(expected, report.verdict)
+
+
+def agrees(expected: str, verdict: Verdict) -> Outcome:
+    """Whether the verdict is the expected one; open where it is inconclusive and should not be."""
+    found = verdict.status
+    if found == expected:
+        status: Status = "ok"
+    else:
+        status = "inconclusive" if found == "inconclusive" else "fail"
+    return status, f"{found}: {verdict.reason}"
+
+
+def _metric(name: str, report: Report) -> float:
+    return float(getattr(report.metrics, name))
+
+
+def _distribution(name: str, report: Report) -> float:
+    return float(getattr(report.distribution, name, math.nan))
+
+
+def _flipped_tokens(report: Report) -> float:
+    flips = report.flips
+    return flips.tokens_any_layer / flips.tokens if flips is not None and flips.tokens else math.nan
+
+
+def _flipped_token_layers(report: Report) -> float:
+    layers = () if report.flips is None else report.flips.layers
+    tokens = sum(layer.tokens for layer in layers)
+    return sum(layer.set_flips for layer in layers) / tokens if tokens else math.nan
+
+
+def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
+    return largest(filter(chosen, steps(report)))
+
+
+def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:
+    return lies(bounds, value(report))
+
+
+def lies(bounds: Bounds, found: float) -> Outcome:
+    """Whether a number lies within bounds."""
+    # Comparisons with NaN are false: what was not measured meets no bound.
+    met = (bounds.below is None or found < bounds.below) and (bounds.above is None or found > bounds.above)
+    return "ok" if met else "fail", f"{found:.6g}"
+
+
+def _interval(bounds: Bounds, report: Report) -> Outcome:
+    return keeps(bounds, report.verdict, report.run.sequences)
+
+
+def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
+    """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
+    from moeparity.metrics.interval import MINIMUM_SEQUENCES
+
+    value, below, above = verdict.value, bounds.below, bounds.above
+    found = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
+    if not math.isfinite(value.estimate):
+        return "fail", f"{verdict.metric} is {value.estimate}"
+    if (below is not None and value.low >= below) or (above is not None and value.high <= above):
+        return "fail", found
+    if (below is not None and value.high >= below) or (above is not None and value.low <= above):
+        return "inconclusive", found
+    # With fewer sequences a verdict passes only where all bits are equal.
+    if below is not None and sequences < MINIMUM_SEQUENCES and verdict.status != "pass":
+        return "inconclusive", f"{found}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
+    return "ok", found
+
+
+def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:
+    if not report.roots:
+        return "fail" if nodes else "ok", "nowhere: every node has equal bits on both sides"
+    return "ok" if report.roots[0].node in nodes else "fail", report.roots[0].node
+
+
+def _toggle(name: str, wanted: bool, report: Report) -> Outcome:
+    toggle = next(toggle for toggle in report.toggles if toggle.name == name)
+    return _status(_acts(toggle), wanted=wanted), _effect(toggle)
+
+
+def _none_acts(report: Report) -> Outcome:
+    acts = {toggle.name: _acts(toggle) for toggle in report.toggles}
+    acting = [name for name, effect in acts.items() if effect]
+    unknown = [name for name, effect in acts.items() if effect is None]
+    if acting:
+        return "fail", f"had an effect: {listed(acting)}"
+    if unknown:
+        return "inconclusive", f"cannot be told, an op refuses the mixture: {listed(unknown)}"
+    return "ok", "no toggle had an effect" if acts else "there is no toggle: both sides are set alike"
+
+
+def _acts(toggle: ToggleResult) -> bool | None:
+    """Whether a trial of this toggle changed a bit at some node; None where none did and not both could run."""
+    trials = (toggle.alone, toggle.restored)
+    if any(trial is not None and trial.changed_nodes > 0 for trial in trials):
+        return True
+    return None if None in trials else False
+
+
+def _status(acts: bool | None, *, wanted: bool) -> Status:
+    if acts is None:
+        return "inconclusive"
+    return "ok" if acts == wanted else "fail"
+
+
+def _effect(toggle: ToggleResult) -> str:
+    def words(trial: TrialResult | None) -> str:
+        if trial is None:
+            return "cannot run"
+        return f"KL {trial.kl:.3g}" if trial.changed_nodes else "no bit changed"
+
+    return f"alone {words(toggle.alone)}, restored {words(toggle.restored)}"

@@ -1,0 +1,1 @@
+"""Routing flips: where, from what, how near the cut, at what cost."""

@@ -1,0 +1,203 @@
+"""A census of routing flips, put into the report's terms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from moeparity.bisection.flips import report
+from moeparity.bisection.flips.observe import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
+from moeparity.bisection.report import LayerFlips, RoutingFlips
+from moeparity.bisection.trials import alone, restored
+from moeparity.metrics.interval import token_mean
+from moeparity.metrics.routing import Drift, Flips, layers_per_token
+from moeparity.plan.graph import Node
+from moeparity.plan.toggles import Toggle
+
+MOST_PAIRS = 1000
+"""Pairs of experts that a report lists."""
+
+
+def routing_flips(
+    census: Census | None, nodes: Mapping[str, Node] | None = None, toggles: Sequence[Toggle] = ()
+) -> RoutingFlips | None:
+    """The flips of a candidate; None where no route was seen on both sides.
+
+    `nodes` by name tell the op of a node; `toggles` are those whose trials the census saw.
+    """
+    if census is None or not census.flips:
+        return None
+    layers = tuple(
+        LayerFlips(
+            layer=census.layers[place],
+            tokens=found.tokens,
+            set_flips=found.set_flips,
+            slot_flips=found.slot_flips,
+            slots_replaced=found.slots_replaced,
+            zero_overlap=found.zero_overlap,
+        )
+        for place, found in sorted(census.flips.items())
+    )
+    flipped = census.has(FLIPPED)
+    return RoutingFlips(
+        layers=layers,
+        tokens=_tokens(census),
+        tokens_any_layer=int(flipped.any(0).sum()),
+        detail=_detail(census, nodes or {}, toggles),
+    )
+
+
+def _tokens(census: Census) -> int:
+    """Tokens compared in some layer."""
+    return int((census.map != 0).any(0).sum())
+
+
+def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]) -> report.FlipDetail:
+    places = sorted(census.flips)
+    # Recorded routes come without hidden states, weights and scores.
+    with_values = bool(census.drift)
+    margins = _margins(list(census.margins.values()))
+    pairs = Counter(
+        {(census.layers[place], *pair): n for place in places for pair, n in census.pairs.get(place, Counter()).items()}
+    )
+    compared = (census.map != 0).any(0)
+    per_token = layers_per_token(census.has(FLIPPED))[compared]
+    return report.FlipDetail(
+        rates=_rates(census),
+        layers_per_token=tuple(torch.bincount(per_token, minlength=1).tolist()),
+        origin=_origin(census, places) if with_values else None,
+        margins=margins,
+        layers=tuple(
+            report.LayerDetail(
+                layer=census.layers[place],
+                origin=_origin(census, [place]) if with_values else None,
+                weight_drift=census.drift[place].mean_abs if place in census.drift else None,
+                margins=_margins([census.margins[place]]) if place in census.margins else None,
+            )
+            for place in places
+        ),
+        pairs=tuple(
+            report.ExpertPair(layer=layer, reference=a, candidate=b, flips=n)
+            for (layer, a, b), n in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_PAIRS]
+        ),
+        distinct_pairs=len(pairs),
+        left_at=tuple(
+            report.LeftAt(node=name, op=nodes[name].op.name, through_others=through, tokens=n)
+            for (name, through), n in census.left_at.most_common()
+        ),
+        choices=tuple(_choice(toggle, census) for toggle in toggles if _tried(toggle, census)),
+        cost=_cost(census.cost),
+    )
+
+
+def _rates(census: Census) -> report.Rates:
+    first, *more = census.flips.values()
+    total: Flips = sum(more, first)
+    per_token = layers_per_token(census.has(FLIPPED))[(census.map != 0).any(0)].double()
+    drift = sum(census.drift.values(), Drift())
+    return report.Rates(
+        set_differs=_share(total.set_flips, total.tokens),
+        any_layer=float((per_token > 0).double().mean()),
+        layers_per_token=float(per_token.mean()),
+        slot_overlap=1.0 - _share(total.slots_replaced, total.tokens * census.top_k),
+        zero_overlap=_share(total.zero_overlap, total.tokens),
+        ordered_slots=_share(total.slot_flips, total.tokens),
+        weight_drift=drift.mean_abs if census.drift else None,
+        weight_drift_max=drift.max_abs if census.drift else None,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+def _origin(census: Census, places: Sequence[int]) -> report.Origin:
+    chosen = census.map[list(places)]
+
+    def count(bit: int) -> int:
+        return int(((chosen & bit) != 0).sum())
+
+    unknown = sum(census.unknown[place] for place in places)
+    roots, own, others = count(ROOT), count(AFTER_OWN), count(AFTER_OTHER)
+    return report.Origin(
+        root_gate=sum(census.root_at[place, "gate"] for place in places),
+        root_router=sum(census.root_at[place, "router"] for place in places),
+        after_own=own,
+        after_others=others,
+        before_any=count(FLIPPED) - roots - own - others - unknown,
+        unknown=unknown,
+    )
+
+
+def _margins(found: Sequence[Margins]) -> report.Margins | None:
+    """Several layers' margins together."""
+    if not found:
+        return None
+    bins = torch.stack([margins.bins for margins in found]).sum(0)
+    margin, of_flips, moved, moved_of_flips = bins.tolist()
+    dtypes = dict.fromkeys(margins.dtype for margins in found)
+    return report.Margins(
+        dtype=" and ".join(dtypes),
+        bins=tuple(
+            report.MarginBin(low=_edge(i), high=_edge(i + 1), token_layers=margin[i], flips=of_flips[i])
+            for i in range(BINS)
+            if margin[i]
+        ),
+        ties=sum(margins.ties for margins in found),
+        tie_flips=sum(margins.tie_flips for margins in found),
+        group_flips=sum(margins.group_flips for margins in found),
+        within_reach=sum(margins.within_reach for margins in found),
+        median_margin=_median(margin),
+        median_margin_of_flips=_median(of_flips),
+        median_perturbation=_median(moved),
+        median_perturbation_of_flips=_median(moved_of_flips),
+    )
+
+
+def _edge(i: int) -> float:
+    """The lower edge of a bin, in ulps."""
+    return 0.0 if i == 0 else math.inf if i == BINS else 2.0 ** (i - 1)
+
+
+def _median(counts: Sequence[int]) -> tuple[float, float] | None:
+    """The bin of the lower median."""
+    left = (sum(counts) + 1) // 2
+    for i, count in enumerate(counts):
+        left -= count
+        if count and left <= 0:
+            return _edge(i), _edge(i + 1)
+    return None
+
+
+def _tried(toggle: Toggle, census: Census) -> bool:
+    """Whether a trial of the toggle ran in the pass of the census."""
+    return bool({alone(toggle), restored(toggle)} & census.also.keys())
+
+
+def _choice(toggle: Toggle, census: Census) -> report.ChoiceFlips:
+    flips = int(census.has(FLIPPED).sum())
+    both, kept = census.also.get(alone(toggle)), census.also.get(restored(toggle))
+    return report.ChoiceFlips(name=toggle.name, alone=both, gone=None if kept is None else flips - kept)
+
+
+def _cost(cost: torch.Tensor | None) -> report.FlipCost | None:
+    if cost is None:
+        return None
+    kl = cost[:, 1].sum(-1)
+    share = float(kl[1] / kl.sum()) if bool(kl.any()) else None
+    return report.FlipCost(flipped=_cost_of(cost[1]), unflipped=_cost_of(cost[0]), kl_share=share)
+
+
+def _cost_of(sums: torch.Tensor) -> report.CostOf | None:
+    tokens = sums[0]
+    if not bool(tokens.any()):
+        return None
+
+    def mean(values: torch.Tensor) -> report.Mean:
+        found = token_mean(values, tokens)
+        return report.Mean(estimate=found.estimate, low=found.low, high=found.high)
+
+    return report.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))

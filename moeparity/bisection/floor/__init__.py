@@ -1,0 +1,1 @@
+"""How far the reference lies from itself."""

@@ -1,0 +1,1 @@
+"""Where it starts, and how the error grows over the layers."""

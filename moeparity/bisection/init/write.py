@@ -1,0 +1,161 @@
+"""The starting recipe itself: its choices, and the text with the lines people want next."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from moeparity.bisection.init.tokens import Prompts, prompts
+from moeparity.errors import MoeparityError, SpecError, Where
+from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
+from moeparity.inputs.weights.fit import file_dtype
+from moeparity.inputs.weights.residency import fits
+from moeparity.output.files import refuse_unwritable, write_text
+from moeparity.plan.address import role
+from moeparity.plan.bind import bind
+from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph
+
+NEW_TOKENS, NEW_TOKENS_STREAMED = 16, 4
+"""Tokens generated per prompt; fewer where each of them reads all weights from the files again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """The two files written, and whether the weights are synthetic."""
+
+    recipe: Path
+    tokens: Path
+    synthetic: bool
+
+
+def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starter:
+    """Write a recipe for a checkpoint folder to `out`, and prompts beside it as `<name of out>.tokens.jsonl`.
+
+    Raises MoeparityError where a file is there already and may not be overwritten (`force`), and for whatever is wrong
+    with the folder's config.json or the headers of its files.
+    """
+    tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
+    for path in (out, tokens_file):
+        refuse_unwritable(path)
+        if path.exists() and not force:
+            raise MoeparityError(f"{Where(path)}: is there already. Name another file with --out, or add --force.")
+    config = Config(checkpoint / "config.json")
+    graph = expand(config)
+    has_files = any((checkpoint / name).exists() for name in (INDEX, SINGLE, *PICKLED))
+    stored = Checkpoint(checkpoint) if has_files else None
+    dtype = config.dtype or (file_dtype(stored) if stored else UNDECLARED_DTYPE)
+    made = prompts(checkpoint, int(config["vocab_size"]))
+    text = _recipe(
+        checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
+        title=f"{graph.model_type}, {graph.layers} layers, {dtype}",
+        graph=graph,
+        dtype=dtype,
+        synthetic=stored is None,
+        tokens_file=tokens_file.name,
+        made=made,
+    )
+    write_text(tokens_file, made.lines)
+    write_text(out, text)
+    return Starter(recipe=out, tokens=tokens_file, synthetic=stored is None)
+
+
+def _recipe(
+    *, checkpoint: str, title: str, graph: Graph, dtype: str, synthetic: bool, tokens_file: str, made: Prompts
+) -> str:
+    tokenizer = f"tokenizer: {made.tokenizer}" if made.tokenizer else "# tokenizer: bytes"
+    return f"""\
+# For a checkpoint of {title}.
+# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.
+kind: recipe
+checkpoint: {_quoted(checkpoint)}
+{_weights(synthetic=synthetic)}
+tokens:
+  # {made.comment}.
+  file: {_quoted(tokens_file)}
+  {tokenizer}
+{_sample(graph, dtype)}
+  # With a rollout of your server in the file, take this line in place of `sample:`.
+  # sampled_from: candidate
+reference:
+  profile: hf-eager
+  dtype: {dtype}
+  micro_batch: 8
+{_candidate(graph, dtype)}
+gate: {{metric: k3, below: 1e-3}}
+
+# How differences are bundled into toggles: rule, attribute, node, layer or block.
+# by: layer
+# Further passes that take the largest toggles apart.
+# split: 1
+# Blocks to restore to the reference, to see what each does.
+# swap: ["layers[*].{_block(graph)}"]
+# Everything in fp64 too, to say which side is nearer the truth.
+# oracle: true
+# The candidate with the reference's routes forced, to say how much of it the routing flips carry.
+# replay: true
+# Legal orders of each op that differs: could another order of the same sums give what the candidate's gives?
+# envelope: 16
+# Shares of the divergence, who is interchangeable, and the smallest sets to restore; more forwards.
+# attribute: true
+# What `moeparity check` holds the report to.
+# expect: {{verdict: pass}}"""
+
+
+def _weights(*, synthetic: bool) -> str:
+    if synthetic:
+        return (
+            "# The folder holds no weights: these are random, so flip rates and k3 are not those of a trained model.\n"
+            "weights: synthetic(0)"
+        )
+    return "# Random weights in place of the files:\n# weights: synthetic(0)"
+
+
+def _sample(graph: Graph, dtype: str) -> str:
+    resident = fits(graph, [dtype], torch.device("cpu"))
+    comment, new = "Each prompt is continued by the candidate before the run; only these tokens are scored.", NEW_TOKENS
+    if not resident:
+        comment, new = f"{comment[:-1]}.\n  # Each reads all weights again, so there are few.", NEW_TOKENS_STREAMED
+    return f"  # {comment}\n  sample: {{from: candidate, new_tokens: {new}, temperature: 1.0, seed: 0}}"
+
+
+def _candidate(graph: Graph, dtype: str) -> str:
+    head = "candidate:\n  profile: "
+    tail = f"\n  dtype: {dtype}\n  micro_batch: 8\n"
+    change = f'    "{_changed(graph)}": {"fp32" if dtype != "fp32" else "bf16"}'
+    try:
+        bind(graph, load_profile("hf-default", Where(Path("init"))), dtype)
+    except SpecError as error:
+        reason = str(error).partition(": ")[2].partition(". ")[0]
+        attend = _selector(graph, "attention", "mla")
+        return (
+            f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
+            f'    "{attend}:implementation": sdpa\n    # {change.strip()}'
+        )
+    ask = "  # Choices of your server on top of the profile; `moeparity ops` lists them."
+    return f"{head}hf-default{tail}{ask}\n  # set:\n  # {change[2:]}"
+
+
+def _changed(graph: Graph) -> str:
+    """An address whose value people ask about first: the router's logits, else the head's."""
+    gate = _selector(graph, "gate")
+    return f"{gate}:output" if gate else f"{_selector(graph, 'lm_head')}:output"
+
+
+def _selector(graph: Graph, *ops: str) -> str:
+    """The nodes of an op in all layers: `layers[*].moe.gate`; empty where there are none."""
+    return next((role(node.name) for node in graph.nodes if node.op.name in ops), "")
+
+
+def _block(graph: Graph) -> str:
+    return "moe" if _selector(graph, "router") else "attention"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""The prompts most likely to flip: `moeparity mine`."""

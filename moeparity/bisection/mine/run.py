@@ -1,0 +1,280 @@
+"""Near ties in a file of prompts: which are likely to route otherwise in the candidate, from one reference pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.mine.observe import SHARE, Gate, Moved, NearTies, lift
+from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.watch import ranking
+from moeparity.engine.footprint import require
+from moeparity.engine.forward import checked_tokens
+from moeparity.engine.lockstep import Observer, Walker, run
+from moeparity.engine.work import kernel_settings
+from moeparity.errors import MoeparityError, SpecError, Where
+from moeparity.inputs.tokens import TokenSet, read_tokens
+from moeparity.plan.graph import Node
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.toggles import mixed, swap
+from moeparity.progress import Callback
+
+CALIBRATED = 32
+DRAWS = 64
+_GATED = "the candidate's gates on the reference's inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to mine: a token file, text by way of `tokenizer` (None: the recipe's), the `top` prompts and tokens.
+
+    calibrate: sequences of the recipe that both sides run first. draws: of noise per layer. check: run both sides on
+    `top` mined and `top` random prompts.
+    """
+
+    file: Path
+    top: int
+    tokenizer: str | None = None
+    calibrate: int = CALIBRATED
+    draws: int = DRAWS
+    seed: int = 0
+    check: bool = False
+
+
+def mine(
+    recipe: str | Path,
+    request: Request,
+    *,
+    device: str = "auto",
+    allow_code: bool = False,
+    memory_limit: float | None = None,
+    progress: Callback | None = None,
+) -> Mined:
+    """Rank prompts and their tokens by their probability to flip.
+
+    Both sides run a few of the recipe's own sequences, which shows how far the candidate's numerics move each gate's
+    logits; then the reference alone runs the prompts. Raises MoeparityError, also where nothing can flip.
+    """
+    options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
+    plan = prepare(Path(recipe), device=device, options=options, progress=progress)
+    miner = _Miner.of(plan, request, progress)
+    prompts = _read(plan, request)
+    calibration = _first(plan.tokens, request.calibrate)
+    moved = miner.both(calibration)
+    if not moved.noise:
+        raise SpecError(f"{Where(plan.path)}: no router and gate run on both sides, so nothing can be predicted.")
+    near = miner.predicted(prompts, moved)
+    return miner.told(prompts, near, calibration, moved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Miner:
+    plan: Plan
+    request: Request
+    progress: Callback | None
+    gates: dict[str, Gate]
+    routers: dict[str, Node]
+
+    @classmethod
+    def of(cls, plan: Plan, request: Request, progress: Callback | None) -> _Miner:
+        """Raises SpecError for a model without routers."""
+        nodes = plan.model.graph.nodes
+        routers = {node.name: node for node in nodes if node.op.name == "router"}
+        if not routers:
+            raise SpecError(f"{Where(plan.path)}: {plan.model.graph.model_type} has no router, so nothing can flip.")
+        makers = {value: node for node in nodes for value in node.values}
+        gates = {name: _gate(plan, makers[router.inputs[0]]) for name, router in routers.items()}
+        return cls(plan, request, progress, gates, routers)
+
+    def both(self, tokens: TokenSet) -> Moved:
+        """Both sides on the same tokens."""
+        moved = Moved((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
+        sides = {REFERENCE: self.plan.reference, CANDIDATE: self.plan.candidate}
+        self._run([self._walker(name, side, tokens) for name, side in sides.items()], tokens, moved)
+        return moved
+
+    def predicted(self, tokens: TokenSet, moved: Moved) -> NearTies:
+        """One pass of the reference; beside it run the candidate's gates, on its inputs."""
+        plan, chosen = self.plan, [n for n in self.plan.model.graph.nodes if n.op.name in {"gate", "router"}]
+        differ = swap(_GATED, (node.name for node in chosen), plan.reference, plan.candidate)
+        gated = plan.reference if differ is None else mixed(plan.reference, [differ], plan.candidate)
+        gated = replace(gated, micro_batch=plan.reference.micro_batch)
+        near = NearTies(
+            reference=REFERENCE,
+            gated=_GATED,
+            gates=self.gates,
+            routers={
+                name: (ranking(plan, plan.reference, node), ranking(plan, plan.candidate, node))
+                for name, node in self.routers.items()
+            },
+            noise=moved.noise,
+            attention_mask=self._mask(tokens),
+            draws=self.request.draws,
+            seed=self.request.seed,
+        )
+        walkers = [self._walker(REFERENCE, plan.reference, tokens), self._walker(_GATED, gated, tokens, REFERENCE)]
+        self._run(walkers, tokens, near)
+        return near
+
+    def told(self, prompts: TokenSet, near: NearTies, calibration: TokenSet, moved: Moved) -> Mined:
+        """The first prompts and tokens, and what a check says of them."""
+        mask, probability = prompts.attention_mask, near.probability.cpu()
+        expected, counts = probability.sum(-1), mask.sum(-1)
+        order = (expected / counts).sort(descending=True, stable=True).indices
+        repeated = _repeated(prompts, calibration)
+        found = Mined(
+            reference=self.plan.recipe.reference.profile,
+            candidate=self.plan.recipe.candidate.profile,
+            calibration=Calibration(
+                sequences=len(calibration.input_ids),
+                tokens=int(calibration.attention_mask.sum()),
+                flipped=int(moved.flipped.sum()),
+            ),
+            prompts_read=len(mask),
+            tokens_read=int(counts.sum()),
+            expected=float(expected.sum()),
+            repeated=len(repeated),
+            draws=self.request.draws,
+            prompts=tuple(_prompt(prompts, probability, row) for row in order[: self.request.top].tolist()),
+            tokens=tuple(self._tokens(prompts, near)),
+        )
+        return found.checked(self._check(prompts, near, order.tolist(), repeated)) if self.request.check else found
+
+    def _tokens(self, prompts: TokenSet, near: NearTies) -> list[MinedToken]:
+        layers = [-1 if node.layer is None else node.layer for node in self.routers.values()]
+        rows, columns = prompts.attention_mask.nonzero(as_tuple=True)
+        first = _scores(near).cpu()[rows, columns].sort(descending=True, stable=True).indices[: self.request.top]
+        return [
+            MinedToken(
+                prompt=row,
+                position=column,
+                token=int(prompts.input_ids[row, column]),
+                probability=float(near.probability[row, column]),
+                layer=layers[int(near.layer[row, column])],
+            )
+            for row, column in zip(rows[first].tolist(), columns[first].tolist(), strict=True)
+        ]
+
+    def _check(self, prompts: TokenSet, near: NearTies, order: Sequence[int], repeated: set[int]) -> Check:
+        """Both sides on the mined prompts and on as many random ones; neither was calibrated on."""
+        held = [row for row in order if row not in repeated]
+        if not held:
+            raise MoeparityError(
+                f"{Where(self.request.file)}: every prompt is among the {self.request.calibrate} sequences that the "
+                "prediction was calibrated on. Give others, or calibrate on fewer."
+            )
+        mined = held[: self.request.top]
+        generator = torch.Generator().manual_seed(self.request.seed)
+        drawn = [held[i] for i in torch.randperm(len(held), generator=generator)[: self.request.top].tolist()]
+        rows = sorted({*mined, *drawn})
+        moved = self.both(_rows(prompts, rows))
+        place = {row: i for i, row in enumerate(rows)}
+        return Check(drawn=self._lifts(drawn, place, near, moved), mined=self._lifts(mined, place, near, moved))
+
+    def _lifts(self, chosen: Sequence[int], place: dict[int, int], near: NearTies, moved: Moved) -> Lifts:
+        own = near.attention_mask[chosen]
+        flipped = moved.flipped[[place[row] for row in chosen]][:, : own.shape[1]][own].cpu()
+        share = float(flipped.double().mean())
+        return Lifts(
+            prompts=len(chosen),
+            tokens=len(flipped),
+            flipped=int(flipped.sum()),
+            expected=float(near.probability[chosen][own].sum()),
+            share=SHARE,
+            lift=lift(_scores(near)[chosen][own].cpu(), flipped),
+            margin_lift=lift(-near.margin[chosen][own].cpu(), flipped),
+            ceiling=1 / max(share, SHARE) if share else float("nan"),
+        )
+
+    def _mask(self, tokens: TokenSet) -> Tensor:
+        return tokens.attention_mask.to(self.plan.model.device)
+
+    def _walker(self, name: str, side: Side, tokens: TokenSet, inputs_of: str | None = None) -> Walker:
+        size = min(side.micro_batch, len(tokens.input_ids))
+        return Walker(name=name, plan=side.plan, micro_batch=size, inputs_of=inputs_of, functions=self.plan.functions)
+
+    def _run(self, walkers: Sequence[Walker], tokens: TokenSet, observer: Observer) -> None:
+        weights, ids = self.plan.model.weights, tokens.input_ids.to(self.plan.model.device)
+        work = require(walkers, weights, *ids.shape, limit=self.plan.memory_limit).work
+        mask = self._mask(tokens)
+        run(walkers, weights, ids, [observer], attention_mask=mask, work=work, progress=self.progress)
+
+
+def _gate(plan: Plan, node: Node) -> Gate:
+    bound = plan.candidate.plan
+    settings = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
+    weight = partial(_weight, plan, node, plan.reference.plan.dtype_of(node.name))
+    return Gate(weight=weight, output=settings["output"])
+
+
+def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:
+    """Read again for each router that asks: gates of all layers together may be large."""
+    return plan.model.weights.node(node, dtype)["weight"]
+
+
+def _read(plan: Plan, request: Request) -> TokenSet:
+    tokenizer = request.tokenizer or plan.recipe.tokens.tokenizer
+    named_at = Where(plan.path, plan.recipe.tokens.line_of("tokenizer"))
+    if request.tokenizer is not None:
+        named_at = Where(Path("--tokenizer"))
+    found = read_tokens(
+        request.file,
+        checkpoint=plan.model.folder,
+        tokenizer=tokenizer,
+        named_at=named_at,
+        padding=plan.recipe.tokens.padding,
+        scored=False,
+    )
+    checked_tokens(found.input_ids, plan.model, str(Where(request.file)))
+    return found
+
+
+def _scores(near: NearTies) -> Tensor:
+    """What tokens are ranked by, fp64 [B, T]: the probability, and among equal ones the smaller margin.
+
+    Probabilities are apart by far more than the second term unless they are equal.
+    """
+    return near.probability - 1e-9 * near.margin.clamp(max=1e3)
+
+
+def _prompt(tokens: TokenSet, probability: Tensor, row: int) -> MinedPrompt:
+    own = tokens.attention_mask[row]
+    found = probability[row, own]
+    return MinedPrompt(
+        prompt=row,
+        tokens=int(own.sum()),
+        expected=float(found.sum()),
+        input_ids=tuple(tokens.input_ids[row, own].tolist()),
+        mask=tuple(tokens.loss_mask[row, own].int().tolist()),
+        probability=tuple(found.tolist()),
+    )
+
+
+def _first(tokens: TokenSet, count: int) -> TokenSet:
+    return _rows(tokens, range(min(count, len(tokens.input_ids))))
+
+
+def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
+    """Some sequences, without what was recorded of them."""
+    chosen = list(rows)
+    return TokenSet(
+        input_ids=tokens.input_ids[chosen],
+        loss_mask=tokens.loss_mask[chosen],
+        attention_mask=tokens.attention_mask[chosen],
+    )
+
+
+def _repeated(prompts: TokenSet, calibration: TokenSet) -> set[int]:
+    """Prompts with the same ids as a sequence of the calibration."""
+    known = set(_sequences(calibration))
+    return {row for row, ids in enumerate(_sequences(prompts)) if ids in known}
+
+
+def _sequences(tokens: TokenSet) -> list[tuple[int, ...]]:
+    return [tuple(ids[own].tolist()) for ids, own in zip(tokens.input_ids, tokens.attention_mask, strict=True)]

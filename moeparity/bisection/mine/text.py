@@ -1,0 +1,79 @@
+"""What was mined, for the terminal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from moeparity.bisection.mine.report import Lifts, Mined
+from moeparity.output.tables import plain_table
+
+_ROWS = 10
+"""Rows of a list that goes on in the files."""
+
+
+def print_mined(found: Mined, out: Console, written: Path | None) -> None:
+    """Print the first prompts and tokens, and how well the prediction held where that was checked."""
+    own = found.calibration
+    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}")
+    out.print(
+        f"calibrated on {own.sequences} sequence{'s' * (own.sequences != 1)} of the recipe, {own.tokens} tokens: "
+        f"{own.flipped / own.tokens:.2%} flip in some layer"
+    )
+    out.print(
+        f"{found.prompts_read} prompts, {found.tokens_read} tokens, ranked from one pass of the reference: "
+        f"{found.expected / found.tokens_read:.2%} expected to flip"
+    )
+    if not found.expected:
+        out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
+    prompts = plain_table("tokens", "expected to flip", "share", names="prompt", names_first=True)
+    for prompt in found.prompts[:_ROWS]:
+        prompts.add_row(str(prompt.prompt), str(prompt.tokens), f"{prompt.expected:.2f}", f"{prompt.share:.1%}")
+    tokens = plain_table("token", "id", "probability", "mostly in layer", names="prompt", names_first=True)
+    for token in found.tokens[:_ROWS]:
+        where = (str(token.prompt), str(token.position), str(token.token))
+        tokens.add_row(*where, f"{token.probability:.2f}", str(token.layer))
+    for title, table in (("Prompts", prompts), ("Tokens", tokens)):
+        out.print(Text(f"\n{title} most likely to flip", style="bold"))
+        out.print(table)
+    if found.check is not None:
+        _print_check(found, out)
+    if written is not None:
+        out.print(f"\n{written}: {len(found.prompts)} prompts; in a recipe: tokens: {{file: {written.name}, ...}}")
+
+
+def _print_check(found: Mined, out: Console) -> None:
+    check = found.check
+    assert check is not None
+    out.print(Text("\nHow well it held", style="bold"))
+    table = plain_table(
+        "tokens", "flip", "expected", "lift", "of plain margin", "at most", names="prompts", names_first=True
+    )
+    for name, lifts in (("drawn", check.drawn), ("mined", check.mined)):
+        table.add_row(
+            f"{lifts.prompts} {name}",
+            str(lifts.tokens),
+            f"{lifts.flipped / lifts.tokens:.2%}",
+            f"{lifts.expected / lifts.tokens:.2%}",
+            *(_number(value) for value in (lifts.lift, lifts.margin_lift, lifts.ceiling)),
+        )
+    out.print(table)
+    out.print(
+        f"lift: how much more often the {check.drawn.share:.0%} of tokens ranked first flip than all of them. "
+        "Both sides ran prompts that were not calibrated on" + (f"; {found.repeated} were." if found.repeated else ".")
+    )
+    out.print(_reading(check.drawn, check.mined))
+
+
+def _reading(drawn: Lifts, mined: Lifts) -> str:
+    if not drawn.flipped:
+        return "No token of the drawn prompts flipped: nothing can be said of the ranking."
+    times = (mined.flipped / mined.tokens) / (drawn.flipped / drawn.tokens)
+    return f"A token of the mined prompts flips {times:.2g} times as often as one of the drawn prompts."
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2f}x"

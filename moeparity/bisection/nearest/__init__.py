@@ -1,0 +1,1 @@
+"""Which known choice a user's function made."""

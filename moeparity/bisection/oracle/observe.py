@@ -1,0 +1,155 @@
+"""How far both sides lie from the oracle: parity says whether they agree, this says which one is nearer the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from moeparity.bisection.observers import Logits
+from moeparity.engine.lockstep import NodeView
+from moeparity.metrics.interval import MINIMUM_SEQUENCES, Interval, token_mean
+from moeparity.metrics.tokens import SequenceSums
+from moeparity.plan.graph import Node
+
+BY_SLOT = ("router", "experts")
+"""Ops whose values stand in slot order: another order of the same slots would outweigh every rounding."""
+
+Standing = Literal["nearer", "farther", "level", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How far one side's values of a node lie from the oracle's, in sums that add up over micro-batches.
+
+    squared, largest: sum of squares and maximum of |value - oracle|; `squared_oracle` sums the oracle's own squares.
+        All in fp64; NaN or infinite where a value is.
+    """
+
+    squared: float
+    largest: float
+    squared_oracle: float
+
+    @property
+    def relative_l2(self) -> float:
+        """Euclidean norm of the difference over that of the oracle; 0 without a difference."""
+        if self.squared == 0.0:
+            return 0.0
+        return math.sqrt(self.squared) / math.sqrt(self.squared_oracle) if self.squared_oracle else math.inf
+
+    def __add__(self, other: Distance) -> Distance:
+        """Both together. Not by max(), which may drop a NaN."""
+        larger = other.largest if math.isnan(other.largest) or other.largest > self.largest else self.largest
+        return Distance(
+            squared=self.squared + other.squared,
+            largest=larger,
+            squared_oracle=self.squared_oracle + other.squared_oracle,
+        )
+
+
+def distance(value: torch.Tensor, oracle: torch.Tensor) -> Distance:
+    """How far `value` lies from `oracle`; equal shapes, any float dtypes, subtracted in fp64."""
+    truth = oracle.double().flatten()
+    difference = value.double().flatten() - truth
+    return Distance(
+        squared=float(difference.dot(difference)),
+        largest=float(difference.abs().max()) if difference.numel() else 0.0,
+        squared_oracle=float(truth.dot(truth)),
+    )
+
+
+@dataclass(slots=True)
+class NodeDistances:
+    """One node's distances from the oracle, of the reference's and of the candidate's carried values."""
+
+    node: Node
+    reference: Distance
+    candidate: Distance
+
+    @property
+    def ratio(self) -> float:
+        """The candidate's L2 distance over the reference's; 1 where both are 0, inf where only the reference's is."""
+        ours, theirs = math.sqrt(self.candidate.squared), math.sqrt(self.reference.squared)
+        if theirs == 0.0:
+            return 1.0 if ours == 0.0 else ours * math.inf
+        return ours / theirs
+
+
+@dataclass(slots=True)
+class Distances:
+    """Distances of two walkers from the oracle at every node with floating-point output, those in slot order left out,
+    and the log-softmax, where one side may hand on logits; the KL says how far that lies from the oracle's.
+
+    Padded tokens are in it, as in `Divergence`.
+    """
+
+    reference: str
+    candidate: str
+    oracle: str
+    nodes: dict[str, NodeDistances] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.op.name in (*BY_SLOT, "log_softmax") or not view.ran(self.reference, self.candidate, self.oracle):
+            return
+        for port in range(len(view.node.outputs)):
+            truth = view.tensor(self.oracle, port)
+            if not truth.is_floating_point():
+                continue
+            ours, theirs = (distance(view.tensor(name, port), truth) for name in (self.candidate, self.reference))
+            record = self.nodes.get(view.node.name)
+            if record is None:
+                self.nodes[view.node.name] = NodeDistances(view.node, theirs, ours)
+            else:
+                record.reference, record.candidate = record.reference + theirs, record.candidate + ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Both sides against the oracle in one pass: values at every node, and log-probabilities with the oracle's."""
+
+    distances: Distances
+    logits: Logits
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        self.distances.see(view)
+        self.logits.see(view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Both sides' full-vocabulary KL(side || oracle), in nats per token, and who is nearer.
+
+    change: the interval of the candidate's KL minus the reference's, paired over sequences.
+    standing: of the candidate: `nearer` or `farther` when the interval of the change excludes 0, `level` when both have
+        the same KL in every sequence, `undecided` else, and with fewer than 25 sequences.
+    """
+
+    reference: Interval
+    candidate: Interval
+    change: Interval
+    standing: Standing
+
+
+def accuracy(reference: SequenceSums, candidate: SequenceSums) -> Accuracy:
+    """Which side is nearer the oracle, from both sides' sums with the oracle in the place of the reference."""
+    tokens = reference.tokens
+    ours, theirs = candidate.kl_candidate_reference, reference.kl_candidate_reference
+    change = token_mean(ours - theirs, tokens)
+    return Accuracy(
+        reference=token_mean(theirs, tokens),
+        candidate=token_mean(ours, tokens),
+        change=change,
+        standing=_standing(change),
+    )
+
+
+def _standing(change: Interval) -> Standing:
+    if change.method == "exact":
+        return "level"
+    if change.sequences < MINIMUM_SEQUENCES:
+        return "undecided"
+    return "nearer" if change.high < 0 else "farther" if change.low > 0 else "undecided"

@@ -1,0 +1,174 @@
+"""The bound plan of a recipe or a checkpoint, and its rows to print: nothing is computed and no weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown
+from moeparity.bisection.shares.expectations import refuse_unshared
+from moeparity.errors import Where, display_path
+from moeparity.ops.declaration import EDGE
+from moeparity.plan.address import ranges, role
+from moeparity.plan.bind import BoundGraph, Setting, bind
+from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.engine_profile import UNKNOWN, load_profile
+from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.sides import Side, bound_side
+from moeparity.plan.spec import files, schema
+from moeparity.plan.toggles import Toggle, toggles
+
+ABSENT = "-"
+"""Where a choice takes no effect on a side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One attribute of the nodes that agree in it: `layers[0:4].moe.combine`, its value per side, where it was set.
+
+    `evidence` is how sure the profiles are of it, `unknown` where none speaks of it.
+    """
+
+    nodes: str
+    op: str
+    attribute: str
+    values: tuple[str, ...]
+    origin: str
+    evidence: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The plans of one variant or of both sides of a recipe; `toggles` is None for a single variant.
+
+    `expectations` are what the recipe expects of its report.
+    """
+
+    title: str
+    sides: tuple[str, ...]
+    graph: Graph
+    plans: tuple[BoundGraph, ...]
+    toggles: tuple[Toggle, ...] | None = None
+    expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """One row per choice and group of layers with equal settings, in execution order."""
+        layers: dict[tuple[str, str, str, tuple[str, ...], str, str], list[int]] = {}
+        for node in self.graph.nodes:
+            for choice in choices(node, self.plans):
+                key = (role(node.name), node.op.name, choice.name, choice.values, choice.origin, choice.evidence)
+                layers.setdefault(key, []).append(-1 if node.layer is None else node.layer)
+        for (nodes, op, attribute, values, origin, evidence), indices in layers.items():
+            yield Row(
+                nodes=nodes.replace("[*]", f"[{ranges(indices)}]"),
+                op=op,
+                attribute=attribute,
+                values=values,
+                origin=origin,
+                evidence=evidence,
+                differs=len(set(values)) > 1,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One choice at one node: its value per side (`-`: no effect), where these were set, and how sure that is."""
+
+    name: str
+    values: tuple[str, ...]
+    origin: str
+    evidence: str
+
+
+def outline_checkpoint(folder: Path, profile: str) -> Outline:
+    """The plan of one profile on a checkpoint's graph. Raises MoeparityError."""
+    graph, config = _graph(folder)
+    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), config.dtype or _file_dtype(folder))
+    title = f"{display_path(folder)} ({graph.model_type}, {graph.layers} layers), profile {profile}, {plan.dtype}"
+    return Outline(title=title, sides=("value",), graph=graph, plans=(plan,))
+
+
+def outline_recipe(path: Path) -> Outline:
+    """Both plans of a recipe, its toggles and what it expects. Raises MoeparityError."""
+    recipe = files.read_recipe(path)
+    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    graph, config = _graph(folder)
+    dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
+    reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))
+    found = tuple(toggles(reference, candidate, recipe.by))
+    refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
+    if not recipe.split:
+        # The names of what a toggle is split into are known after the run only.
+        refuse_unknown(recipe.expect, (toggle.name for toggle in found), Where(path))
+    return Outline(
+        title=(
+            f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
+            f"reference {recipe.reference.profile}, candidate {recipe.candidate.profile}"
+        ),
+        sides=("reference", "candidate"),
+        graph=graph,
+        plans=(reference.plan, candidate.plan),
+        toggles=found,
+        expectations=expectations(recipe.expect, graph, Where(path)),
+    )
+
+
+def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
+    """What takes effect on a node on some side: attributes, sites on single edges, and a user's function."""
+    active = [_active(node, plan) for plan in plans]
+    for name in dict.fromkeys(name for values in active for name in values):
+        found = [values.get(name) for values in active]
+        origins = dict.fromkeys(value[1] for value in found if value is not None)
+        evidence = dict.fromkeys(value[2] for value in found if value is not None)
+        shown = tuple(ABSENT if value is None else value[0] for value in found)
+        if _uncut(name, set(shown), node):
+            continue
+        yield Choice(name=name, values=shown, origin="; ".join(origins), evidence="; ".join(evidence))
+
+
+def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
+    """Choice -> (value, origin, evidence) of one side."""
+    region = plan.replaced().get(node.name)
+    if region is not None:
+        return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
+    values = plan.active(node)
+    found = {
+        a.name: _told(str(values[a.name]), plan.settings[node.name, a.name])
+        for a in node.attributes
+        if a.name in values
+    }
+    for consumer, (site, value) in plan.edges(node).items():
+        name = f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"
+        found[name] = _told(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])
+    return found
+
+
+def _told(value: str, setting: Setting) -> tuple[str, str, str]:
+    return value, setting.origin, setting.level or UNKNOWN
+
+
+def _uncut(name: str, values: set[str], node: Node) -> bool:
+    """Whether this says that a node is not cut on any side: of most nodes it would say no more than that."""
+    attribute = node.op.attribute(name)
+    return attribute is not None and attribute.least is not None and values == {str(attribute.default)}
+
+
+def _graph(folder: Path) -> tuple[Graph, Config]:
+    config = Config(folder / "config.json")
+    return expand(config), config
+
+
+def _file_dtype(folder: Path) -> str:
+    from moeparity.inputs.weights.checkpoint import Checkpoint
+    from moeparity.inputs.weights.fit import file_dtype
+
+    return file_dtype(Checkpoint(folder))
+
+
+def _side(path: Path, variant: schema.Variant, graph: Graph, dtype: str) -> Side:
+    where = Where(path, variant.line)
+    return bound_side(graph, variant, load_profile(variant.profile, where), dtype, where)

@@ -1,0 +1,181 @@
+"""A recipe made ready: files read and checked, both sides bound, every difference between them a toggle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from moeparity import user_code
+from moeparity.bisection.oracle.words import ORACLE, oracle_side
+from moeparity.engine.forward import Model, checked_tokens, open_model
+from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.recipe import recipe_tokens
+from moeparity.inputs.tokens.records import check_fits
+from moeparity.plan.engine_profile import Profile, load_profile, overrides
+from moeparity.plan.region import covered
+from moeparity.plan.sides import SIDES, Side, bound_side
+from moeparity.plan.spec import files, schema
+from moeparity.plan.spec.names import By
+from moeparity.plan.spec.overrides import HERE as OVER
+from moeparity.plan.spec.overrides import Override, addresses
+from moeparity.plan.toggles import Toggle, swap, toggles
+from moeparity.progress import Callback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller may say on top of a recipe; None and () leave it as it is.
+
+    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
+    None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
+    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
+    error.
+    """
+
+    by: By | None = None
+    split: int | None = None
+    swap: tuple[str, ...] = ()
+    floor: bool | None = None
+    oracle: bool | None = None
+    replay: bool | None = None
+    envelope: int | None = None
+    attribute: bool | None = None
+    allow_code: bool = False
+    memory_limit: float | None = None
+    overrides: tuple[Override, ...] = ()
+    attribution: bool = True
+
+    def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
+        """The recipe with these options in place of its own."""
+        given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
+        given |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
+        kept = {key: value for key, value in given.items() if value is not None}
+        kept["swap"] = [*recipe.swap, *self.swap]
+        if not self.attribution:
+            kept |= {"split": 0, "swap": [], "envelope": 0}
+            kept |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
+        for override in self.overrides:
+            recipe = override.applied(recipe)
+        return recipe.model_copy(update=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe made ready: both sides bound, and every difference between them as a toggle.
+
+    `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
+    toggle (None: nothing does). `functions` are users' functions by `module:function`.
+    """
+
+    path: Path
+    recipe: schema.RecipeFile
+    model: Model
+    tokens: TokenSet
+    reference: Side
+    candidate: Side
+    oracle: Side | None
+    toggles: tuple[Toggle, ...]
+    swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
+    functions: Mapping[str, Callable[..., Any]]
+    memory_limit: float | None
+    attribution: bool
+
+    @property
+    def tried(self) -> tuple[Toggle, ...]:
+        """The toggles that are thrown: all of them, or none without attribution."""
+        return self.toggles if self.attribution else ()
+
+    def with_toggles(self, more: list[Toggle]) -> Plan:
+        """The same plan with further toggles."""
+        return replace(self, toggles=(*self.toggles, *more))
+
+
+def prepare(
+    path: Path,
+    *,
+    device: str = "auto",
+    options: Options | None = None,
+    progress: Callback | None = None,
+    opener: Callable[..., Model] = open_model,
+) -> Plan:
+    """Read and check everything a recipe names, bind both sides, find their differences; runs nothing.
+
+    `opener` opens the checkpoint.
+    """
+    options = options or Options()
+    recipe = options.applied(files.read_recipe(path))
+    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    tokens = recipe_tokens(recipe, path, folder)
+    variants = (recipe.reference, recipe.candidate)
+    # Opening reads every weight once, so whatever can be wrong without them comes before.
+    profiles = _profiles(path, variants)
+    oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
+    functions = _functions(path, variants, allowed=options.allow_code)
+    over = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
+    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
+    token_file = Where(path.parent / recipe.tokens.file)
+    checked_tokens(tokens.input_ids, model, str(token_file))
+    check_fits(tokens, model.graph, token_file)
+    count = len(tokens.input_ids)
+    reference, candidate = (
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
+        for variant, profile, rules in zip(variants, profiles, over, strict=True)
+    )
+    at = Where(path, recipe.line_of("swap"))
+    found = tuple(toggles(reference, candidate, recipe.by))
+    _check_costs(recipe, [toggle.name for toggle in found], path)
+    covering = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
+    return Plan(
+        path=path,
+        recipe=recipe,
+        model=model,
+        tokens=tokens,
+        reference=reference,
+        candidate=candidate,
+        oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
+        toggles=found,
+        swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
+        functions=functions,
+        memory_limit=options.memory_limit,
+        attribution=options.attribution,
+    )
+
+
+def _profiles(path: Path, variants: tuple[schema.Variant, ...]) -> list[Profile]:
+    """The profile of each side; one that both name is read once."""
+    found: dict[str, Profile] = {}
+    for variant in variants:
+        if variant.profile not in found:
+            found[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+    return [found[variant.profile] for variant in variants]
+
+
+def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
+    """Raises SpecError for costs that are not one for each toggle."""
+    where = Where(path, recipe.line_of("costs"))
+    for name in recipe.costs:
+        if name not in toggles:
+            raise SpecError(
+                f"{where}: costs names {name!r}, which is no toggle of this recipe; it has {listed(toggles)}."
+                f"{did_you_mean(name, toggles)}"
+            )
+    missing = [name for name in toggles if recipe.costs and name not in recipe.costs]
+    if missing:
+        raise SpecError(f"{where}: costs has nothing for {listed(missing)}. Give each toggle what restoring it costs.")
+
+
+def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allowed: bool) -> dict[str, Callable[..., Any]]:
+    """The users' functions of both sides, imported. Raises SpecError where that is not allowed or fails."""
+    impls = [impl for variant in variants for impl in variant.impl]
+    if impls and not allowed:
+        raise SpecError(
+            f"{Where(path, impls[0].line)}: impl {impls[0].call} runs code of its own, which is any code. "
+            "Read it, then add --allow-code."
+        )
+    folder = path.resolve().parent
+    return {
+        impl.call: user_code.load(impl.call, folder, f"{Where(path, impl.line)}: impl {impl.call}") for impl in impls
+    }

@@ -1,0 +1,1 @@
+"""The replay ladder: `replay: true`."""

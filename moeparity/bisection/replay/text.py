@@ -1,0 +1,43 @@
+"""The replay ladder for the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from moeparity.bisection.replay.report import Replay
+from moeparity.output.tables import bullets, plain_table
+
+NATURAL = "natural"
+_NAMES = {
+    NATURAL: "none (natural)",
+    "ids": "ids",
+    "ids+weights": "ids, weights",
+    "ids+weights+order": "ids, weights, slot order",
+}
+
+
+def replay_tables(found: Replay) -> RenderableType:
+    """A row per rung, a row per toggle with and without forced ids, and what they mean."""
+    if not found.rungs:
+        return Group(bullets(found.reading))
+    columns = ("KL", "k3", "mean |delta|", "max |delta|", "expert set differs", "slots differ")
+    ladder = plain_table(*columns, names="taken from the reference", names_first=True)
+    natural = found.rungs[0].kl
+    for rung in found.rungs:
+        values = (f"{rung.k3:.2e}", f"{rung.mean_abs_delta:.2e}", f"{rung.max_abs_delta:.3g}")
+        flips = (f"{rung.set_flips:.2%}", f"{rung.slot_flips:.2%}")
+        ladder.add_row(_NAMES[rung.forced], _kl(rung.kl, natural), *values, *flips)
+    if not found.toggles:
+        return Group(ladder, bullets(found.reading))
+    toggles = plain_table("alone: KL", "with ids forced", names="toggle", names_first=True)
+    for toggle in found.toggles:
+        toggles.add_row(toggle.name, _kl(toggle.alone, natural), _kl(toggle.alone_forced, natural))
+    note = Text("ids forced: every router takes the reference's experts and weights them itself.", style="dim")
+    return Group(ladder, Text(), toggles, note, bullets(found.reading))
+
+
+def _kl(value: float | None, natural: float) -> str:
+    if value is None:
+        return "cannot run"
+    return f"{value:.2e} {value / natural:>4.0%}" if natural > 0 else f"{value:.2e}"

@@ -1,0 +1,134 @@
+"""Everything that decides what a pass sees, as one hash: a pass kept by another run is used only where all agree."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from moeparity.bisection.prepare import Plan
+from moeparity.inputs.machine import cpu_name
+from moeparity.inputs.weights.source import Source
+from moeparity.plan.sides import Side
+
+# Libraries that choose their kernels by environment variables.
+_VARIABLES = (
+    "ATEN_",
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN",
+    "DNNL_",
+    "GOMP_",
+    "KMP_",
+    "MKL",
+    "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "TORCH",
+)
+
+
+def fingerprint(plan: Plan) -> str:
+    """64 hex digits for a plan on this machine, in this environment, with this build."""
+    found = hashlib.sha256()
+    parts = {
+        "recipe": plan.recipe,
+        "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
+        "oracle": None if plan.oracle is None else _side(plan.oracle),
+        "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
+        "tokens": plan.tokens,
+        "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
+        "graph": plan.model.graph.path.read_bytes(),
+        "machine": _machine(plan.model.device),
+        "source": _source(),
+    }
+    _update(found, parts)
+    return found.hexdigest()
+
+
+def _side(side: Side) -> list[Any]:
+    nodes = {node.name: (side.plan.active(node), side.plan.read_inputs(node)) for node in side.plan.graph.nodes}
+    return [side.plan.dtype, side.micro_batch, nodes]
+
+
+def _files(source: Source, folder: Path) -> dict[str, Any]:
+    """Names, sizes, times and headers: reading several hundred GB to be sure would cost as much as a pass."""
+    paths = {entry.file for entry in source.entries.values()} | {folder / "config.json"}
+    return {path.name: _file(path) for path in paths}
+
+
+def _file(path: Path) -> tuple[str, int, int, bytes]:
+    status = path.stat()
+    with path.open("rb") as file:
+        # A safetensors header is preceded by its length; of config.json this takes the whole.
+        length = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else status.st_size
+        file.seek(0)
+        return (str(path.resolve()), status.st_size, status.st_mtime_ns, file.read(length))
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "torch": [torch.__version__, torch.__config__.show(), torch.backends.cpu.get_cpu_capability()],
+        "settings": [torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "cpu": cpu_name(),
+        "threads": [torch.get_num_threads(), os.cpu_count()],
+        "variables": {key: value for key, value in os.environ.items() if key.startswith(_VARIABLES)},
+    }
+
+
+@cache
+def _source() -> str:
+    """A digest of moeparity itself, code and data."""
+    found = hashlib.sha256()
+    for package in ("moeparity", "moeparity.graphs"):
+        root = Path(str(resources.files(package)))
+        for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):
+            found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _update(found: Any, value: object) -> None:
+    """Hash a value by what it holds: the kind, the size, then the parts."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True)
+    elif isinstance(value, torch.Tensor):
+        value = [str(value.dtype), list(value.shape), _bytes(value)]
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        ordered: list[tuple[Any, Any]] = sorted(value.items(), key=_key)
+        _parts(found, "mapping", ordered)
+    elif isinstance(value, set | frozenset):
+        _parts(found, "set", sorted(value, key=repr))
+    elif isinstance(value, list | tuple):
+        _parts(found, "list", value)
+    elif value is None or isinstance(value, bool | int | float | str | bytes | Path):
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        found.update(f"{type(value).__name__} {len(data)} ".encode() + data)
+    else:
+        raise TypeError(f"a {type(value).__name__} has no fingerprint")
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return repr(item[0])
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy().data)
+
+
+def _parts(found: Any, kind: str, parts: Iterable[object]) -> None:
+    parts = list(parts)
+    found.update(f"{kind} {len(parts)} ".encode())
+    for part in parts:
+        _update(found, part)

@@ -1,0 +1,198 @@
+"""Who is to blame, by how much, and the smallest fix: searches among mixtures of both sides, after a bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+
+from moeparity.bisection.mixtures import Mixtures
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.observers import Logits
+from moeparity.bisection.prepare import Plan
+from moeparity.engine.footprint import require
+from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.routes import IDS
+from moeparity.errors import SpecError, Where
+from moeparity.metrics.interval import token_mean
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
+from moeparity.plan.spec import schema
+from moeparity.plan.toggles import Toggle, split
+from moeparity.progress import Callback
+from moeparity.search.fixes import Fixes, fix_sets
+from moeparity.search.interactions import Interaction, interactions
+from moeparity.search.kept import Kept, keep
+from moeparity.search.localise import localise
+from moeparity.search.memo import Coalition, Evaluate, Oracle, Outcome
+from moeparity.search.roles import Role
+from moeparity.search.tree import Cell, Group, leaves, name
+from moeparity.search.waterfall import Share, Waterfall, waterfall
+
+INTERACTING = 8
+"""At most so many toggles, those with the largest shares, are looked at in pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What the searches found.
+
+    shares: the KL shared out among the recipe's toggles.
+    forced: the same with every mixture's routers forced to the reference's expert ids; None where no expert set
+        differs between the sides, or there is no router.
+    inside: the toggles with a share that is not saturated, taken apart where the share is; None without any.
+    interactions: of the toggles that act, in pairs.
+    kept: None where no set of toggles is a fix.
+    in_fp32: KL(candidate || reference), nats per token, with both sides computed in fp32; only where toggles are
+        saturated and both sides are in 16 bits.
+    mixtures, passes, seconds: walked beyond what the bisection saw, all searches together.
+    """
+
+    shares: Waterfall
+    forced: Waterfall | None
+    inside: Waterfall | None
+    interactions: tuple[Interaction, ...]
+    fixes: Fixes
+    kept: Kept | None
+    in_fp32: float | None
+    mixtures: int
+    passes: int
+    seconds: float
+
+
+def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -> Blame | None:
+    """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
+
+    What the passes of the bisection saw is not evaluated again.
+    """
+    whole = [toggle for toggle in plan.tried if toggle.parent is None]
+    if not whole:
+        return None
+    cells = {toggle.name: _cell(toggle) for toggle in whole}
+    # Parts that a split made and those the localisation needs have the same names.
+    known = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in _parts(t))]}
+    natural = Mixtures(replace(plan, toggles=tuple(known.values())), progress=progress)
+    natural.learn(observed)
+    players = tuple(cells)
+    oracle = Oracle(players, natural)
+    top: Cell = Group("all", players) if len(players) > 1 else players[0]
+    shares = waterfall(oracle, top, _bounds)
+    routed = Mixtures(plan, routes=IDS, progress=progress)
+    forced = waterfall(Oracle(players, routed), top, _bounds) if _flips(observed) else None
+    found = fix_sets(oracle, plan.recipe.gate.below, budget=plan.recipe.mixtures)
+    return Blame(
+        shares=shares,
+        forced=forced,
+        inside=_inside(shares, cells, natural, plan.recipe.mixtures),
+        interactions=tuple(interactions(oracle, _acting(shares), _bounds)),
+        fixes=found,
+        kept=keep(found, plan.recipe.costs or None),
+        in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
+        mixtures=natural.walked + routed.walked,
+        passes=natural.passes + routed.passes,
+        seconds=natural.seconds + routed.seconds,
+    )
+
+
+def _bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+    interval = token_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
+    return interval.low, interval.high
+
+
+def _cell(toggle: Toggle) -> Cell:
+    """A toggle as a group of its attributes, of their kinds of nodes, of halves of the layers of these."""
+    parts = split(toggle)
+    return Group(toggle.name, tuple(_cell(part) for part in parts)) if parts else toggle.name
+
+
+def _parts(toggle: Toggle) -> Iterator[Toggle]:
+    for part in split(toggle):
+        yield part
+        yield from _parts(part)
+
+
+def _flips(observed: Observed) -> bool:
+    """Whether the candidate chose another expert set than the reference anywhere."""
+    flips = observed.routes.total(CANDIDATE)
+    return flips is not None and flips.set_flips > 0
+
+
+def _saturated(shares: Waterfall) -> bool:
+    return sum(share.role is Role.SATURATED for share in shares.shares) > 1
+
+
+def _acting(shares: Waterfall) -> list[str]:
+    """The toggles to look at in pairs, in the order of the table."""
+    acting = [share for share in shares.shares if share.role not in (Role.NO_EFFECT, Role.REFUSED)]
+    largest = sorted(acting, key=lambda share: abs(share.share), reverse=True)[:INTERACTING]
+    return [share.name for share in acting if share in largest]
+
+
+def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int) -> Waterfall | None:
+    """Where in the layers shares are made; what is saturated is the same in every part, and stays whole."""
+    opened = {share.name for share in shares.shares if _worth_opening(share)}
+    chosen = [cell if name(cell) in opened else name(cell) for cell in cells.values()]
+    if all(isinstance(cell, str) for cell in chosen):
+        return None
+    tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
+    oracle = Oracle(leaves(tree), _merged(chosen, natural))
+    return localise(oracle, tree, _bounds, budget=budget)
+
+
+def _worth_opening(share: Share) -> bool:
+    return share.role in (Role.CULPRIT, Role.CONTRIBUTES, Role.HELPS, Role.OFFSETS)
+
+
+def _merged(cells: Sequence[Cell], natural: Mixtures) -> Evaluate:
+    """Mixtures of parts, in which a toggle with all its parts stands for them: so none is evaluated in two names."""
+
+    def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+        named = {mixture: frozenset(n for cell in cells for n in _names(cell, mixture)) for mixture in asked}
+        found = natural(list(dict.fromkeys(named.values())))
+        return {mixture: found[names] for mixture, names in named.items()}
+
+    return evaluate
+
+
+def _names(cell: Cell, mixture: Coalition) -> Iterator[str]:
+    held = [leaf in mixture for leaf in leaves(cell)]
+    if all(held):
+        yield name(cell)
+    elif any(held):
+        assert isinstance(cell, Group)
+        for member in cell.members:
+            yield from _names(member, mixture)
+
+
+def _rebound(plan: Plan, variant: schema.Variant) -> Side:
+    """A side as the recipe says it, in fp32."""
+    where = Where(plan.path, variant.line)
+    profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)
+    wide = variant.model_copy(update={"dtype": "fp32"})
+    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count)
+
+
+def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
+    """KL(candidate || reference) with both sides in fp32; None where one is not in 16 bits, or an op refuses it."""
+    sides = (plan.reference, plan.candidate)
+    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in sides):
+        return None
+    with suppress(SpecError):
+        variants = (plan.recipe.reference, plan.recipe.candidate)
+        reference, candidate = (_rebound(plan, variant) for variant in variants)
+        walkers = [
+            Walker(name=name, plan=side.plan, micro_batch=side.micro_batch)
+            for name, side in ((REFERENCE, reference), (CANDIDATE, candidate))
+        ]
+        weights, device = plan.model.weights, plan.model.device
+        ids, mask, scored = (
+            x.to(device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask, plan.tokens.loss_mask)
+        )
+        work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
+        logits = Logits(plan.model.graph.scores, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
+        run(walkers, weights, ids, [logits], attention_mask=mask, work=work, progress=progress)
+        sums = logits.sums(CANDIDATE)
+        return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())
+    return None

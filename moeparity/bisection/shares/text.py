@@ -1,0 +1,163 @@
+"""Shares and fix sets for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
+from moeparity.output.tables import plain_table
+
+TOLD = 0.01
+"""From this part of the KL on, an interaction is shown."""
+
+MOST = 8
+"""So many fix sets, and so many interactions, are shown; the JSON holds all."""
+
+_NOTE = (
+    "share: what a toggle adds to the KL, as a mean over {orders} of restoring; the shares add up to the whole.\n"
+    "95%: of that part, over sequences. alone, restored: as above, of the whole KL. {forced}role: see "
+    "docs/attribution.md."
+)
+_NONE = "No shares"
+_FORCED = "ids forced: its share of the whole KL\nwith every router forced to the reference's experts. "
+
+
+def attribution_sections(found: Attribution) -> Iterator[tuple[str, RenderableType]]:
+    """Title and body of each part."""
+    if found.shares.total is None:
+        yield "KL waterfall", Text(f"{_NONE}: the candidate's KL is not finite, or an op refuses it as a mixture.")
+    elif not found.shares.rows:
+        yield "KL waterfall", Text(f"{_NONE}: in each order of restoring there is a mixture that an op refuses.")
+    else:
+        yield "KL waterfall", _waterfall(found.shares, found.forced)
+    if found.inside is not None and any(row.depth for row in found.inside.rows):
+        yield "Inside the largest shares", _inside(found.inside)
+    # What is saturated takes the place of each other: every pair says so again.
+    saturated = any(row.role == "saturated" for row in found.shares.rows)
+    pairs = [] if saturated else [pair for pair in found.interactions if _sure(pair, found.shares.total or 0.0)]
+    if pairs:
+        yield "Interactions", _interactions(pairs, found.shares.total or math.nan)
+    if found.fixes:
+        yield "Smallest fixes", _fixes(found)
+    if found.mixtures:
+        yield "Cost of the search", Text(_cost(found))
+
+
+def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
+    columns = ["share", "of KL", "95%", "k3", "alone", "restored"]
+    without = {} if forced is None else {row.name: row for row in forced.rows}
+    columns += ["ids forced", "role"] if without else ["role"]
+    table = plain_table(*columns, names="toggle", names_first=True)
+    total = shares.total or 0.0
+    for row in shares.rows:
+        cells = [_nats(row), _percent(row.of_whole), _interval(row), _k3(row)]
+        cells += [_of(row.alone, total), _of(row.restored, total)]
+        cells += [_of(without[row.name].share, total)] if row.name in without else [""] * bool(without)
+        table.add_row(row.name, *cells, row.role)
+    all_forced = [_of(forced.total, total)] if without and forced is not None else []
+    table.add_row("whole", f"{total:.2e}", "100%", "", "", "", "", *all_forced, "", style="bold")
+    note = _NOTE.format(orders=_orders(shares), forced=_FORCED if without else "")
+    return Group(table, Text(f"{note}{_left_out(shares)}", style="dim"))
+
+
+def _orders(shares: Shares) -> str:
+    if not shares.exact:
+        return f"{shares.orders} drawn orders"
+    every = "the" if shares.left_out or shares.orders == 1 else "all"
+    return f"{every} {shares.orders} order{'s' * (shares.orders != 1)}"
+
+
+def _left_out(shares: Shares) -> str:
+    if not shares.left_out:
+        return ""
+    one = shares.left_out == 1
+    orders, their = ("order is", "its") if one else ("orders are", "their")
+    return f"\n{shares.left_out} {orders} left out: on {their} way an op refuses a mixture, or a KL is not finite."
+
+
+def _inside(shares: Shares) -> RenderableType:
+    table = plain_table("of it", "+-", "alone", "restored", names="part", names_first=True)
+    total, whole = shares.total or 0.0, 0.0
+    opened = False
+    for row, after in zip(shares.rows, [*shares.rows[1:], None], strict=True):
+        if row.depth == 0:
+            whole, opened = row.share, after is not None and after.depth > 0
+        if opened and whole:
+            error = "" if row.depth == 0 else _percent(abs(row.standard_error / whole))
+            cells = [_percent(row.share / whole), error, _of(row.alone, total), _of(row.restored, total)]
+            table.add_row("  " * row.depth + row.name, *cells)
+    error = "" if shares.exact else ", with the standard error of drawing"
+    note = f"of it: of the toggle's own share, from {_orders(shares)}{error}; a part is taken apart where its share is."
+    return Group(table, Text(f"{note}{_left_out(shares)}", style="dim"))
+
+
+def _interactions(pairs: list[InteractionRow], total: float) -> RenderableType:
+    table = plain_table("in the reference", "in the candidate", names="together, beyond each", names_first=True)
+    for pair in sorted(pairs, key=lambda pair: -abs(pair.in_reference or 0.0))[:MOST]:
+        table.add_row(f"{pair.first} and {pair.second}", _of(pair.in_reference, total), _of(pair.in_candidate, total))
+    return table
+
+
+def _fixes(found: Attribution) -> RenderableType:
+    table = plain_table("KL", "k3, upper bound", "", names="restore", names_first=True)
+    for one in found.fixes[:MOST]:
+        exact = "all bits" if one.exact else f"{one.kl:.2e}"
+        table.add_row("\nand ".join(one.toggles) or "nothing", exact, f"{one.upper:.2e}", _said(one))
+    further = len(found.fixes) - MOST
+    if further <= 0:
+        return table
+    return Group(table, Text(f"and {further} more, in the JSON", style="dim"))
+
+
+def _said(one: FixSetRow) -> str:
+    if one.spoiled_by:
+        return "undone by restoring more"
+    return "" if one.minimal else "perhaps not minimal"
+
+
+def _cost(found: Attribution) -> str:
+    mixtures = f"{found.mixtures} mixture{'s' * (found.mixtures != 1)}"
+    passes, each = (f"{count} pass{'es' * (count != 1)}" for count in (found.passes, found.mixtures))
+    return (
+        f"{mixtures} in {passes} over the weights, {found.seconds:.1f} s, beyond what the bisection saw; one by one "
+        f"they take {each}"
+    )
+
+
+def _sure(pair: InteractionRow, total: float) -> bool:
+    """Above or below 0 by its interval, and not too small to be told."""
+    if pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
+        return False
+    return pair.in_reference_low > 0 or pair.in_reference_high < 0
+
+
+def _nats(row: ShareRow) -> str:
+    return f"{row.share:.2e}"
+
+
+def _k3(row: ShareRow) -> str:
+    return "" if row.k3 is None else f"{row.k3:.2e}"
+
+
+def _interval(row: ShareRow) -> str:
+    low, high = row.of_whole_low, row.of_whole_high
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "unknown"
+    return f"{_percent(low)} to {_percent(high)}"
+
+
+def _of(value: float | None, total: float) -> str:
+    if value is None:
+        return "cannot run"
+    return _percent(value / total) if total > 0 else f"{value:.2e}"
+
+
+def _percent(value: float) -> str:
+    """Whole percents, with a digit more where a part is small: its sign must not be lost."""
+    if 0 < abs(value) < 5e-4:
+        return "<0.1%" if value > 0 else ">-0.1%"
+    return f"{value:.1%}" if 0 < abs(value) < 0.0095 else f"{value:.0%}"

@@ -1,0 +1,209 @@
+"""Shares and fix sets in sentences: who is to blame, what is interchangeable, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from moeparity.output.words import enumerated
+from moeparity.search.fixes import Fixes, FixSet
+from moeparity.search.interactions import Interaction
+from moeparity.search.kept import Kept
+from moeparity.search.roles import SATURATION, SHARE, Role
+from moeparity.search.waterfall import Share, Waterfall
+
+ROUNDING = 0.01
+"""Up to this share of the KL, what is left in fp32 says that the difference is the rounding of 16 bits."""
+
+NAMED = 3
+"""So many fix sets are told in sentences."""
+
+HELPED = 0.5
+"""Up to this share of the KL, what is left in fp32 says that fp32 would help."""
+
+TOLD = 0.01
+"""From this share of the KL on, an interaction is worth a sentence."""
+
+
+def share_reading(
+    shares: Waterfall,
+    forced: Waterfall | None,
+    interactions: Sequence[Interaction],
+    in_fp32: float | None,
+    dtype: str,
+) -> list[str]:
+    """Who makes the divergence, in sentences.
+
+    `dtype` is what the sides compute in, such as `bf16`.
+    """
+    if shares.total is None or len(shares.shares) < 2:
+        return []
+    if not shares.total:
+        # Toggles that undo each other to the last bit still act, each for itself.
+        return list(_small(shares))
+    total = shares.total
+    saturated = _of(shares, Role.SATURATED)
+    sentences = [*_saturated(saturated, total, in_fp32, dtype)] if saturated else []
+    sentences += _culprits(shares, total)
+    sentences += [*_contributing(shares, total), *_small(shares)]
+    if not saturated:
+        sentences += _strongest(interactions, total)
+    return [*sentences, *_forced(forced, total)]
+
+
+def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
+    """What to restore, what may stay, and how sure that is."""
+    gate = f"the gate {fixes.gate:g}"
+    if not fixes.sets:
+        return [f"No set of toggles that was run brings it under {gate}, when restored."]
+    first = fixes.sets[0]
+    if not first.toggles:
+        over = f" With {enumerated(first.spoiled_by)} restored it no longer is." if first.spoiled_by else ""
+        return [f"The candidate is under {gate} as it is: nothing needs restoring.{over}"]
+    smallest = [found for found in fixes.sets if len(found.toggles) == len(first.toggles)]
+    # All smaller sets were looked at, or else there may be a smaller one that was not.
+    sure = fixes.complete or len(first.toggles) <= fixes.exhaustive + 1
+    sentences = [_smallest(smallest, gate, sure=sure), *_scope(fixes)]
+    spoiled = next((found for found in fixes.sets if found.spoiled_by), None)
+    if spoiled is not None:
+        sentences.append(
+            f"Restoring more can undo it: it passes with {enumerated(spoiled.toggles)} restored, and no longer with "
+            f"{enumerated(spoiled.spoiled_by)} restored as well."
+        )
+    return [*sentences, *_kept(kept, fixes, costs=costs)]
+
+
+def _saturated(found: Sequence[Share], total: Fraction, in_fp32: float | None, dtype: str) -> Iterator[str]:
+    rounding = in_fp32 is not None and in_fp32 <= ROUNDING * total
+    where = f"The difference is at the floor of {dtype} rounding: " if rounding else "Saturated: "
+    yield (
+        f"{where}{enumerated([share.name for share in found])} are interchangeable. Each alone makes at least "
+        f"{SATURATION:.0%} of the KL, and with any one restored at least {SATURATION:.0%} is left: their shares divide "
+        "one effect, and none of them is to blame more than another."
+    )
+    worse = [share.name for share in found if share.change[0] > 0]
+    if worse:
+        yield f"Restoring {enumerated(worse)} alone even raises the KL."
+    if in_fp32 is not None:
+        part = in_fp32 / float(total)
+        left = f"KL {in_fp32:.2g} nats per token ({part:{'.1g' if part < TOLD else '.2f'}} of it), as measured here."
+        helps = "What would help: fp32 on both sides" if part <= HELPED else "fp32 on both sides would not help: it"
+        yield f"{helps} leaves {left}"
+
+
+def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
+    for share in sorted(_of(shares, Role.CULPRIT), key=lambda share: share.share, reverse=True):
+        yield (
+            f"{share.name} is to blame for {float(share.share / total):.0%} of the KL ({_bounded(share.part)}); "
+            f"restoring it alone lowers it by {_fall(share, total):.0%}."
+        )
+
+
+def _contributing(shares: Waterfall, total: Fraction) -> Iterator[str]:
+    found = _of(shares, Role.CONTRIBUTES)
+    for share in found:
+        if share.share >= SHARE * total:
+            yield (
+                f"{share.name} contributes {float(share.share / total):.0%} of the KL "
+                f"({_bounded(share.part)}), but restoring it alone does not surely lower it."
+            )
+    small = [share.name for share in found if share.share < SHARE * total]
+    if small:
+        yield f"{enumerated(small)} contribute{'s' * (len(small) == 1)} less than {SHARE:.0%} of the KL."
+
+
+def _bounded(part: tuple[float, float]) -> str:
+    low, high = part
+    known = math.isfinite(low) and math.isfinite(high)
+    return f"{low:.0%} to {high:.0%} over sequences" if known else "these sequences do not bound it"
+
+
+def _small(shares: Waterfall) -> Iterator[str]:
+    said = {
+        Role.HELPS: "{names} help{s}: with the candidate's choice it is nearer to the reference.",
+        Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
+        Role.UNDECIDED: "Not decided with these sequences: the share{S} of {names} may be 0.",
+    }
+    for role, sentence in said.items():
+        names = [share.name for share in _of(shares, role)]
+        if names:
+            one = len(names) == 1
+            either = " or ".join(names)
+            yield sentence.format(names=enumerated(names), either=either, s="s" * one, S="s" * (not one))
+
+
+def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator[str]:
+    """The pair whose cost together differs most from what each costs, where that is sure."""
+    sure = [pair for pair in interactions if pair.in_reference is not None and _away(pair.in_reference_interval)]
+    pair = max(sure, key=lambda pair: abs(pair.in_reference or Fraction()), default=None)
+    if pair is None or pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
+        return
+    more = "more" if pair.in_reference > 0 else "less"
+    yield (
+        f"{pair.first} and {pair.second} interact: together they cost {abs(float(pair.in_reference / total)):.0%} of "
+        f"the KL {more} than each alone, added up."
+    )
+
+
+def _away(interval: tuple[float, float]) -> bool:
+    return interval[0] > 0 or interval[1] < 0
+
+
+def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
+    if forced is None:
+        return
+    if forced.total is None:
+        yield "Routes cannot be forced here, so what numerics alone do without flips is not known."
+        return
+    left = float(forced.total / total)
+    said = f"With the reference's expert ids forced (routing replay), KL is {float(forced.total):.2e} ({left:.0%})"
+    largest = max(forced.shares, key=lambda share: share.share, default=None)
+    if largest is None or not forced.total > 0:
+        yield f"{said}."
+        return
+    # More than half of it, by its interval: where several make about as much, none is named.
+    most = largest.interval[0] > forced.total / 2
+    of = float(largest.share / forced.total)
+    yield f"{said}; of what is left without flips, {largest.name} makes most: {of:.0%}." if most else f"{said}."
+
+
+def _fall(share: Share, total: Fraction) -> float:
+    assert share.restored is not None, "a culprit's mixtures run"
+    return 1 - share.restored.value / float(total)
+
+
+def _smallest(found: Sequence[FixSet], gate: str, *, sure: bool) -> str:
+    sets = [enumerated(one.toggles) for one in found[:NAMED]]
+    more = f", or one of {len(found) - NAMED} further sets of this size" if len(found) > NAMED else ""
+    exact = " Nothing of the difference is left then." if all(one.outcome.exact for one in found) else ""
+    smallest = "Smallest fix" if sure else "Smallest fix found"
+    return f"{smallest} under {gate}: restore {'; or '.join(sets)}{more}.{exact}"
+
+
+def _scope(fixes: Fixes) -> Iterator[str]:
+    count = len(fixes.sets)
+    if fixes.complete:
+        yield "That is the only minimal fix there is." if count == 1 else f"All {count} minimal fixes were found."
+    else:
+        yield (
+            f"All fixes of up to {fixes.exhaustive} toggles were looked for; of larger ones some were "
+            f"({count} fix{'es' * (count > 1)} known)."
+        )
+    if fixes.refused:
+        yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."
+
+
+def _kept(kept: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
+    if kept is None:
+        return
+    if not kept.toggles:
+        yield "Nothing may stay on under the gate." if kept.certain else "No set was found that may stay on."
+        return
+    least = f"restoring the others costs {kept.cost:g}" if costs else "the most that may"
+    sure = "" if kept.certain else ", as far as was looked"
+    yield f"May stay on under the gate: {enumerated(kept.toggles)} ({least}{sure})."
+
+
+def _of(shares: Waterfall, role: Role) -> list[Share]:
+    return [share for share in shares.shares if share.role is role and share.depth == 0]

@@ -1,0 +1,1 @@
+"""A recipe at every combination of some values: `moeparity sweep`."""

@@ -1,0 +1,59 @@
+"""What a sweep found, as frozen plain data: what the terminal shows and what `--json` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from moeparity.bisection.expectations import combined
+from moeparity.bisection.report import Report, plain
+
+SCHEMA = "moeparity.sweep/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+_WRITTEN = (
+    *("run", "reference", "candidate", "verdict", "metrics", "roots", "flips"),
+    *("warnings", "recorded", "classes"),
+)
+"""The parts of a report that a run without attribution fills."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run of a sweep: the values put in place of the recipe's, by key, and the report, or why there is none."""
+
+    values: Mapping[str, str | float | bool | None]
+    report: Report | None
+    error: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 parity, 1 divergence, 2 it could not be run, 3 inconclusive."""
+        return 2 if self.report is None else self.report.exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A recipe with some of its values replaced in turn; the points in the order they ran, the last key fastest."""
+
+    recipe: str
+    keys: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """Of the points' exit codes the first present of 2, 1, 3, 0."""
+        return combined(point.exit_code for point in self.points)
+
+    def to_json(self) -> str:
+        """The sweep as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
+        written = {"schema": SCHEMA, "recipe": self.recipe, "keys": self.keys, "points": [*map(_point, self.points)]}
+        return json.dumps(plain(written), indent=1, allow_nan=False)
+
+
+def _point(point: Point) -> dict[str, Any]:
+    report = {} if point.report is None else asdict(point.report)
+    found = {key: report.get(key) for key in _WRITTEN}
+    return {"values": dict(point.values), "exit_code": point.exit_code, "error": point.error, **found}

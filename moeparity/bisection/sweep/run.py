@@ -1,0 +1,98 @@
+"""A recipe run again and again with some of its values replaced: every combination of what `over` lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeparity.bisection.sweep.report import Point, Sweep
+from moeparity.errors import CheckpointError, DeviceError, MoeparityError, display_path
+from moeparity.plan.spec.overrides import Override, axes
+from moeparity.progress import Callback, Progress
+
+if TYPE_CHECKING:
+    from moeparity.bisection.report import Report
+    from moeparity.engine.forward import Model
+
+Run = Callable[[tuple[Override, ...], Callback | None], "Report"]
+
+
+def sweep(
+    recipe: str | Path,
+    over: Sequence[str],
+    *,
+    device: str = "auto",
+    allow_code: bool = False,
+    memory_limit: float | None = None,
+    progress: Callback | None = None,
+) -> Sweep:
+    """Run a recipe at every point of `over`, such as `placement.tensor=1,2,4`; several give all their combinations.
+
+    A key is a field of a side (`profile`, `dtype`, `micro_batch`, `placement.tensor`) or an address as in `set:`, of
+    the candidate; `reference.` or `both.` before it says otherwise. Each point is what `moeparity.bisect` does without
+    attribution: both sides and nothing else, on one opened checkpoint. A point that cannot run keeps its error and
+    stops no other. Raises MoeparityError for a key or a value that no recipe may hold, a checkpoint or a device that
+    cannot be used, and for what every point is refused for alike.
+    """
+    from moeparity.bisection.pipeline import bisect
+    from moeparity.bisection.prepare import Options
+
+    swept = axes(over)
+    opener = _Opener()
+
+    def run(overrides: tuple[Override, ...], progress: Callback | None) -> Report:
+        options = Options(overrides=overrides, attribution=False, allow_code=allow_code, memory_limit=memory_limit)
+        return bisect(recipe, device=device, options=options, progress=progress, opener=opener)
+
+    return Sweep(
+        recipe=display_path(Path(recipe)),
+        keys=tuple(axis[0].name for axis in swept),
+        points=_points(list(product(*swept)), run, progress),
+    )
+
+
+class _Opener:
+    """Opens the checkpoint for the first point that gets as far, and hands it to the others."""
+
+    def __init__(self) -> None:
+        self.model: Model | None = None
+
+    def __call__(self, folder: Path, **how: Any) -> Model:
+        """What `open_model` gives."""
+        from moeparity.engine.forward import open_model
+
+        if self.model is None:
+            self.model = open_model(folder, **how)
+        return self.model
+
+
+def _points(chosen: list[tuple[Override, ...]], run: Run, progress: Callback | None) -> tuple[Point, ...]:
+    points, refused = [], []
+    for number, overrides in enumerate(chosen, 1):
+        values = {override.name: override.value for override in overrides}
+        heard = None if progress is None else _Numbered(progress, f"point {number} of {len(chosen)}")
+        try:
+            points.append(Point(values=values, report=run(overrides, heard)))
+        except (CheckpointError, DeviceError):
+            raise
+        except MoeparityError as error:
+            refused.append(error)
+            points.append(Point(values=values, report=None, error=str(error)))
+    if len(refused) == len(points) and len({str(error) for error in refused}) == 1:
+        raise refused[0]
+    return tuple(points)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Says which point a report of progress belongs to."""
+
+    progress: Callback
+    point: str
+
+    def __call__(self, report: Progress) -> None:
+        """Hand the report on."""
+        self.progress(replace(report, at=f"{self.point}, {report.at}"))

@@ -1,0 +1,147 @@
+"""A Sweep for the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.bisection.report import RoutingFlips
+from moeparity.bisection.sweep.report import Point, Sweep
+from moeparity.bisection.text import COLOUR, checkpoint, machine
+from moeparity.errors import shown
+
+GAP = 2
+"""Columns between two cells."""
+
+_WIDE = 24
+"""A key or a value longer than this takes several lines of a column."""
+
+_CANNOT = "cannot run"
+
+Cell = tuple[str, str]
+"""What stands in a cell, and what stands behind it, or below where the terminal is narrow."""
+
+
+def print_sweep(sweep: Sweep, console: Console) -> None:
+    """Print a sweep: what was swept, and a row per point."""
+    console.print(_head(sweep))
+    reports = [point.report for point in sweep.points if point.report is not None]
+    for sentence in dict.fromkeys(warning for report in reports for warning in report.warnings):
+        console.print(Text(f"warning: {sentence}", style="yellow"))
+    console.print()
+    console.print(_table(sweep, console.width))
+    if reports:
+        note = (
+            f"k3 in nats with its {reports[0].verdict.value.level:.0%} interval, KL(candidate || reference) over the "
+            "vocabulary in nats per token.\nflips: tokens with another expert set in some layer, then token-layers."
+        )
+        console.print(Text(f"\n{note}", style="dim"))
+
+
+def _head(sweep: Sweep) -> RenderableType:
+    table = Table.grid(padding=(0, GAP))
+    table.add_row("recipe", sweep.recipe)
+    report = next((point.report for point in sweep.points if point.report is not None), None)
+    if report is not None:
+        table.add_row("checkpoint", checkpoint(report.run))
+        table.add_row("machine", machine(report.run))
+        table.add_row("gate", f"{report.verdict.metric} below {report.verdict.below:g} per {report.verdict.reduce}")
+    return table
+
+
+def _table(sweep: Sweep, width: int) -> RenderableType:
+    """A line per point where all fits; else cells on two lines; else the swept values on a line of their own, too."""
+    keys = [_broken(key) for key in sweep.keys]
+    values = [[_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
+    swept = [min(wide, _WIDE) for wide in _widths([keys, *values])]
+    left = width - sum(swept) - GAP * len(swept)
+    heads: list[Cell] = [("verdict", ""), ("k3", ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
+    cells = [heads, *(list(_cells(point)) for point in sweep.points)]
+    for between in (" ", "\n"):
+        texts = [[between.join(filter(None, cell)) for cell in row] for row in cells]
+        widths = _widths([row for row in texts if len(row) == len(heads)])
+        widths[0] = max(widths[0], len(_CANNOT))
+        if sum(widths) + GAP * (len(widths) - 1) <= left:
+            return _columns(keys, swept, values, [_row(row, widths) for row in texts])
+    return _blocks(sweep, [_row(row, widths) for row in texts])
+
+
+def _columns(
+    keys: Sequence[str], widths: Sequence[int], values: Sequence[Sequence[str]], rows: Sequence[RenderableType]
+) -> RenderableType:
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
+    for key, wide in zip(keys, widths, strict=True):
+        table.add_column(key, width=wide, overflow="fold")
+    table.add_column(rows[0])
+    for line, row in zip(values, rows[1:], strict=True):
+        table.add_row(*line, row)
+    return table
+
+
+def _blocks(sweep: Sweep, rows: Sequence[RenderableType]) -> RenderableType:
+    parts: list[RenderableType] = [Padding(rows[0], (0, 0, 0, GAP), style="dim", expand=False)]
+    for point, row in zip(sweep.points, rows[1:], strict=True):
+        at = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
+        parts += [Text(at, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
+    return Group(*parts)
+
+
+def _cells(point: Point) -> Iterator[Cell]:
+    """Verdict, k3, KL, flips and first divergence of a point; verdict and reason of one that could not run."""
+    report = point.report
+    if report is None:
+        yield from ((_CANNOT, ""), (str(point.error), ""))
+        return
+    value, flips, roots = report.verdict.value, report.flips, report.roots
+    yield report.verdict.status, ""
+    yield (_number(value.estimate), f"{_number(value.low)}..{_number(value.high)}") if roots else ("all bits equal", "")
+    yield _number(report.metrics.kl), ""
+    yield ("", "") if flips is None else (_share(flips.tokens_any_layer, flips.tokens), _flipped_routes(flips))
+    yield (roots[0].node, f"({roots[0].op})") if roots else ("none", "")
+
+
+def _flipped_routes(flips: RoutingFlips) -> str:
+    return _share(sum(layer.set_flips for layer in flips.layers), sum(layer.tokens for layer in flips.layers))
+
+
+def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
+    """Cells at fixed widths, so that those of all rows stand below each other; the last may wrap."""
+    grid = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    for wide in widths[: len(texts) - 1]:
+        grid.add_column(width=wide, no_wrap=True)
+    grid.add_column(overflow="fold")
+    first, *others = texts
+    grid.add_row(Text(first, style=COLOUR.get(first, "bold red" if first == _CANNOT else "")), *others)
+    return grid
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line) for text in column for line in text.split("\n")) for column in zip(*rows, strict=True)]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.2%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2e}" if value else "0"
+
+
+def _word(value: str | float | bool | None) -> str:
+    """A value as a recipe writes it."""
+    return shown(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def _broken(key: str) -> str:
+    """A long key on several lines, broken behind its dots and colons."""
+    lines = [""]
+    for part in re.findall(r"[^.:]*[.:]?", key):
+        if lines[-1] and len(lines[-1]) + len(part) > _WIDE:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Every difference alone and restored, and swapped blocks."""

@@ -1,0 +1,162 @@
+"""What each toggle does alone, what restoring it alone does, and what that means in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from moeparity.output.words import enumerated
+from moeparity.plan.toggles import Toggle
+from moeparity.search.roles import SATURATION, SHARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The metrics of one mixture of both sides against the reference.
+
+    `kl` is the full-vocabulary KL(trial || reference) in nats per scored token; `k3` is taken on the recipe's tokens,
+    which the trial did not sample. `flipped_routes` is None where the trial has no routes to compare.
+    `changed_nodes` counts nodes with any bit other than in the side it was made from.
+    """
+
+    kl: float
+    k3: float
+    flipped_routes: float | None
+    changed_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
+
+    `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
+    paired difference over sequences. `restores_all` says that restoring it alone gives the reference's bits at every
+    node. A trial is None where an op refuses that mixture of both sides.
+    """
+
+    toggle: Toggle
+    alone: Trial | None
+    restored: Trial | None
+    change: tuple[float, float]
+    restores_all: bool
+
+    @property
+    def had_no_effect(self) -> bool:
+        """True when both trials ran and neither changed a bit at any node."""
+        return all(trial is not None and trial.changed_nodes == 0 for trial in (self.alone, self.restored))
+
+    @property
+    def is_masked(self) -> bool:
+        """True when it acts alone in the reference, and restoring it changes no bit of the candidate."""
+        if self.alone is None or self.restored is None:
+            return False
+        return self.alone.changed_nodes > 0 and self.restored.changed_nodes == 0
+
+
+def reading(effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | None = None) -> list[str]:
+    """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token.
+
+    `shares` are sentences on who makes it, where it was shared out; None: they are taken from the two trials of each.
+    Toggles that were taken apart stand for their parts, of which only the largest is named.
+    """
+    parts = [e for e in effects if e.toggle.parent is not None]
+    effects = [e for e in effects if e.toggle.parent is None]
+    made = _made(effects, total_kl) if shares is None else shares
+    return [*_acting(effects, total_kl), *made, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
+
+
+def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
+    """Which toggles act at all, and whether it shows."""
+    without = [e for e in effects if e.had_no_effect]
+    sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
+    active = [e for e in effects if not e.had_no_effect]
+    masked = [e for e in active if e.is_masked]
+    if masked:
+        sentences.append(f"Masked in the candidate: {_names(masked)}. Restoring alone changes no bit there.")
+    refused = [e for e in effects if e.alone is None or e.restored is None]
+    if refused:
+        sentences.append(f"An op refuses {_names(refused)} mixed with the other side's choices: see the table.")
+    if active and total_kl == 0:
+        sentences.append("Bits change, but none of the changes reaches the logits.")
+    if len(active) == 1 and total_kl > 0:
+        sentences.append(f"{active[0].toggle.name} alone makes the whole difference.")
+    return sentences
+
+
+def _made(effects: Sequence[Effect], total_kl: float) -> list[str]:
+    """Which of several toggles make the divergence, as far as their two trials tell."""
+    active = [e for e in effects if not e.had_no_effect]
+    if len(active) < 2 or not total_kl > 0:
+        return []
+    sentences = []
+    saturated = [e for e in active if _is_saturated(e, total_kl)]
+    if len(saturated) > 1:
+        sentences.append(
+            f"Saturated: {_names(saturated)} are interchangeable. Each alone costs at least {SATURATION:.0%} of the "
+            f"whole divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, "
+            "once seeded, grows to the same size: only restoring all toggles gives the reference's bits."
+        )
+    sentences += [
+        f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        for e in active
+        if e.restored is not None and e.change[1] < 0
+    ]
+    worse = [e for e in active if e.change[0] > 0]
+    if worse:
+        sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
+    return sentences
+
+
+def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl: float) -> Iterator[str]:
+    """Per toggle that was taken apart, the smallest part that alone still makes most of what it makes."""
+    for effect in effects:
+        part: Effect | None = effect
+        while part is not None and part.alone is not None:
+            inside = [p for p in parts if p.toggle.parent == part.toggle.name and p.alone is not None]
+            largest = max(inside, key=lambda p: p.alone.kl if p.alone else 0.0, default=None)
+            if largest is None or largest.alone is None or largest.alone.kl < SATURATION * part.alone.kl:
+                break
+            part = largest
+        if part is not None and part is not effect and part.alone is not None and total_kl > 0:
+            yield (
+                f"In {effect.toggle.name} the largest part is {part.toggle.name}: alone it costs "
+                f"{part.alone.kl / total_kl:.0%} of the whole divergence."
+            )
+
+
+def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
+    """What a user of either engine knows each toggle by that acts and has a flag; the dearest first."""
+    active = [e for e in effects if not e.had_no_effect and e.toggle.has_flag]
+    together: dict[str, list[Effect]] = {}
+    for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
+        sides = {"reference": effect.toggle.reference_set_by, "candidate": effect.toggle.candidate_set_by}
+        told = " and ".join(f"on the {side} by {by}" for side, by in sides.items() if by)
+        together.setdefault(told, []).append(effect)
+    for told, alike in together.items():
+        yield f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} set {told}."
+
+
+def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:
+    """The toggles to take apart next: not yet split, made of several differences, and with a share to find.
+
+    A share is there when alone the toggle costs at least `SHARE` of `total_kl`, or restoring it alone surely lowers it.
+    """
+    parents = {effect.toggle.parent for effect in effects}
+    return [
+        effect.toggle
+        for effect in effects
+        if effect.toggle.name not in parents
+        and not effect.had_no_effect
+        and (effect.change[1] < 0 or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
+    ]
+
+
+def _is_saturated(effect: Effect, total_kl: float) -> bool:
+    # Not by min(), which may drop a NaN.
+    trials = (effect.alone, effect.restored)
+    large = all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
+    return large and not effect.is_masked
+
+
+def _names(effects: Sequence[Effect]) -> str:
+    return enumerated([effect.toggle.name for effect in effects])

@@ -1,0 +1,90 @@
+"""What a report says of its tokens: where they come from, their classes, and what an engine recorded of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.tokens.report import ClassMetrics, Recorded, RecordedLogprobs, RecordedRoutes
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+
+
+def warnings(plan: Plan) -> Iterator[str]:
+    """What makes the numbers of a run mean less than they seem to, in sentences."""
+    if plan.recipe.synthetic is not None:
+        yield (
+            f"The weights are {plan.recipe.weights}, random numbers of the right shapes. Their router margins and "
+            "logits are not those of a trained model, so flip rates, k3 and KL say nothing about one; which node "
+            "differs first, and whether bits are equal, still holds."
+        )
+    sample = plan.recipe.tokens.sample
+    if sample is None:
+        return
+    others = {_temperature(side) for side in (plan.reference, plan.candidate)} - {sample.temperature}
+    if others:
+        taken = " and ".join(f"{each:g}" for each in sorted(others))
+        both = f", or set log_probs:temperature to {sample.temperature:g} on both sides" if sample.temperature else ""
+        yield (
+            f"The tokens are sampled at temperature {sample.temperature:g}, log-probabilities taken at {taken}: k3 is "
+            f"no estimate of a KL on such tokens. Use temperature 1 for a gate{both}."
+        )
+
+
+def _temperature(side: Side) -> float:
+    """By which a side's logits are divided before its log-softmax."""
+    setting = side.plan.settings.get((side.plan.graph.scores, "temperature"))
+    return 1.0 if setting is None else float(setting.value)
+
+
+def sampling(plan: Plan) -> str | None:
+    """How the tokens were generated for this run; None where they come from the file."""
+    sample = plan.recipe.tokens.sample
+    if sample is None:
+        return None
+    return f"{sample.new_tokens} new tokens per prompt, temperature {sample.temperature:g}, seed {sample.seed}"
+
+
+def recorded(observed: Observed) -> Recorded | None:
+    """The recorded data against both sides; None where there is none."""
+    records = observed.records
+    if records is None:
+        return None
+    deltas = {side: records.delta(side) for side in (REFERENCE, CANDIDATE)}
+    return Recorded(
+        logprobs=tuple(
+            RecordedLogprobs(
+                side=side,
+                tokens=len(delta),
+                mean_abs_delta=float(delta.abs().mean()),
+                max_abs_delta=float(delta.abs().max()),
+                k3=float((delta.expm1() - delta).mean()),
+            )
+            for side, delta in deltas.items()
+            if len(delta)
+        ),
+        routes=tuple(
+            RecordedRoutes(side=side, token_layers=compared, same_sets=same)
+            for side, (same, compared) in records.routes.items()
+            if compared
+        ),
+    )
+
+
+def classes(plan: Plan, observed: Observed) -> tuple[ClassMetrics, ...]:
+    """The metrics of each class of tokens; empty where the tokens have no labels."""
+    found = observed.classes
+    if found is None:
+        return ()
+    return tuple(
+        ClassMetrics(
+            name=name,
+            scored_tokens=(tokens := int(found.tokens[i])),
+            k3=float(found.k3[i]) / tokens if tokens else math.nan,
+            mean_abs_delta=float(found.abs_delta[i]) / tokens if tokens else math.nan,
+            token_layers=int(found.routes[i]),
+            set_flips=int(found.set_flips[i]),
+        )
+        for i, name in enumerate(plan.tokens.label_names)
+    )

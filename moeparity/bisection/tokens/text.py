@@ -1,0 +1,35 @@
+"""What a report says of its tokens, for the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from moeparity.bisection.tokens.report import ClassMetrics, Recorded
+from moeparity.output.tables import plain_table
+
+
+def recorded_table(recorded: Recorded) -> RenderableType:
+    """Recorded log-probabilities and routes, a line per side."""
+    parts: list[RenderableType] = []
+    if recorded.logprobs:
+        table = plain_table("mean |delta|", "max |delta|", "k3", "tokens", names="log-probabilities", names_first=True)
+        for found in recorded.logprobs:
+            numbers = (found.mean_abs_delta, found.max_abs_delta, found.k3)
+            table.add_row(found.side, *(f"{number:.3g}" for number in numbers), str(found.tokens))
+        parts += [table, Text("delta = log P of the side - the recorded one, in nats, on scored tokens.", style="dim")]
+    if recorded.routes:
+        table = plain_table("same expert set", "token-layers", names="routes", names_first=True)
+        for routes in recorded.routes:
+            table.add_row(routes.side, f"{routes.same_sets / routes.token_layers:.2%}", str(routes.token_layers))
+        parts.append(table)
+    return Group(*(parts or [Text("no scored token has a recorded log-probability, no token a recorded route")]))
+
+
+def classes_table(classes: tuple[ClassMetrics, ...]) -> RenderableType:
+    """k3, |delta| and flips per class of token."""
+    table = plain_table("scored", "k3", "mean |delta|", "expert set differs", names="class", names_first=True)
+    for found in classes:
+        flips = f"{found.set_flips / found.token_layers:.2%}" if found.token_layers else ""
+        table.add_row(found.name, str(found.scored_tokens), f"{found.k3:.3g}", f"{found.mean_abs_delta:.3g}", flips)
+    return table

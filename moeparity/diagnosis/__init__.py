@@ -1,6 +1,0 @@
-"""What is wrong with a pair of log-probability columns, by what they mean, how they were computed, how old."""
-
-from moeparity.diagnosis.finding import Diagnosis, Evidence, Finding
-from moeparity.diagnosis.observer import CAUSES, Observer
-
-__all__ = ["CAUSES", "Diagnosis", "Evidence", "Finding", "Observer"]

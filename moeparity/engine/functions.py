@@ -1,0 +1,96 @@
+"""Users' functions in place of kernels: what they are told, and what they may give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from moeparity.errors import SpecError
+from moeparity.ops.rope import ROPE
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.region import Region
+from moeparity.user_code import raised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomNode:
+    """What a user's function is told beside its inputs.
+
+    name, layer: the closing node of the region it replaces, and its layer (None outside the layers).
+    inputs: names of the values it is given, in the order they are given.
+    weights: `node.port` -> tensor on the run's device, in `dtype`; experts come as the stacks `experts.gate_up`
+        [E, 2I, H], gate rows first (gpt-oss: alternating), and `experts.down` [E, H, I], and biases as
+        `experts.gate_up_bias` [E, 2I] and `experts.down_bias` [E, H].
+    params: `node` -> its parameters.
+    config: the fields of config.json.
+    """
+
+    name: str
+    layer: int | None
+    inputs: tuple[str, ...]
+    weights: Mapping[str, torch.Tensor]
+    params: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any]
+    dtype: torch.dtype
+
+
+def told(region: Region, graph: Graph, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> CustomNode:
+    """What the function of a region is told; `weights` are those of all its nodes, by `node.port`."""
+    nodes = {node.name: node for node in graph.nodes if node.name in region.nodes}
+    closing = nodes[region.nodes[-1]]
+    return CustomNode(
+        name=closing.name,
+        layer=closing.layer,
+        inputs=region.inputs,
+        weights=weights,
+        params={short(name): node.params for name, node in nodes.items()},
+        config=graph.config,
+        dtype=dtype,
+    )
+
+
+def short(node: str) -> str:
+    """`layers[0].moe.experts` -> `experts`."""
+    return node.rpartition(".")[2]
+
+
+def call(
+    function: Callable[..., Any], inputs: list[torch.Tensor], node: CustomNode, region: Region, replaced: Node
+) -> tuple[torch.Tensor, ...]:
+    """Run a user's function and check what it returns. Raises SpecError for whatever it raises or returns amiss."""
+    what = f"{region.where}: impl {region.call} at {node.name}"
+    try:
+        out = function(*inputs, node=node)
+    except Exception as error:
+        raise SpecError(f"{what} raised {raised(error, __file__)}.") from error
+    values = out if isinstance(out, tuple) else (out,)
+    if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
+        given = ", ".join(type(value).__name__ for value in values)
+        raise SpecError(f"{what} returned {given}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
+    # Rope hands out its values by heads, [B, H, T, D]; what an op reads last never is.
+    lead = inputs[-1]
+    for value in values:
+        rows = value.transpose(1, 2) if replaced.op is ROPE and value.dim() > 2 else value
+        if rows.shape[:2] != lead.shape[:2] or value.device != lead.device:
+            raise SpecError(
+                f"{what} returned {list(value.shape)} on {value.device}; expected "
+                f"[{lead.shape[0]}, {lead.shape[1]}, ...] on {lead.device}, as its inputs."
+            )
+    return values
+
+
+def refuse_other_shapes(
+    node: Node, regions: Mapping[str, Region], values: Mapping[str, Sequence[torch.Tensor]]
+) -> None:
+    """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it."""
+    own = next((ports for walker, ports in values.items() if walker not in regions), None)
+    for walker, region in regions.items():
+        for given, expected in zip(values[walker], own or (), strict=False):
+            if (given.shape[1:], given.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
+                raise SpecError(
+                    f"{region.where}: impl {region.call} at {node.name} returned {given.dtype} {list(given.shape)}; "
+                    f"op {node.op.name} on the other side gives {expected.dtype} {list(expected.shape)}."
+                )

@@ -1,0 +1,169 @@
+"""Which values can differ between walkers, how many bytes of them are alive at each node, and what kernels need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from moeparity.engine.batches import micro_batches, waves
+from moeparity.engine.lockstep import Walker
+from moeparity.engine.work import Numerics, Task, Work
+from moeparity.ops.memory import Call, widths
+from moeparity.plan.graph import SOURCES, Graph, Node, Segment
+
+_LOADS = 1.5
+"""How many different loads of experts are met, in units of the mean load."""
+
+
+class Values:
+    """Which values can differ between walkers, and how many bytes of them are alive at each node."""
+
+    def __init__(self, walkers: Sequence[Walker], graph: Graph, sequences: int, length: int) -> None:
+        self.graph, self.work, self.sequences, self.length = graph, Work.of(walkers, graph), sequences, length
+        batches = [micro_batches(sequences, walker.micro_batch) for walker in walkers]
+        self.wave = max(last - first for first, last in waves(batches))
+        self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
+        self.widths, self.heads = widths(graph)
+        # Of each walker's value: what it is, equal where two can only be equal, and the bytes of one element.
+        self.known: dict[tuple[str, str], tuple[int, int]] = {}
+        self.numbers: dict[object, int] = {}
+        # Bytes per token of all that is kept of a value, and of all outputs of a node; bytes of scratch of a node.
+        self.kept: dict[str, int] = {}
+        self.shown: dict[str, int] = {}
+        self.scratch: dict[str, int] = {}
+        # Distinct calls of nodes with 16-bit GEMMs, by what decides the GEMMs' shapes.
+        self.gemms: dict[tuple[str, int, str], set[int]] = {}
+        for walker in walkers:
+            numbers = {source: self._number((source, walker.micro_batch)) for source in SOURCES}
+            self.known |= {(walker.name, source): (number, 8) for source, number in numbers.items()}
+        ordered = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
+        for node in graph.nodes:
+            self._walk(node, ordered)
+
+    def _number(self, kind: object) -> int:
+        return self.numbers.setdefault(kind, len(self.numbers))
+
+    def _walk(self, node: Node, walkers: Sequence[Walker]) -> None:
+        found: dict[str, dict[int, int]] = {}
+        shadows: dict[str, dict[int, int]] = {}
+        alike: dict[tuple[object, ...], dict[str, tuple[int, int]]] = {}
+        self.scratch[node.name] = 0
+        for walker in walkers:
+            task = self.work.at[walker.name, node.name]
+            if task is None:
+                continue
+            given = [None if v is None else self.known[walker.inputs_of or walker.name, v] for v in task.reads]
+            into = found if walker.inputs_of is None else shadows
+            # Tasks are shared, so that the same task is the same object.
+            key = (id(task), walker.micro_batch, walker.inputs_of is None, *given)
+            if key not in alike:
+                alike[key] = self._computed(walker, node, task, given, into)
+            if walker.inputs_of is None:
+                self.known |= {(walker.name, value): known for value, known in alike[key].items()}
+        self.kept |= {value: sum(kinds.values()) for value, kinds in found.items()}
+        both = {value: kinds | shadows.get(value, {}) for value, kinds in (shadows | found).items()}
+        self.shown[node.name] = sum(sum(kinds.values()) for kinds in both.values())
+        # Observers put together the waves of walkers whose micro-batches are smaller: reference, candidate, shadow.
+        if any(walker.micro_batch < self.wave for walker in walkers):
+            largest = max(max(kinds.values()) for kinds in both.values())
+            self.scratch[node.name] += 3 * largest * self.wave * self.length
+
+    def _computed(
+        self,
+        walker: Walker,
+        node: Node,
+        task: Task,
+        given: Sequence[tuple[int, int] | None],
+        into: dict[str, dict[int, int]],
+    ) -> dict[str, tuple[int, int]]:
+        """What a walker has of each value of a node, as in `known`; its bytes per token are put `into`."""
+        found: dict[str, tuple[int, int]] = {}
+        handed = zip(self.work.edge_values[node.name], task.edges, strict=True)
+        computed = [(node.values, task.numerics)]
+        computed += [((value,), numerics or task.numerics) for value, numerics in handed]
+        for values, numerics in computed:
+            kind = (node.name, numerics.key, walker.micro_batch, *(g and g[0] for g in given))
+            call = self._call(walker, node, numerics, task.reads, [8 if g is None else g[1] for g in given])
+            self.scratch[node.name] = max(self.scratch[node.name], call.scratch())
+            if node.weights and call.dtype in {"bf16", "fp16"}:
+                self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))
+            for port, (value, size) in enumerate(zip(values, call.output_bytes(), strict=False)):
+                number = self._number((port, kind))
+                into.setdefault(value, {})[number] = size * call.outputs[port]
+                found[value] = (number, size)
+        return found
+
+    def _call(
+        self, walker: Walker, node: Node, numerics: Numerics, reads: Sequence[str | None], sizes: Sequence[int]
+    ) -> Call:
+        # Of a user's function nothing is known: it counts as the op in whose place it closes.
+        replaced = walker.plan.region(node.name) is not None
+        names = node.inputs if replaced else [read or own for read, own in zip(reads, node.inputs, strict=True)]
+        names = [name.partition("->")[0] for name in names]
+        return Call(
+            node=node,
+            tokens=walker.micro_batch * self.length,
+            length=self.length,
+            active={} if replaced else dict(_pairs(numerics.key[1:])),
+            dtype=walker.plan.dtype_of(node.name),
+            input_bytes=sizes,
+            inputs=[self.widths[name] * walker.plan.partials[name] for name in names],
+            outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
+            heads=self.heads[names[0]],
+        )
+
+    def kernels(self) -> int:
+        """About how many shapes of 16-bit GEMMs there are."""
+        shapes: set[tuple[object, ...]] = set()
+        loads: Counter[tuple[object, ...]] = Counter()
+        most: dict[tuple[object, ...], int] = {}
+        nodes = {node.name: node for node in self.graph.nodes}
+        for (dtype, tokens, name), calls in self.gemms.items():
+            node = nodes[name]
+            if node.op.name != "experts":
+                shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
+                continue
+            experts, key = node.weights["down"].count, (dtype, tokens, node.weights["down"].shape)
+            loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
+            most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
+        return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
+
+    def saved(self, nodes: set[str]) -> int:
+        """Bytes of these nodes' values, the logits and the routes, twice: in parts, and put together."""
+        kept = [
+            n for n in self.graph.nodes if n.name in nodes or n.op.name == "router" or self.graph.output in n.values
+        ]
+        return 2 * sum(self.kept[value] for node in kept for value in node.values) * self.sequences * self.length
+
+    def peak(self, segment: Segment) -> int:
+        """The most bytes of values at once, in any wave of a segment."""
+        order = {node.name: i for i, node in enumerate(self.graph.nodes)}
+        inside = range(order[segment.nodes[0].name], order[segment.nodes[-1].name] + 1)
+        born = {v: order[node.name] for node in self.graph.nodes for v in self._values_of(node)}
+        last = {value: order[name] for value, name in self.work.last_use.items()}
+        dying = passing = coming = 0
+        local = [value for value in born if value in last and born[value] in inside and last[value] in inside]
+        for value in born.keys() & last.keys():
+            dying += self.kept[value] * (born[value] < inside.start and last[value] in inside)
+            passing += self.kept[value] * (born[value] < inside.start and last[value] >= inside.stop)
+            coming += self.kept[value] * (born[value] in inside and last[value] >= inside.stop)
+        # In the first wave nothing that comes is there yet, in the last nothing that goes is there any more.
+        crossing = passing * self.sequences + max(
+            dying * self.sequences + coming * self.wave, dying * self.wave + coming * self.sequences
+        )
+        return crossing * self.length + max(
+            (self.shown[node.name] + sum(self.kept[v] for v in local if born[v] < at <= last[v]))
+            * self.wave
+            * self.length
+            + self.scratch[node.name]
+            for at, node in zip(inside, segment.nodes, strict=True)
+        )
+
+    def _values_of(self, node: Node) -> Iterator[str]:
+        yield from (value for value in (*node.values, *self.work.edge_values[node.name]) if value in self.kept)
+
+
+def _pairs(key: Sequence[object]) -> Iterator[tuple[str, object]]:
+    for pair in key:
+        assert isinstance(pair, tuple)
+        yield pair

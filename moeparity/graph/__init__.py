@@ -1,1 +1,0 @@
-"""From a graph file and a config.json to a frozen plan: expansion, profile overlay, and the difference of two plans."""

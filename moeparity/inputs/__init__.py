@@ -1,0 +1,1 @@
+"""Weights, tokens and the machine, as they are found."""

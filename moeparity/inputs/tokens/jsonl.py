@@ -1,0 +1,230 @@
+"""Token files of JSON lines: one object per sequence.
+
+| key | holds |
+|---|---|
+| `text` or `input_ids` | the sequence |
+| `mask` | 0 or 1 per token: 1 where the token is scored (all by default) |
+| `labels` | one word for the sequence, or one per token |
+| `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
+| `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
+
+Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
+tokens. Engines do not run the last token of a sequence: its routes are null.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
+from moeparity.inputs.tokens.tokenizer import Tokenizer
+from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
+
+KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
+Padding = Literal["right", "left"]
+_HINTS = {
+    "labels": ", or one word for all",
+    "routed_experts": "; null for the last, which engines do not run",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One sequence of n tokens: ids int64 [n], mask bool [n], logprobs fp64 [n], routes int64 [n, L, K]."""
+
+    where: Where
+    ids: Tensor
+    mask: Tensor
+    labels: list[str] | None
+    logprobs: Tensor | None
+    routes: Tensor | None
+
+
+def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
+    """Read a file of JSON lines; sequences are padded to the longest. Raises TokensError with the line at fault."""
+    lines = [_line(where, fields, tokenizer) for where, fields in _objects(path)]
+    if not lines:
+        raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
+    return _block(lines, padding, pad_id)
+
+
+def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise TokensError(f"{Where(path)}: cannot be read: {error.strerror}. Expected a file of JSON lines.") from None
+    except UnicodeDecodeError as error:
+        raise TokensError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
+    # Not splitlines(), which also cuts at characters that JSON allows inside a string.
+    numbered = enumerate(text.split("\n"), start=1)
+    return [(Where(path, number), _object(Where(path, number), line)) for number, line in numbered if line.strip()]
+
+
+def _object(where: Where, line: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line, object_pairs_hook=lambda pairs: _unrepeated(where, pairs))
+    except json.JSONDecodeError as error:
+        raise TokensError(
+            f"{where}: not JSON: {error.msg}, column {error.colno}. Expected one object per line."
+        ) from None
+    except (ValueError, RecursionError):
+        raise TokensError(f"{where}: not a sequence: a number too large or lists too deep.") from None
+    if not isinstance(fields, dict):
+        raise TokensError(f'{where}: {shown(fields)} is no sequence; expected an object, as {{"text": "Hello"}}.')
+    for key in fields:
+        if key not in KEYS:
+            raise TokensError(f"{where}: unknown key {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}")
+    return fields
+
+
+def _unrepeated(where: Where, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        again = next(key for key in keys if keys.count(key) > 1)
+        raise TokensError(f"{where}: key {again!r} is given twice. Keep one.")
+    return fields
+
+
+def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> _Line:
+    if ("text" in fields) == ("input_ids" in fields):
+        which = "both 'text' and 'input_ids'" if "text" in fields else "neither 'text' nor 'input_ids'"
+        raise TokensError(f"{where}: holds {which}; expected exactly one of them.")
+    ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _encoded(where, fields["text"], tokenizer)
+    words = fields.get("labels")
+    for key in ("mask", "labels", "logprobs", "routed_experts"):
+        whole = key == "labels" and isinstance(words, str)
+        if key in fields and not whole and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
+            given = f"has {len(fields[key])} entries" if isinstance(fields[key], list) else f"is {shown(fields[key])}"
+            raise TokensError(
+                f"{where}: {key} {given}; expected a list of {len(ids)}, one entry per token"
+                f"{' of the text' if 'text' in fields else ''}{_HINTS.get(key, '')}."
+            )
+    return _Line(
+        where=where,
+        ids=ids,
+        mask=_mask(where, fields.get("mask", [1] * len(ids))),
+        labels=_labels(where, [words] * len(ids) if isinstance(words, str) else words),
+        logprobs=_logprobs(where, fields.get("logprobs")),
+        routes=_routes(where, fields.get("routed_experts")),
+    )
+
+
+def _ids(where: Where, given: Any) -> Tensor:
+    if not isinstance(given, list) or not given or not all(type(i) is int and 0 <= i < 2**31 for i in given):
+        raise TokensError(f"{where}: input_ids is no list of token ids; expected whole numbers from 0, at least one.")
+    return torch.tensor(given, dtype=torch.int64)
+
+
+def _encoded(where: Where, text: Any, tokenizer: Tokenizer | None) -> Tensor:
+    if not isinstance(text, str) or not text or not _is_unicode(text):
+        given = shown(text) if not isinstance(text, str) or not text else "not text: it holds half of a character pair"
+        raise TokensError(f"{where}: text is {given}; expected a string of at least one character.")
+    if tokenizer is None:
+        raise TokensError(
+            f"{where}: 'text' needs a tokenizer. Name one, `bytes`, `checkpoint` or a path to a tokenizer.json, under "
+            "`tokenizer:` beside the file, or on the command line with --tokenizer; or give 'input_ids'."
+        )
+    ids = tokenizer.encode(text)
+    if not ids:
+        raise TokensError(f"{where}: the tokenizer makes no token of text {shown(text)}. Leave the line out.")
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _is_unicode(text: str) -> bool:
+    """False for half of a surrogate pair, which JSON can spell and UTF-8 can't."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _mask(where: Where, given: list[Any]) -> Tensor:
+    for entry in given:
+        if type(entry) not in {int, bool} or entry not in {0, 1}:
+            raise TokensError(f"{where}: mask holds {shown(entry)}; expected 0 or 1 per token, 1 where it is scored.")
+    return torch.tensor(given, dtype=torch.bool)
+
+
+def _labels(where: Where, given: list[Any] | None) -> list[str] | None:
+    for entry in given or ():
+        if not isinstance(entry, str) or not entry:
+            raise TokensError(f"{where}: labels holds {shown(entry)}; expected a word per token, or one word for all.")
+    return given
+
+
+def _logprobs(where: Where, given: list[Any] | None) -> Tensor | None:
+    if given is None:
+        return None
+    for entry in given:
+        if entry is not None and type(entry) not in {int, float}:
+            raise TokensError(
+                f"{where}: logprobs holds {shown(entry)}; expected a number or null per token. Of entries like "
+                "[logprob, id, text] keep the first part."
+            )
+    values = torch.tensor([float("nan") if entry is None else entry for entry in given], dtype=torch.float64)
+    check_logprobs(where, values)
+    return values
+
+
+def _routes(where: Where, given: list[Any] | None) -> Tensor | None:
+    if given is None:
+        return None
+    if all(entry is None for entry in given):
+        return None
+    routes = nested_routes(where, given)
+    check_routes(where, routes)
+    return routes
+
+
+def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
+    width = max(len(line.ids) for line in lines)
+    places = [_place(len(line.ids), width, padding) for line in lines]
+
+    def block(rows: list[Tensor | None], fill: float) -> Tensor | None:
+        """[B, T, ...] of rows [n, ...] or None, which all have the same trailing shape; None where no row is there."""
+        first = next((row for row in rows if row is not None), None)
+        if first is None:
+            return None
+        whole = torch.full((len(rows), width, *first.shape[1:]), fill, dtype=first.dtype)
+        for number, (row, place) in enumerate(zip(rows, places, strict=True)):
+            if row is not None:
+                whole[number, place] = row
+        return whole
+
+    _check_alike(lines)
+    names = tuple(dict.fromkeys(word for line in lines for word in line.labels or ()))
+    numbered = [None if line.labels is None else torch.tensor([names.index(w) for w in line.labels]) for line in lines]
+    input_ids, loss_mask = block([line.ids for line in lines], pad_id), block([line.mask for line in lines], False)
+    attention_mask = block([torch.ones_like(line.mask) for line in lines], False)
+    assert input_ids is not None and loss_mask is not None and attention_mask is not None  # noqa: PT018
+    return TokenSet(
+        input_ids=input_ids,
+        loss_mask=loss_mask,
+        attention_mask=attention_mask,
+        labels=block(numbered, 0),
+        label_names=names,
+        logprobs=block([line.logprobs for line in lines], torch.nan),
+        routed_experts=block([line.routes for line in lines], -1),
+    )
+
+
+def _place(length: int, width: int, padding: Padding) -> slice:
+    return slice(0, length) if padding == "right" else slice(width - length, width)
+
+
+def _check_alike(lines: list[_Line]) -> None:
+    """Labels in all lines or in none; routes of one shape."""
+    labelled, other = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
+    if labelled and other:
+        raise TokensError(f"{other[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none.")
+    shapes = {line.routes.shape[1:]: line.where for line in reversed(lines) if line.routes is not None}
+    if len(shapes) > 1:
+        (first, at), (second, there) = list(shapes.items())[:2]
+        raise TokensError(
+            f"{at}: routed_experts is {list(first)} per token; {there} has {list(second)}. Expected [MoE layers, "
+            "top_k], the same in every line."
+        )

@@ -1,0 +1,145 @@
+"""Token files in the safetensors format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from moeparity.errors import TokensError, Where, did_you_mean, listed
+from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
+
+KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "routed_experts")
+LABEL_NAMES = "label_names"
+"""Key of the file's metadata: a JSON list of words, the classes `labels` counts from 0."""
+
+
+def read(path: Path) -> TokenSet:
+    """Read a safetensors file: `input_ids` [B, T], and any other field of TokenSet under its own name.
+
+    Masks may be any numbers 0 and 1, routed experts and labels any integers, log-probabilities any floats. Without
+    names in the metadata classes go by their numbers. Raises TokensError.
+    """
+    where = Where(path)
+    tensors, metadata = _load(path)
+    for key in tensors:
+        if key not in KEYS:
+            raise TokensError(
+                f"{where}: unknown tensor {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}"
+            )
+    if "input_ids" not in tensors:
+        raise TokensError(f"{where}: holds no 'input_ids'; expected int64 [sequences, tokens].")
+    ids = tensors["input_ids"]
+    if ids.dtype != torch.int64 or ids.dim() != 2 or ids.numel() == 0:
+        raise TokensError(
+            f"{where}: input_ids is {_name(ids)} {list(ids.shape)}; expected int64 [sequences, tokens], not empty."
+        )
+    labels, names = _labels(where, tensors.get("labels"), ids, metadata.get(LABEL_NAMES))
+    return TokenSet(
+        input_ids=ids,
+        loss_mask=_mask(where, tensors, "loss_mask", ids),
+        attention_mask=_mask(where, tensors, "attention_mask", ids),
+        labels=labels,
+        label_names=names,
+        logprobs=_logprobs(where, tensors.get("logprobs"), ids),
+        routed_experts=_routes(where, tensors.get("routed_experts"), ids),
+    )
+
+
+def written(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file that reads as these tokens."""
+    tensors = {key: getattr(tokens, key) for key in KEYS}
+    metadata = {LABEL_NAMES: json.dumps(tokens.label_names)} if tokens.labels is not None else {}
+    return {key: tensor.contiguous() for key, tensor in tensors.items() if tensor is not None}, metadata
+
+
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    where = Where(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except OSError as error:
+        reason = "it is a folder" if path.is_dir() else error.strerror or error
+        raise TokensError(f"{where}: cannot be read: {reason}. Expected a safetensors file with input_ids.") from None
+    except SafetensorError as error:
+        reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
+        raise TokensError(
+            f"{where}: not a whole safetensors file ({reason[:200]}). Write it with safetensors.torch.save_file; a "
+            "file of JSON lines must be called *.jsonl."
+        ) from None
+
+
+def _mask(where: Where, tensors: dict[str, Tensor], key: str, ids: Tensor) -> Tensor:
+    mask = tensors.get(key)
+    if mask is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    if mask.shape != ids.shape:
+        raise TokensError(f"{where}: {key} is {list(mask.shape)}; expected {list(ids.shape)}, as input_ids.")
+    # One-byte and smaller floats can't even be compared.
+    if mask.dtype.itemsize == 1 and mask.dtype not in {torch.bool, torch.uint8, torch.int8}:
+        raise TokensError(f"{where}: {key} is {_name(mask)}; expected bool or int64.")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise TokensError(f"{where}: {key} holds values other than 0 and 1.")
+    return mask.to(torch.bool)
+
+
+def _labels(
+    where: Where, labels: Tensor | None, ids: Tensor, stored: str | None
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    if labels is None:
+        return None, ()
+    if labels.shape != ids.shape or labels.is_floating_point() or labels.is_complex() or int(labels.min()) < 0:
+        raise TokensError(
+            f"{where}: labels is {_name(labels)} {list(labels.shape)}; expected whole numbers from 0, "
+            f"{list(ids.shape)} as input_ids."
+        )
+    names, count = _words(stored), int(labels.max()) + 1
+    if stored is not None and len(names) < count:
+        raise TokensError(
+            f"{where}: metadata {LABEL_NAMES!r} names {len(names)} classes; expected a JSON list of at least {count}, "
+            "as many as `labels` counts."
+        )
+    return labels.to(torch.int64), names or tuple(map(str, range(count)))
+
+
+def _words(stored: str | None) -> tuple[str, ...]:
+    """A JSON list of words; empty where it is anything else."""
+    try:
+        found = json.loads(stored or "[]")
+    except (ValueError, RecursionError):
+        found = []
+    return tuple(found) if isinstance(found, list) and all(isinstance(word, str) for word in found) else ()
+
+
+def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | None:
+    if logprobs is None:
+        return None
+    if logprobs.shape != ids.shape or not logprobs.is_floating_point():
+        raise TokensError(
+            f"{where}: logprobs is {_name(logprobs)} {list(logprobs.shape)}; expected floats {list(ids.shape)}, as "
+            "input_ids, NaN where there is none."
+        )
+    values = logprobs.double()
+    check_logprobs(where, values)
+    return values
+
+
+def _routes(where: Where, routes: Tensor | None, ids: Tensor) -> Tensor | None:
+    if routes is None:
+        return None
+    floating = routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool
+    if floating or routes.dim() != 4 or routes.shape[:2] != ids.shape or not routes.numel():
+        raise TokensError(
+            f"{where}: routed_experts is {_name(routes)} {list(routes.shape)}; expected whole numbers "
+            f"[{ids.shape[0]}, {ids.shape[1]}, MoE layers, top_k], -1 where there is none."
+        )
+    values = routes.to(torch.int64)
+    check_routes(where, values)
+    return values
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

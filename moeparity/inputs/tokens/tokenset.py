@@ -1,0 +1,114 @@
+"""What every token file becomes, and the checks that do not depend on the file's format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import TokensError, Where
+from moeparity.inputs.tokens import padding
+
+LARGEST_LOGPROB = 1e-2
+"""In nats; rounding can lift the log of a probability near 1 above 0, but not this far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSet:
+    """Sequences as one block. Everything about token i stands at index i.
+
+    input_ids: int64 [B, T].
+    loss_mask: bool [B, T], True where the token's log-probability counts. Never True at a pad or at the first token of
+        a sequence, which nothing predicts.
+    attention_mask: bool [B, T], False at pads.
+    labels: int64 [B, T], the class of each token as an index into `label_names`; None where the file has no classes.
+    logprobs: fp64 [B, T], in nats: log P(token i | tokens before i) as an engine recorded it, NaN where it did not.
+    routed_experts: int64 [B, T, MoE layers, top_k], the experts token i was sent to when it went through the model,
+        recorded likewise; -1 where there is none.
+    """
+
+    input_ids: Tensor
+    loss_mask: Tensor
+    attention_mask: Tensor
+    labels: Tensor | None = None
+    label_names: tuple[str, ...] = ()
+    logprobs: Tensor | None = None
+    routed_experts: Tensor | None = None
+
+    @property
+    def pads(self) -> int:
+        """How many positions hold no token."""
+        return int((~self.attention_mask).sum())
+
+    @property
+    def has_records(self) -> bool:
+        """True where an engine's log-probabilities or routes were recorded."""
+        return self.logprobs is not None or self.routed_experts is not None
+
+
+def predicted(attention_mask: Tensor) -> Tensor:
+    """bool [B, T]: tokens with another token of their sequence before them."""
+    found = padding.scored(torch.ones_like(attention_mask), attention_mask)
+    found[:, 0] = False
+    return found
+
+
+def check_logprobs(where: Where, logprobs: Tensor) -> None:
+    """Raises TokensError for a number that is no log-probability; NaN stands for none."""
+    bad = logprobs[(logprobs > LARGEST_LOGPROB) | logprobs.isinf()]
+    if bad.numel():
+        raise TokensError(
+            f"{where}: logprobs holds {float(bad[0]):g}; expected log-probabilities in nats, which are at most 0."
+        )
+
+
+def nested_routes(where: Where, given: list[Any]) -> Tensor:
+    """Routes written as nested lists, null for a token without a record -> [tokens, MoE layers, top_k] int64, there -1.
+
+    Raises TokensError.
+    """
+    try:
+        found = torch.tensor([row for row in given if row is not None])
+    except (ValueError, TypeError, RuntimeError, OverflowError):
+        found = torch.empty(0)
+    if found.dim() != 3 or found.dtype != torch.int64 or not found.numel():
+        raise TokensError(
+            f"{where}: routed_experts is not [tokens][MoE layers][top_k] of whole numbers; a token without a record is "
+            "null, and dense layers are left out."
+        )
+    routes = torch.full((len(given), *found.shape[1:]), -1)
+    routes[torch.tensor([row is not None for row in given])] = found
+    return routes
+
+
+def routed_layers(where: Where, routes: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Routes [tokens, layers, top_k] without the layers that have no router, and the numbers of those that stay.
+
+    SGLang and vLLM record every layer of the model, and leave zeros where a layer is dense (sglang
+    srt/state_capturer/routed_experts.py; vLLM routed_experts_capturer.py, as of 2026-09). With more than one expert per
+    token no router gives these. With one, expert 0 may be what a router always picks: all layers stay.
+    Raises TokensError where every id is 0.
+    """
+    dense = (routes <= 0).all(-1).all(0) & (routes == 0).any(-1).any(0)
+    if routes.shape[-1] == 1 or not bool(dense.any()):
+        return routes, tuple(range(routes.shape[1]))
+    if bool(dense.all()):
+        raise TokensError(
+            f"{where}: every id of routed_experts is 0: nothing was recorded. Check the engine's capture."
+        )
+    return routes[:, ~dense], tuple((~dense).nonzero().flatten().tolist())
+
+
+def check_routes(where: Where, routes: Tensor) -> None:
+    """Raises TokensError unless the last axis holds different expert ids, or -1 alone."""
+    ordered = routes.sort(-1).values
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    bad = torch.where(routes.eq(-1).all(-1), False, repeated | (routes < 0).any(-1))
+    if bool(bad.any()):
+        given = routes[bad][0]
+        none = "" if bool(given.any()) else " Where the engine recorded nothing, expected is null or -1."
+        raise TokensError(
+            f"{where}: routed_experts sends a token to {given.tolist()}; expected different experts by number.{none}"
+        )

@@ -1,0 +1,140 @@
+"""A checkpoint folder: config.json and safetensors files, single or sharded, mapped into memory and never copied.
+
+Tensors come out as views of the mapped file, as `from_pretrained` of transformers leaves them: their address modulo 64
+is that of the file, which changes the bits of some fp32 kernels on CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from moeparity.errors import CheckpointError, Where, did_you_mean
+from moeparity.inputs.weights.source import Entry
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
+
+_NUMBERS = re.compile(r"\d+")
+
+
+class Checkpoint:
+    """Reads a folder's tensors by name. Raises CheckpointError for everything that is wrong with its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not _exists(folder / "."):
+            raise CheckpointError(f"{Where(folder)}: no such checkpoint folder. Check the path.")
+        self.config_path = folder / "config.json"
+        self._files: dict[Path, Any] = {}
+        self.entries: dict[str, Entry] = {}
+        index = folder / INDEX
+        if index.exists():
+            self._open_sharded(index)
+        else:
+            self._open_single()
+
+    def tensor(self, name: str) -> Any:
+        """The tensor as a view of the mapped file, in the file's dtype."""
+        return self._files[self.entries[name].file].get_tensor(name)
+
+    def require(self, name: str, needed_by: Where) -> Entry:
+        """The entry of a tensor that must be there."""
+        if name not in self.entries:
+            # Another layer's or expert's tensor has the nearest name, and is none that was misspelt.
+            alike = [other for other in self.entries if _NUMBERS.findall(other) == _NUMBERS.findall(name)]
+            raise CheckpointError(
+                f"{Where(self.folder)}: tensor {name!r} is missing; {needed_by} needs it."
+                f"{did_you_mean(name, alike, cutoff=0.9)} Is the checkpoint complete, and does its model_type fit?"
+            )
+        return self.entries[name]
+
+    def _open_single(self) -> None:
+        path = self.folder / SINGLE
+        if path.exists():
+            self._open(path, None, None)
+            return
+        pickled = next((name for name in PICKLED if (self.folder / name).exists()), None)
+        if pickled:
+            raise CheckpointError(
+                f"{Where(self.folder / pickled)}: pickled weights are not read, since a pickle can run code. "
+                "Convert them to safetensors with save_pretrained."
+            )
+        raise CheckpointError(f"{Where(self.folder)}: holds neither {SINGLE} nor {INDEX}. Is this a checkpoint folder?")
+
+    def _open_sharded(self, index: Path) -> None:
+        for shard, names in _weight_map(index).items():
+            path = self.folder / shard
+            if not _lies_in(self.folder, path):
+                raise CheckpointError(f"{Where(index)}: weight_map points to {shard!r}, outside the checkpoint folder.")
+            if not _exists(path):
+                raise CheckpointError(f"{Where(index)}: shard {shard!r} is missing from the folder. Download it again.")
+            self._open(path, names, index)
+
+    def _open(self, path: Path, names: Iterable[str] | None, index: Path | None) -> None:
+        try:
+            file = safe_open(str(path), framework="pt")
+        except OSError as error:
+            reason = "it is a folder" if path.is_dir() else error.strerror or error
+            raise CheckpointError(f"{Where(path)}: cannot be read: {reason}.") from None
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{Where(path)}: not a whole safetensors file ({_reason(path, error)}). Download it again."
+            ) from None
+        self._files[path] = file
+        held = set(file.keys())
+        for name in sorted(held) if names is None else names:
+            if name not in held:
+                raise CheckpointError(
+                    f"{Where(index or path)}: weight_map puts {name!r} into {path.name!r}, which lacks it."
+                )
+            part = file.get_slice(name)
+            self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long for the file system, or one with a NUL
+        return False
+
+
+def _lies_in(folder: Path, path: Path) -> bool:
+    """Whether a shard's path stays in its folder. The hub's cache holds symbolic links, which may point elsewhere."""
+    try:
+        inside = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no such file can be, which is another complaint
+        return True
+    return inside and ".." not in path.parts[len(folder.parts) :]
+
+
+def _weight_map(index: Path) -> dict[str, list[str]]:
+    """Shard name -> tensor names."""
+    try:
+        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
+        shards: dict[str, list[str]] = {}
+        for name, shard in weight_map.items():
+            shards.setdefault(str(shard), []).append(name)
+    except OSError as error:
+        raise CheckpointError(f"{Where(index)}: cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise CheckpointError(
+            f"{Where(index, line)}: not a safetensors index; expected JSON with a `weight_map` of tensor names to file "
+            "names. Download it again."
+        ) from None
+    return shards
+
+
+def _reason(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        if file.read(19) == b"version https://git":
+            return "it is a Git LFS pointer: run `git lfs pull`"
+    text = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
+    return f"{path.stat().st_size} bytes: {text[:200]}"

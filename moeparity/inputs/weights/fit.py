@@ -1,0 +1,109 @@
+"""Is the checkpoint what the graph needs? Every fault is named before the first forward pass."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import torch
+
+from moeparity.errors import CheckpointError, Where, listed
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.source import Source
+from moeparity.plan.graph import Graph, WeightRef
+from moeparity.progress import Callback, Progress
+
+READABLE = ("BF16", "F16", "F32")
+_COPY = {
+    "mxfp4": "Write a copy in bf16 with transformers, from_pretrained(..., quantization_config=Mxfp4Config("
+    "dequantize=True)), then save_pretrained(..., save_original_format=False), and give that"
+}
+"""quant_method -> how a checkpoint that can be read is made of it: run with transformers 5.23.0."""
+
+
+def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> None:
+    """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once; `progress` hears of each.
+
+    Raises CheckpointError for the first fault found, in the order of the list above.
+    """
+    _refuse_quantised(checkpoint, graph)
+    refs = [ref for node in graph.nodes for ref in node.weights.values()]
+    for ref in refs:
+        for name in ref.names:
+            _check_entry(checkpoint, name, ref)
+    needed = {name for ref in refs for name in ref.names}
+    _check_extra(checkpoint, needed, graph)
+    read = 0.0
+    for done, name in enumerate(sorted(needed), 1):
+        read += _check_finite(checkpoint, name) / 1e6
+        if progress is not None:
+            at = checkpoint.entries[name].file.name
+            progress(Progress(step="checking weights", at=at, done=done, total=len(needed), work=read, unit="MB"))
+
+
+def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
+    """A checkpoint that says so itself has tensors of other names, whose absence would explain nothing."""
+    given = graph.config.get("quantization_config")
+    if not isinstance(given, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
+        return
+    method = str(given.get("quant_method"))
+    raise CheckpointError(
+        f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
+        f"{_COPY.get(method, 'Give the one it was made from')}."
+    )
+
+
+def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
+    entry = checkpoint.require(name, ref.where)
+    where = Where(entry.file)
+    if entry.dtype not in READABLE:
+        raise CheckpointError(
+            f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}. "
+            "Quantised checkpoints are not read: give the one they were made from."
+        )
+    if entry.shape != ref.stored:
+        raise CheckpointError(
+            f"{where}: {name} has shape {list(entry.shape)}; {ref.where} with {checkpoint.config_path.name} expects "
+            f"{list(ref.stored)}. Do config.json and weights belong together?"
+        )
+
+
+def _check_extra(checkpoint: Checkpoint, needed: set[str], graph: Graph) -> None:
+    ignored = re.compile("|".join(_pattern(p) for p in (*graph.ignore, "**.rotary_emb.inv_freq")))
+    # A tied head may be stored all the same; the graph takes the embedding.
+    extra = [n for n in checkpoint.entries if n not in needed and not ignored.fullmatch(n) and n != "lm_head.weight"]
+    if extra:
+        where = Where(checkpoint.entries[extra[0]].file)
+        shown = listed(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
+        raise CheckpointError(
+            f"{where}: holds tensors the {graph.model_type} graph does not use: {shown}. "
+            "Is model_type right? A graph lists tensors to pass over under `ignore:`."
+        )
+
+
+def _pattern(pattern: str) -> str:
+    return re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+
+
+def _check_finite(checkpoint: Checkpoint, name: str) -> int:
+    """The bytes of the tensor, all of whose values are finite."""
+    tensor: torch.Tensor = checkpoint.tensor(name)
+    # One quick pass: a NaN or an infinity makes the sum so. A sum may also overflow, hence the count below.
+    if math.isfinite(float(tensor.sum(dtype=torch.float32))):
+        return tensor.nbytes
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        raise CheckpointError(
+            f"{Where(checkpoint.entries[name].file)}: {name}: {bad} of {tensor.numel()} values are NaN or infinite. "
+            "The checkpoint is damaged, or was saved from a diverged run."
+        )
+    return tensor.nbytes
+
+
+def file_dtype(source: Source) -> str:
+    """The dtype most tensors have: `bf16`, `fp16` or `fp32`."""
+    names = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+    counted = Counter(names[e.dtype] for e in source.entries.values() if e.dtype in names)
+    return counted.most_common(1)[0][0] if counted else "fp32"

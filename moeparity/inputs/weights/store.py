@@ -1,0 +1,144 @@
+"""The weights of one segment at a time, in the dtype and layout each op takes, with the next one on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+
+import torch
+
+from moeparity.inputs.weights.source import Source
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.plan.graph import Graph, Node, Segment, WeightRef
+
+Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
+"""(node name, dtype name) -> weights by port."""
+
+Residency = Literal["stream", "resident"]
+
+_STACKS = {
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+    "gate_up_bias": ("gate_bias", "up_bias"),
+    "down_bias": ("down_bias",),
+}
+"""What the kernel of `experts` takes, and the weight ports it is made of."""
+
+
+class WeightStore:
+    """Hands out segments' weights; `bytes_read` counts what was taken from the files.
+
+    `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
+    of them for as long as the store lives.
+    """
+
+    def __init__(self, checkpoint: Source, graph: Graph, device: torch.device, residency: Residency) -> None:
+        self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
+        self.bytes_read = 0
+        self._kept: dict[tuple[str, tuple[str, ...]], Loaded] = {}
+        self._spare: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
+
+    def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
+        """One pass over the segments in order, each with its weights in every dtype asked for.
+
+        With `reuse` the memory of a segment's experts is written to again once the next segment is asked for, so that
+        nobody may hold on to them: filling fresh memory takes several times as long.
+        """
+        return _Pass(self, tuple(dtypes), reuse and self.residency == "stream" and self.device.type == "cpu")
+
+    def load(self, segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
+        """The weights of one segment."""
+        if (segment.name, dtypes) in self._kept:
+            return self._kept[segment.name, dtypes]
+        loaded = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
+        if self.residency == "resident":
+            self._kept[segment.name, dtypes] = loaded
+        return loaded
+
+    def recycle(self, segment: Segment, loaded: Loaded) -> None:
+        """Keep the memory of a segment's experts for the next that needs as much."""
+        for (name, _), weights in loaded.items():
+            refs = [ref for node in segment.nodes if node.name == name for ref in node.weights.values()]
+            if any(ref.each and ref.stacked is None for ref in refs):
+                for stack in weights.values():
+                    self._spare.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
+
+    def forget(self) -> None:
+        """Give back what was kept for a next segment."""
+        self._spare.clear()
+
+    def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """One node's weights by port."""
+        if any(ref.each for ref in node.weights.values()):
+            return self._experts(node, dtype)
+        return {port: self._tensor(ref, dtype) for port, ref in node.weights.items()}
+
+    def _tensor(self, ref: WeightRef, dtype: str) -> torch.Tensor:
+        target = torch.float32 if ref.keep_fp32 else torch_dtype(dtype)
+        tensor: torch.Tensor = self.checkpoint.tensor(ref.names[0])
+        return tensor.to(device=self.device, dtype=target)
+
+    def _experts(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """gate and up of all experts as one [E, 2I, H], down as one [E, H, I], and biases as [E, 2I] and [E, H].
+
+        The stacks transformers 5 holds: one made of every expert's tensors, gate first, or the file's own, whose memory
+        then stays as it lies there, inputs before outputs.
+        """
+        held = {}
+        for name, ports in _STACKS.items():
+            refs = [node.weights[port] for port in ports if port in node.weights]
+            if refs:
+                held[name] = self._stack(refs, dtype) if refs[0].stacked is None else self._whole(refs[0], dtype)
+        return held
+
+    def _whole(self, ref: WeightRef, dtype: str) -> torch.Tensor:
+        stack = self._tensor(ref, dtype)
+        return stack.transpose(1, 2) if stack.dim() == 3 else stack
+
+    def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
+        rows, *columns = refs[0].shape
+        shape = (len(refs[0].names), rows * len(refs), *columns)
+        spare = self._spare.get((shape, torch_dtype(dtype)))
+        stack = spare.pop() if spare else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+        for part, ref in enumerate(refs):
+            for expert, name in enumerate(ref.names):
+                stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
+        return stack
+
+    def _bytes(self, ref: WeightRef) -> int:
+        width = {"BF16": 2, "F16": 2, "F32": 4}
+        elements = torch.Size(ref.shape).numel()
+        return elements * ref.count * width[self.checkpoint.entries[ref.names[0]].dtype]
+
+
+class _Pass:
+    """Iterates over (segment, weights); while one is in use, a thread prepares the next."""
+
+    def __init__(self, store: WeightStore, dtypes: tuple[str, ...], reuse: bool) -> None:
+        self.store, self.dtypes, self.reuse = store, dtypes, reuse
+        self.waiting = list(store.graph.segments)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self.next: Future[Loaded] | None = None
+        self.given: tuple[Segment, Loaded] | None = None
+
+    def __iter__(self) -> _Pass:
+        self._prefetch()
+        return self
+
+    def __next__(self) -> tuple[Segment, Loaded]:
+        if self.next is None:
+            self.store.forget()
+            self.pool.shutdown()
+            raise StopIteration
+        # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
+        segment, loaded = self.waiting.pop(0), self.next.result()
+        if self.given is not None and self.reuse:
+            self.store.recycle(*self.given)
+        self.given = (segment, loaded)
+        self._prefetch()
+        return self.given
+
+    def _prefetch(self) -> None:
+        self.next = self.pool.submit(self.store.load, self.waiting[0], self.dtypes) if self.waiting else None

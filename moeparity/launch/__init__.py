@@ -1,5 +1,0 @@
-"""Launch configurations of vLLM, SGLang, verl and NeMo-RL, and which profiles they imply. No torch here."""
-
-from moeparity.launch.read import read
-
-__all__ = ["read"]

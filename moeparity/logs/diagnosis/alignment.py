@@ -1,0 +1,199 @@
+"""Tier 1: whether a log-probability stands beside the token that it belongs to."""
+
+from __future__ import annotations
+
+import math
+
+from moeparity.logs.diagnosis.columns import SHIFTS
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.intervals import above, explains, mean, negated, share
+from moeparity.logs.diagnosis.state import State
+
+# Rarer than this, a lone exact 0 may be a numerical event on a confident token just as well.
+_RARE = 1e-3
+
+
+def placeholders(state: State) -> Finding:
+    """Whether zeros stand where no log-probability was.
+
+    Statistic: the share of scored tokens to which one side gives log P = 0 exactly and the other less than 1/2.
+    Rounding makes an exact 0 of a P within 6e-8 of 1, to which no noise of known size gives 1/2. Placeholders give the
+    share of unmasked ones. A truncation that keeps one token makes a 0 too, with min_p or a small top_k also of a P
+    below 1/2; `_kept_alone` tells these apart.
+    """
+    counts = {side: state.total(f"zero_{side}") for side in ("rollout", "trainer")}
+    evidence = tuple(
+        Evidence(name=f"{side} exactly 0 where the other side has P < 1/2", value=count, unit="tokens")
+        for side, count in counts.items()
+    )
+    worst = max(counts, key=lambda side: counts[side])
+    if not counts[worst]:
+        reason = "No exact 0 stands beside a P below 1/2."
+        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
+    part = counts[worst] / state.tokens
+    advice = (
+        f"Mask these tokens: a {worst} log-probability of 0 is P = 1. Trust the producer's loss mask, not the value."
+    )
+    if state.total(f"all_zero_{worst}") == state.tokens:
+        return Finding(
+            tier="semantics",
+            name="placeholders",
+            verdict="named",
+            reason=f"Every {worst} log-probability is exactly 0.",
+            evidence=evidence,
+            advice=f"{advice} If the sampler was greedy or had top_k = 1, record raw log-probabilities.",
+            alternatives=("zeros in place of log-probabilities", "greedy sampling with processed log-probabilities"),
+            tells_apart="the sampling parameters",
+        )
+    truncated, told = _kept_alone(state, worst, part)
+    if truncated == "named":
+        reason = "The zeros are of tokens that a truncation kept alone."
+        evidence = (*evidence, *told)
+        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
+    share_found = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
+    rare = part < _RARE
+    unclear = {
+        "rounding events on confident tokens": rare,
+        "a truncation that keeps one token": truncated == "undecided",
+    }
+    others = tuple(name for name, here in unclear.items() if here)
+    return Finding(
+        tier="semantics",
+        name="placeholders",
+        verdict="undecided" if others else "named",
+        reason=f"The {worst} has log P = 0 exactly at {counts[worst]:.0f} tokens to which the other side gives P < "
+        "1/2.",
+        evidence=(*evidence, share_found),
+        advice=advice,
+        alternatives=("placeholders", *others) if others else (),
+        tells_apart="the ids at these places: tool output, feedback and padding are placeholders" if others else "",
+    )
+
+
+def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Evidence, ...]]:
+    """Whether the zeros of `side`, a share `part` of its tokens, are those of a truncation that kept one token.
+
+    Then the side is 0 wherever the other is sure of the token, which placeholders are no more often than elsewhere; or
+    all other tokens are offset in one direction (log of the kept mass), which placeholders leave alone.
+    """
+    other = "trainer" if side == "rollout" else "rollout"
+    sure = mean(f"exactly 0 where the {other} is sure", state.sums(f"sure_zero_{side}"), state.sums(f"sure_{other}"))
+    rest = share("offset of the other tokens", state.sums("rest"), state.sums("rest_gross"))
+    known = float(state.sums(f"sure_{other}").sum()) > 0
+    always = above(sure, max(LINE, 2 * part)) if known else "not tested"
+    offset = explains(negated(rest) if side == "rollout" else rest)
+    verdicts = {always, offset}
+    verdict: Verdict = "named" if "named" in verdicts else "undecided" if "undecided" in verdicts else "ruled out"
+    return verdict, (sure, rest)
+
+
+def impossible(state: State) -> Finding:
+    """Whether a sampled token has log P = -inf on a side, which no rounding of finite logits gives."""
+    count = state.total("impossible")
+    evidence = (Evidence(name="tokens with log P = -inf on a side", value=count, unit="tokens"),)
+    if not count:
+        reason = "Every sampled token is possible on both sides."
+        return Finding(
+            tier="semantics", name="impossible tokens", verdict="ruled out", reason=reason, evidence=evidence
+        )
+    return Finding(
+        tier="semantics",
+        name="impossible tokens",
+        verdict="named",
+        reason="A side says that a token which was sampled could not have been.",
+        evidence=evidence,
+        advice="Look for a truncation or a grammar mask that one side applies to tokens sampled without it, and for "
+        "ids shifted against log-probabilities. These tokens are left out of all that follows.",
+    )
+
+
+def misaligned(state: State) -> Finding:
+    """Whether the rollout's log-probabilities belong to tokens some places on.
+
+    Statistic, for shifts k of up to 4 places: 1 - sum |r[i] - t[i + k]| / sum |r[i] - t[i]|, distances cut at 5 nats,
+    over the same pairs of scored tokens of a sequence. Under noise r[i] is nearest to t[i], the statistic is negative
+    and large. Shifted by k it is 1 but for noise at k, and about 0 at all others.
+    """
+    shares: dict[int, Evidence] = {}
+    for by in SHIFTS:
+        same, other = state.shift(by)
+        shares[by] = share(f"distance explained by a shift of {by:+d}", same - other, same)
+    finite = {by: found for by, found in shares.items() if math.isfinite(found.value)}
+    if not finite:
+        reason = "The sides are equal, or no sequence has two scored tokens in a row."
+        return Finding(tier="semantics", name="misaligned", verdict="not tested", reason=reason)
+    by = max(finite, key=lambda shift: finite[shift].value)
+    best = finite[by]
+    verdict = explains(best)
+    if verdict != "named":
+        reason = {
+            "ruled out": "Neighbouring tokens fit worse than the token itself.",
+            "undecided": f"A shift of {by:+d} explains the distance or not: the interval is too wide.",
+            "not tested": "",
+        }[verdict]
+        return Finding(tier="semantics", name="misaligned", verdict=verdict, reason=reason, evidence=(best,))
+    return Finding(
+        tier="semantics",
+        name="misaligned",
+        verdict="named",
+        reason=f"The rollout's value at index t is the trainer's at index t{by:+d}.",
+        evidence=(best,),
+        advice="Align one side: logits at position i score token i + 1, and some producers index log-probabilities by "
+        "the position, others by the token; response-aligned lists start at the first response token.",
+    )
+
+
+def unrelated(state: State) -> Finding:
+    """Whether the two columns have anything to do with each other.
+
+    Statistic: Pearson's correlation of r and t (cut at -20 nats) over all tokens, with an interval from its linear
+    term per sequence. Rounding noise leaves it above 0.99; log-probabilities of other ids, of another tokenizer or of
+    other rows of a batch have about 0. Named below 1/2: half of one side's spread, or less, is of the other's.
+    """
+    found = _correlation(state)
+    evidence = (found,)
+    decision = above(found, LINE)
+    if decision == "ruled out":
+        return Finding(
+            tier="semantics",
+            name="unrelated",
+            verdict="named",
+            reason="The log-probabilities of the two sides hardly depend on each other, at no shift.",
+            evidence=evidence,
+            advice="Compare the token ids that each side scored: the same tokenizer and template, the same row of the "
+            "batch, left against right padding, a prompt cut off on one side. Then the weights: a refit that failed, "
+            "or another checkpoint.",
+            alternatives=(
+                "other token ids or another tokenizer",
+                "rows joined wrongly",
+                "a shift of more than 4 places",
+                "unrelated weights",
+            ),
+            tells_apart="the token ids of both sides",
+        )
+    verdicts: dict[Verdict, tuple[Verdict, str]] = {
+        "named": ("ruled out", "Log-probabilities of the two sides go together."),
+        "undecided": ("undecided", "Whether the two sides go together cannot be said from so few sequences."),
+        "not tested": ("not tested", "One side's log-probabilities do not vary."),
+    }
+    verdict, reason = verdicts[decision]
+    return Finding(tier="semantics", name="unrelated", verdict=verdict, reason=reason, evidence=evidence)
+
+
+def _correlation(state: State) -> Evidence:
+    n, x, y, xx, yy, xy = (state.sums(name) for name in ("pairs", "x", "y", "xx", "yy", "xy"))
+    total = float(n.sum())
+    if not total:
+        return Evidence(name="correlation", value=math.nan, low=-math.inf, high=math.inf)
+    mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
+    spread_x = math.sqrt(max(0.0, float(xx.sum()) / total - mean_x**2))
+    spread_y = math.sqrt(max(0.0, float(yy.sum()) / total - mean_y**2))
+    if spread_x * spread_y < 1e-12:
+        return Evidence(name="correlation", value=math.nan, low=-math.inf, high=math.inf)
+    product = (xy - mean_x * y - mean_y * x + n * (mean_x * mean_y)) / (spread_x * spread_y)
+    squares = (xx - 2 * mean_x * x + n * mean_x**2) / spread_x**2 + (yy - 2 * mean_y * y + n * mean_y**2) / spread_y**2
+    value = float(product.sum()) / total
+    # The influence of a sequence on the correlation: its products less what its own spread would make of them.
+    influence = product - value * squares / 2
+    found = mean("correlation", influence, n, offset=value)
+    return Evidence(name="correlation", value=value, low=found.low, high=found.high, level=found.level)

@@ -1,0 +1,278 @@
+"""Tier 1: whether both columns are of the distribution that the tokens were drawn from.
+
+With q the distribution sampled from and p the other one, both of the same context, three identities hold for every
+context, so for every mixture of contexts, without a word on the model:
+- E_q[p/q] is the mass that p has on what q can draw: 1 with full support, less under truncation.
+- With h = (p - q) / (p + q) = tanh(delta / 2), which is bounded, and m = (p + q) / 2: E_q[h] = -E_m[h^2] and
+  E_p[h] = +E_m[h^2], while E[h^2] is E_m[h^2] under either but for E_m[h^3]. So E[h] / E[h^2] is -1 where the tokens
+  were drawn from q, and +1 where from p.
+- If p is q to the power kappa, normalised, then E_q[(log p - kappa log q) (p/q - 1)] = 0: log p - kappa log q is the
+  same for every token of a context, and the mean of p/q - 1 is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
+from moeparity.logs.diagnosis.state import State
+
+_SHARPENED = (
+    "Near 1, a trainer whose weights have sharpened since the rollout looks alike: equal weights tell them apart."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the difference of the sides lies, from -1 to 1; see `shape`."""
+
+    mode: Evidence
+    tail: Evidence
+    bulk: Evidence
+    missing: Evidence
+    missing_rollout: Evidence
+
+    def truncated(self) -> tuple[Verdict, Verdict]:
+        """Whether the rollout is renormalised on fewer tokens than the trainer, and the reverse."""
+        forward = _all(explains(negated(self.bulk)), explains(self.missing))
+        reverse = _all(explains(self.bulk), explains(self.missing_rollout))
+        return forward, reverse
+
+    def tempered(self) -> Verdict:
+        """Whether one side prefers each context's mode more than the other does."""
+        return explains(self.mode if self.mode.value > 0 else negated(self.mode))
+
+
+def shape(state: State) -> Shape:
+    """Statistics of the form sum of offsets / sum of |offsets|: 0 when they cancel, +-1 when all have one sign.
+
+    mode: of the logit log P/(1-P), trainer less rollout, of tokens with P > 1/2 (geometric mean of the sides).
+    tail: of delta, of tokens with P < 0.05. bulk: of delta, of all. These three are cut at 0.1 nats, so that they tell
+    of many tokens and not of few great ones.
+    missing: of 1 - rho. missing_rollout: of 1 - 1/rho.
+    Under rounding noise rho has mean 1, so `missing` is 0; the others are of the size of delta itself, since noise
+    moves a logit up as often as down. Truncation before the rollout's normalisation makes every delta negative: bulk =
+    -1, missing = 1, tail = -1 (log S with the kept mass S, the same for all tokens of a context). A temperature moves
+    modes and tails in opposite directions: mode = -1 and tail > -1/2 for a sharper rollout, with missing = 0.
+    """
+    return Shape(
+        mode=share("offset of modes", state.sums("mode"), state.sums("mode_gross")),
+        tail=share("offset of the tail", state.sums("tail"), state.sums("tail_gross")),
+        bulk=share("offset of all tokens", state.sums("bulk"), state.sums("bulk_gross")),
+        missing=share("net part of |rho - 1|", -state.sums("ratio"), state.sums("ratio_gross")),
+        missing_rollout=share("net part of |1/rho - 1|", -state.sums("inverse"), state.sums("inverse_gross")),
+    )
+
+
+def _all(*verdicts: Verdict) -> Verdict:
+    """Named where all are, ruled out where one is."""
+    if "ruled out" in verdicts:
+        return "ruled out"
+    if "not tested" in verdicts:
+        return "not tested"
+    return "undecided" if "undecided" in verdicts else "named"
+
+
+def ratio(state: State) -> Evidence:
+    """E[rho] over the tokens, delta cut at 20 nats; 1 under any noise, under truncation the trainer's kept mass."""
+    return mean("E[rho]", state.sums("ratio"), state.sums("usable"), offset=1.0)
+
+
+def inverse(state: State) -> Evidence:
+    """E[1/rho]; 1 where the tokens were drawn from the trainer's column."""
+    return mean("E[1/rho]", state.sums("inverse"), state.sums("usable"), offset=1.0)
+
+
+def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
+    """top-p, top-k or min-p: one side's log-probabilities are renormalised on the tokens kept, the other's are not.
+
+    Statistics: `Shape.bulk` and `Shape.missing`, both beyond 1/2. `reverse` has the sides exchanged: the trainer was
+    given the kept set, the rollout's log-probabilities are raw.
+    """
+    verdict = form.truncated()[reverse]
+    gross, kept = (form.missing_rollout, inverse(state)) if reverse else (form.missing, ratio(state))
+    evidence = (kept, gross, form.bulk, form.tail)
+    name = "raw log-probs (truncation)" if reverse else "truncation"
+    if verdict != "named":
+        reason = {
+            "ruled out": "Most of the difference is no offset in one direction.",
+            "undecided": "Whether most of the difference lies in one direction is open.",
+            "not tested": "The sides are equal.",
+        }[verdict]
+        return Finding(tier="semantics", name=name, verdict=verdict, reason=reason, evidence=evidence)
+    side, other = ("trainer", "rollout") if reverse else ("rollout", "trainer")
+    masses = (state.above if reverse else state.below).quantile
+    single = state.total(f"certain_{side}")
+    kind = "top-p or min-p" if single else "top-k"
+    details = (
+        Evidence(name="kept mass of the token at rank 5%", value=math.exp(-masses(0.95))),
+        Evidence(name="median kept mass", value=math.exp(-masses(0.5))),
+        Evidence(name=f"{side} exactly 0, one token kept", value=single, unit="tokens"),
+    )
+    return Finding(
+        tier="semantics",
+        name=name,
+        verdict="named",
+        reason=f"The {side}'s log-probabilities are renormalised on the tokens kept by {kind}; the {other}'s are over "
+        "the whole vocabulary.",
+        evidence=(*evidence, *details),
+        advice=(
+            "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs), or score the trainer's "
+            "without the kept set."
+            if reverse
+            else "Sample with top_p = 1, top_k off and min_p = 0, or give the trainer the kept set and renormalise "
+            "there too; raw log-probabilities remove delta, not the bias: tokens outside the set are never drawn."
+        ),
+    )
+
+
+def temperature(state: State, form: Shape) -> Finding | None:
+    """One column is the other to a power, normalised: a temperature that only one side applies. None where it is not.
+
+    Statistic: `Shape.mode` beyond 1/2, and no truncation. Which side was sampled from is told by E[h] / E[h^2], whose
+    interval must exclude everything on the other side's half, above 1/2 or below -1/2. The power is the ratio of sums
+    of the third identity of this module, with Fieller's interval. Noise adds about E[delta^2] to its denominator alone,
+    which draws a kappa near 1 away from 1.
+    """
+    if form.tempered() != "named":
+        return None
+    drawn = mean("drawn from (-1 rollout, +1 trainer)", state.sums("side"), state.sums("side_square"))
+    names = ("temperature", "raw log-probs (temperature)")
+    from_rollout, from_trainer = above(drawn, LINE) == "ruled out", above(drawn, -LINE) == "named"
+    if from_rollout == from_trainer:
+        return Finding(
+            tier="semantics",
+            name=names[0],
+            verdict="undecided",
+            reason="One side prefers its modes throughout; which one was sampled from is open."
+            if not from_rollout
+            else "One side prefers its modes throughout; the tokens were drawn from neither, but between the two.",
+            evidence=(form.mode, form.tail, drawn),
+            alternatives=names,
+            tells_apart="more sequences, or the sampler's log-probabilities mode",
+        )
+    mirrored = from_trainer
+    column = "kappa_inverse" if mirrored else "kappa"
+    found = slope("T", state.sums(f"{column}_y"), state.sums(f"{column}_x"))
+    told, advice = _tempered_words(found.value, mirrored=mirrored)
+    return Finding(
+        tier="semantics",
+        name=names[mirrored],
+        verdict="named",
+        reason=told,
+        evidence=(found, form.mode, form.tail, drawn, ratio(state), inverse(state)),
+        advice=f"{advice} Only the quotient of two temperatures shows. {_SHARPENED}",
+    )
+
+
+def _tempered_words(value: float, *, mirrored: bool) -> tuple[str, str]:
+    if mirrored:
+        return (
+            (
+                f"The tokens were drawn from the trainer's column; the rollout's is that to the power {value:.3g}: raw "
+                f"log-probabilities of a sampler at temperature {value:.3g}, which the trainer applies."
+            ),
+            (
+                "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs). If the trainer divides "
+                "its logits by another temperature than the sampler, or the columns are exchanged, it looks alike."
+            ),
+        )
+    return (
+        (
+            f"The trainer's column is the rollout's to the power {value:.3g}: processed log-probabilities of a "
+            "sampler at "
+            f"temperature {value:.3g} against a trainer at 1."
+        ),
+        f"Divide the trainer's logits by the sampler's temperature ({value:.3g}), or sample at temperature 1.",
+    )
+
+
+def calibration(state: State) -> Finding:
+    """Whether the tokens are drawn from what the trainer's column describes, where the log has its entropy H.
+
+    Statistic: E[t + H], 0 where they are. Mismatch of the size that the two columns show moves it by at most
+    sqrt(E[(rho - 1)^2] Var t) (Cauchy-Schwarz). Beyond that the tokens come from a distribution that neither column
+    is: raw log-probabilities on both sides of a sampler with a temperature or a truncation.
+    """
+    counts = state.sums("surprises")
+    if not float(counts.sum()):
+        reason = "The log has no entropy: whether the tokens were drawn from these distributions at all stays open."
+        return Finding(
+            tier="semantics", name="sampling", verdict="not tested", reason=reason,
+            tells_apart="the trainer's entropy at each token",
+        )  # fmt: skip
+    found = mean("E[log P_trainer + entropy]", state.sums("surprise"), counts, "nats")
+    total = state.total("pairs")
+    square = 2 * state.total("k3") / total
+    spread = max(0.0, state.total("yy") / total - (state.total("y") / total) ** 2)
+    bound = math.sqrt(square * spread)
+    evidence = (found, Evidence(name="at most, from the mismatch that shows", value=bound, unit="nats"))
+    sharper, flatter = above(found, bound), above(negated(found), bound)
+    if "named" not in {sharper, flatter}:
+        reason = "The tokens are as surprising as the trainer's entropy says, within the interval and that bound."
+        return Finding(tier="semantics", name="sampling", verdict="ruled out", reason=reason, evidence=evidence)
+    how = "less" if sharper == "named" else "more"
+    return Finding(
+        tier="semantics",
+        name="sampling",
+        verdict="named",
+        reason=f"The tokens are {how} surprising than the trainer's own entropy says: they were drawn from another "
+        "distribution than either column is of.",
+        evidence=evidence,
+        advice="Look at the sampler's temperature, top_p, top_k, min_p and penalties: its log-probabilities are raw. "
+        "Then check that the entropy is of the same temperature as the log-probabilities.",
+    )
+
+
+def offset(state: State, named: bool) -> Finding:
+    """E[rho] = 1, the question that comes before all numerics; `named` says that a cause already explains an answer no.
+
+    Statistic: E[rho], 1 under rounding noise of any size and under stale weights. Its interval sees no more of a heavy
+    tail than the tokens reached: events that take P away from confident tokens and give it to ones that are never drawn
+    leave a mean below 1 for any length of log.
+    """
+    found = ratio(state)
+    low, high = bounds(found)
+    if not math.isfinite(low + high):
+        return Finding(
+            tier="semantics",
+            name="E[rho]",
+            verdict="undecided",
+            reason="So few sequences give E[rho] no interval.",
+            evidence=(found,),
+            tells_apart="more sequences",
+        )
+    if low <= 1 <= high:
+        return Finding(
+            tier="semantics",
+            name="E[rho]",
+            verdict="ruled out",
+            reason="E[rho] = 1 within its interval.",
+            evidence=(found,),
+        )
+    if named:
+        return Finding(
+            tier="semantics",
+            name="E[rho]",
+            verdict="named",
+            reason="E[rho] is not 1, for the cause named.",
+            evidence=(found,),
+        )
+    return Finding(
+        tier="semantics",
+        name="E[rho]",
+        verdict="undecided",
+        reason=f"E[rho] is not 1 at the level of {100 * LEVEL:g}%, and no cause tested here explains most of the "
+        "difference.",
+        evidence=(found, share("net part of |rho - 1|", -state.sums("ratio"), state.sums("ratio_gross"))),
+        advice="Compare the settings of both sides: temperature, top_p, top_k, min_p, penalties, logit bias, grammar "
+        "masks, the template, the end-of-sequence token.",
+        alternatives=(
+            "a slight truncation",
+            "penalties, logit bias or a grammar mask",
+            "rare great events on confident tokens",
+        ),
+        tells_apart="sampling parameters; the tokens with the greatest |delta|",
+    )

@@ -1,0 +1,141 @@
+"""Shares, means and slopes with their intervals over sequences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Verdict
+from moeparity.metrics.interval import Interval, token_mean
+
+LEVEL = 0.99
+"""Nominal coverage of means, which are held against what noise alone gives: one in a hundred leaves it by chance."""
+
+SHARE_LEVEL = 0.95
+"""Nominal coverage of shares and slopes; a share is held against `LINE`, which lies far from what noise gives."""
+
+BLOCKS = 1024
+"""More sequences than this are first summed into so many blocks, which are as independent and as alike as they were."""
+
+
+def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: float = 0.0) -> Evidence:
+    """sum(sums) / sum(counts) + offset with its bootstrap-t interval; both fp64 [B], counts >= 0.
+
+    As a share of a gross size, `counts` may be any weights: the statistic is a ratio of sums either way.
+    """
+    found = interval(sums, counts)
+    return Evidence(
+        name=name,
+        value=found.estimate + offset,
+        low=found.low + offset,
+        high=found.high + offset,
+        level=LEVEL,
+        unit=unit,
+    )
+
+
+def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
+    """As `mean`, of events: between 0 and 1; of one that was not seen in n tokens at most 3 / n."""
+    found = mean(name, sums, counts)
+    low, high = bounds(found)
+    total = float(counts.sum())
+    if not found.value and total:
+        high = 3 / total
+    return replace(found, low=max(low, 0.0), high=min(high, 1.0))
+
+
+def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
+    """The share of `whole` that `part` is, at most 1, with its interval; both fp64 [B], |part| <= whole, or part <=
+    whole.
+
+    Near a bound nearly all sequences are alike, and the bootstrap-t has nothing to draw from. The interval here is that
+    of all s for which the mean of part - s whole does not differ from 0 (normal quantile, as in `slope`), and is
+    then widened by twice the share of sequences that may be of another kind without one of them being seen: of B, at
+    most 1 - (1 - level)^(1/B) (the exact rule of three); 2 is the whole range of a share. Eleven sequences that all
+    have a share of 1 have a lower bound of 0.52.
+    """
+    kept = whole > 0
+    count = int(kept.sum())
+    found = slope(name, part[kept], whole[kept])
+    if not count or not math.isfinite(found.value):
+        return found
+    reach = 2 * (1 - (1 - SHARE_LEVEL) ** (1 / count))
+    low, high = bounds(found)
+    return replace(found, low=low - reach, high=min(high + reach, 1.0))
+
+
+def interval(sums: Tensor, counts: Tensor) -> Interval:
+    """As `token_mean` gives it at `LEVEL`, of blocks where there are very many sequences."""
+    x, n = (_blocked(column) for column in (sums, counts))
+    return token_mean(x, n, level=LEVEL)
+
+
+def _blocked(column: Tensor) -> Tensor:
+    if column.numel() <= BLOCKS:
+        return column
+    # Every BLOCKS-th sequence: a block is spread over the whole log, so that drift does not become spread.
+    index = torch.arange(column.numel()) % BLOCKS
+    return torch.zeros(BLOCKS, dtype=torch.float64).index_add_(0, index, column)
+
+
+def slope(name: str, y: Tensor, x: Tensor) -> Evidence:
+    """sum(y) / sum(x) of fp64 [B] of any sign, with Fieller's interval over sequences (normal quantile).
+
+    All b are kept for which mean(y - b x) does not differ from 0; infinite bounds where mean(x) itself may be 0.
+    Source: E. C. Fieller, "Some problems in interval estimation", JRSS B 16, 1954.
+    """
+    count = x.numel()
+    bottom, top = float(x.sum()), float(y.sum())
+    evidence = Evidence(
+        name=name, value=top / bottom if bottom else math.nan, low=-math.inf, high=math.inf, level=SHARE_LEVEL
+    )
+    if count < 2 or not bottom:
+        return evidence
+    z = NormalDist().inv_cdf((1 + SHARE_LEVEL) / 2)
+    mean_x, mean_y = bottom / count, top / count
+    covariance = torch.cov(torch.stack([x, y])) * (z * z / count)
+    a = mean_x**2 - float(covariance[0, 0])
+    b = mean_x * mean_y - float(covariance[0, 1])
+    c = mean_y**2 - float(covariance[1, 1])
+    if a <= 0:
+        return evidence
+    root = max(0.0, b * b - a * c)  # below 0 by rounding alone, where all y are the same multiple of x
+    return Evidence(
+        name=name,
+        value=evidence.value,
+        low=(b - math.sqrt(root)) / a,
+        high=(b + math.sqrt(root)) / a,
+        level=SHARE_LEVEL,
+    )
+
+
+def bounds(evidence: Evidence) -> tuple[float, float]:
+    """low and high of evidence that has an interval."""
+    assert evidence.low is not None
+    assert evidence.high is not None
+    return evidence.low, evidence.high
+
+
+def explains(share: Evidence) -> Verdict:
+    """Whether the cause explains most of what there is: its whole interval lies above `LINE`, or below."""
+    return above(share, LINE)
+
+
+def above(evidence: Evidence, line: float) -> Verdict:
+    """named where the whole interval lies above the line, ruled out where below, not tested without a number."""
+    if not math.isfinite(evidence.value):
+        return "not tested"
+    low, high = bounds(evidence)
+    if low > line:
+        return "named"
+    return "ruled out" if high < line else "undecided"
+
+
+def negated(evidence: Evidence) -> Evidence:
+    """The same of the opposite sign."""
+    low, high = bounds(evidence)
+    return replace(evidence, value=-evidence.value, low=-high, high=-low)

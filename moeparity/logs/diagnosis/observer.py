@@ -1,0 +1,130 @@
+"""The front door: take in a log chunk by chunk, give the diagnosis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from moeparity.errors import counted
+from moeparity.logs.diagnosis.finding import Diagnosis, Finding
+from moeparity.logs.diagnosis.path import inference_path
+from moeparity.logs.diagnosis.semantics import DISTRIBUTION, LATER, semantics
+from moeparity.logs.diagnosis.staleness import Lags, objective, staleness
+from moeparity.logs.diagnosis.state import State
+from moeparity.logs.record import Sampling, Sequence
+from moeparity.metrics.chunk import UNKNOWN, Chunk
+from moeparity.metrics.groups import select
+
+CAUSES = (
+    "stale weights",
+    "not logs",
+    *LATER,
+    *DISTRIBUTION,
+    "size",
+    "confident tokens",
+    "growth with position",
+    "few sequences",
+    "routing flips",
+    "weight lag",
+)
+"""Everything that a diagnosis may name."""
+
+FIX_FIRST = (
+    "Set what is named above, record one batch again with unchanged weights (learning rate 0), and run moeparity "
+    "metrics on it: numerics are worth a look only where E[rho] = 1 and both columns mean the same."
+)
+BISECT = (
+    (
+        "To bisect what is left, moeparity needs the checkpoint folder of these weights (config.json, safetensors) and "
+        "the token ids of this log."
+    ),
+    (
+        "moeparity init CHECKPOINT writes a recipe. Put the sequences into a tokens file, one {input_ids, mask, "
+        "logprobs} per line (docs/tokens.md), and name it in the recipe: tokens: {file: log.jsonl, sampled_from: "
+        "candidate}."
+    ),
+    (
+        "moeparity engines --config LAUNCH_FILE reads the profile of each side from its launch configuration; set them "
+        "as reference and candidate, then moeparity bisect recipe.yaml."
+    ),
+)
+
+
+@dataclass(slots=True)
+class Observer:
+    """Feed it every chunk of a log, in any cut, and each sequence if at hand; the same log gives the same diagnosis.
+
+    Memory: about 1 KB per sequence, whatever their length.
+    """
+
+    _fresh: State = field(default_factory=State)
+    _unsaid: State = field(default_factory=State)
+    _stale: State = field(default_factory=State)
+    _lags: Lags = field(default_factory=Lags)
+    _sampling: Counter[Sampling] = field(default_factory=Counter)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in the scored tokens of whole sequences."""
+        self._lags.add(chunk)
+        lag = chunk.labels.get("version_lag")
+        if lag is None:
+            self._unsaid.add(chunk)
+            return
+        unsaid, fresh = lag == UNKNOWN, lag == 0
+        for state, kept in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
+            if bool(kept.any()):
+                state.add(chunk if bool(kept.all()) else select(chunk, kept))
+
+    def note(self, sequence: Sequence) -> None:
+        """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
+        self._sampling[sequence.sampling] += 1
+        self._lags.note(sequence)
+
+    def diagnosis(self) -> Diagnosis:
+        """The findings so far."""
+        states = (self._fresh, self._unsaid, self._stale)
+        judged = next((state for state in states if state.tokens), self._fresh)
+        if not judged.tokens:
+            reason = "The log has no scored token."
+            nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
+            return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
+        meaning = semantics(judged)
+        wrong = any(finding.verdict == "named" for finding in meaning)
+        findings = (
+            staleness(self._lags, judged, *states),
+            *meaning,
+            *(() if wrong else inference_path(judged)),
+            *objective(self._lags, *states),
+        )
+        return Diagnosis(
+            sequences=len(judged.ids),
+            tokens=judged.tokens,
+            stale=0 if judged is self._stale else self._stale.tokens,
+            unsaid=self._unsaid.tokens if judged is self._fresh else 0,
+            declared=tuple(
+                f"{_declared(each)}: {counted(count, 'sequence')}" for each, count in self._sampling.most_common()
+            ),
+            findings=findings,
+            next=_next(findings, wrong=wrong),
+        )
+
+
+def _declared(sampling: Sampling) -> str:
+    said = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "log-probabilities": sampling.logprobs_mode,
+    }
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None) or "nothing said"
+
+
+def _next(findings: tuple[Finding, ...], *, wrong: bool) -> tuple[str, ...]:
+    """What to do, first things first."""
+    named = [f.advice for f in findings if f.verdict == "named" and f.advice]
+    if wrong:
+        return (*named, FIX_FIRST)
+    open_ones = [
+        f"{f.name}: {f.tells_apart} would decide." for f in findings if f.verdict == "undecided" and f.tells_apart
+    ]
+    return (*named, *open_ones, *BISECT)

@@ -1,0 +1,248 @@
+"""Tier 2: what is left when both columns mean the same. Sizes against published ones, and where the difference lies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.intervals import above, bounds, explains, mean, rate, share
+from moeparity.logs.diagnosis.state import State
+
+GROWTH = 1.25
+"""The second half of a sequence is said to differ more than the first when its |delta| is so many times as great."""
+
+# Chance that any sequence of a log without a cause is called an outlier.
+_ALARM = 0.01
+# 1 / the 75 % quantile of a normal variable: what makes the median of |deviations| a standard deviation.
+_MAD = 1.4826
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """A published range of k3, nats per token."""
+
+    name: str
+    low: float
+    high: float
+    source: str
+
+
+FLOORS = (
+    Floor(name="batch-invariant kernels", low=0.0, high=1e-9, source="SGLang CI"),
+    Floor(name="dense bf16", low=1e-5, high=1e-3, source="miles; R3's control 6.4e-4"),
+    Floor(name="MoE bf16", low=7e-5, high=1.5e-3, source="Fireworks 7e-5; R3, prime-rl 3e-4 to 1.5e-3"),
+    Floor(name="fp8 rollout", low=1.4e-3, high=5e-3, source="NeMo-RL, Qwen3.5"),
+)
+UNHEALTHY = 1.5e-2
+"""prime-rl's bar for a new model, the greatest of the published ones for k3."""
+
+
+def inference_path(state: State) -> tuple[Finding, ...]:
+    """All findings of tier 2."""
+    return (size(state), tail(state), confident(state), growth(state), concentration(state), flips(state))
+
+
+def size(state: State) -> Finding:
+    """k3 beside what others report.
+
+    Statistic: mean k3 with its bootstrap-t interval over sequences. Named above prime-rl's merge bar of 0.015, which no
+    rounding reported so far exceeds for a whole log; ruled out below 0.005, where the published ranges end. Floors
+    depend on the model, the hardware and the
+    parallel layout: one's own, the same engine twice, is the better measure.
+    """
+    found = mean("k3", state.sums("k3"), state.sums("usable"), "nats per token")
+    near = [f"{f.name} ({f.source})" for f in FLOORS if f.low <= found.value <= f.high]
+    verdict = above(found, UNHEALTHY)
+    if verdict == "ruled out" and above(found, FLOORS[-1].high) != "ruled out":
+        verdict = "undecided"
+    where = f"of the size published for {' and '.join(near)}" if near else "inside no published range"
+    reason = {
+        "named": f"k3 lies above {UNHEALTHY:g}, more than rounding is known to give: other weights, other state or "
+        "another setting.",
+        "ruled out": f"k3 is {where}.",
+        "undecided": f"k3 is {where}. Whether it lies below {FLOORS[-1].high:g}, where the published ranges end, is "
+        "open."
+        if found.value < FLOORS[-1].high
+        else f"k3 is {where}: they end at {FLOORS[-1].high:g}.",
+        "not tested": "No token to measure.",
+    }[verdict]
+    advice = (
+        "Check that both sides hold the same weights: hash them after the refit, score one batch twice with one engine."
+    )
+    return Finding(
+        tier="inference path",
+        name="size",
+        verdict=verdict,
+        reason=reason,
+        evidence=(found,),
+        advice=advice
+        if verdict == "named"
+        else "Measure your own floor: the same engine twice, in another batch order.",
+    )
+
+
+def tail(state: State) -> Finding:
+    """The share of k3 that the greatest 0.1% and 1% of the tokens carry. Described, not judged.
+
+    Of normal noise of one size the top 1 % carry 7 %; of published MoE mismatch 80 %.
+    """
+    tops = tuple(
+        Evidence(name=f"k3 of the top {100 * part:g}% of the tokens", value=state.k3.top(part))
+        for part in (0.001, 0.01)
+    )
+    reason = "Of normal noise of one size the top 1% carry 7%, of published MoE mismatch 80%."
+    return Finding(tier="inference path", name="heavy tail", verdict="described", reason=reason, evidence=tops)
+
+
+def confident(state: State) -> Finding:
+    """Whether tokens that a side is sure of carry the difference.
+
+    Statistic: k3 of tokens with P > 0.9 on a side, over all k3. Perturbed logits move log P by at most the perturbation
+    times 1 - P, so that under rounding noise such tokens carry a small part. A value lost in a state, or a kernel that
+    switches its tiling, moves whole logits and takes P from tokens that were sure.
+    """
+    found = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
+    verdict = explains(found)
+    reason = {
+        "named": "Tokens that a side gives P > 0.9 carry most of k3, which small perturbations of logits can't.",
+        "ruled out": "Tokens of low P carry k3, as they do under rounding.",
+        "undecided": "Whether confident or uncertain tokens carry k3 is open.",
+        "not tested": "k3 is 0.",
+    }[verdict]
+    advice = "Look at those tokens: a kernel chosen by batch size, a router that flips, a lost or stale cache state."
+    return _found("confident tokens", verdict, reason, (found,), advice)
+
+
+def growth(state: State) -> Finding:
+    """Whether the difference grows along a sequence: a cache in a low dtype, a recurrent state, decode against prefill.
+
+    Statistic: the geometric mean of |delta| in the second half of each sequence's tokens over that in the first,
+    compared within bins of P; 1 where the place does not matter. Named above 1.25 by the whole interval.
+    """
+    found = _growth(state)
+    verdict = above(found, GROWTH)
+    reason = {
+        "named": "|delta| of tokens of equal P is greater in the second half of the sequences.",
+        "ruled out": f"|delta| does not grow along the sequences by a factor of {GROWTH}.",
+        "undecided": f"Whether |delta| grows along the sequences by a factor of {GROWTH} is open.",
+        "not tested": "The sequences have no two halves.",
+    }[verdict]
+    advice = (
+        "Compare prefill with decode of one engine on the same tokens; then the KV cache's dtype, chunked prefill, a "
+        "recurrent or convolution state, rope in a low dtype."
+    )
+    return _found("growth with position", verdict, reason, (found,), advice)
+
+
+def _growth(state: State) -> Evidence:
+    residual, counts = _residuals(state)
+    both = (counts > 0).all(1)
+    means = residual[both] / counts[both]
+    if not len(means):
+        return Evidence(name="factor", value=math.nan, low=-math.inf, high=math.inf)
+    found = mean("log factor", means[:, 1] - means[:, 0], torch.ones(len(means), dtype=torch.float64))
+    value, low, high = (_exp(bound) for bound in (found.value, *bounds(found)))
+    return Evidence(name="factor", value=value, low=low, high=high, level=found.level)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _residuals(state: State) -> tuple[Tensor, Tensor]:
+    """Sums of log |delta| less its mean at that P, and tokens, of each half of each sequence, both fp64 [B, 2]."""
+    counts, logs = state.scale.unbind(-1)
+    expected = logs.sum((0, 1)) / counts.sum((0, 1)).clamp(min=1)
+    return (logs - counts * expected).sum(-1), counts.sum(-1)
+
+
+def concentration(state: State) -> Finding:
+    """Whether a few sequences differ as a whole: a state that went wrong for a request, or other weights unnoticed.
+
+    Statistic: each sequence's mean of log |delta|, within bins of P, times the square root of its tokens; its distance
+    from the median in units of 1.4826 times the median distance (MAD). An outlier lies above the normal quantile that
+    one sequence of a log without a cause exceeds with a chance of 1 %, and has at least twice the |delta| of the
+    others. Named where the outliers carry more than half of k3, else described: contents differ in how often they flip
+    a router, which makes outliers that explain little. A few great events hardly move a mean of logarithms; a wrong
+    state moves every token. Such sequences are less than half of all, since the median is one of the others.
+    """
+    residual, counts = (part.sum(1) for part in _residuals(state))
+    judged = int((counts > 0).sum())
+    if judged < 8:
+        return _found("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
+    rows = _outliers(residual, counts)
+    k3 = state.sums("k3")
+    part = float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
+    evidence = (
+        Evidence(name="outliers", value=len(rows), unit="sequences"),
+        Evidence(name="of", value=judged, unit="sequences"),
+        Evidence(name="share of k3", value=part),
+    )
+    if not len(rows):
+        return _found("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
+    worst = rows[k3[rows].argsort(descending=True, stable=True)][:_SHOWN].tolist()
+    listed = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
+    verb = "differs" if len(rows) == 1 else "differ"
+    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {listed}"
+    return Finding(
+        tier="inference path",
+        name="few sequences",
+        verdict="named" if part > LINE else "described",
+        reason=f"{reason}{', ...' if len(rows) > _SHOWN else '.'}",
+        evidence=evidence,
+        advice="Score these again, alone and with prefix caching and chunked prefill off. If they stay apart it is "
+        "their content; if not, a state that was wrong: prefix cache across a weight update, chunked prefill, a "
+        "recurrent state.",
+        alternatives=("a state that went wrong", "other weights during these sequences", "their content"),
+        tells_apart="the weight version of each token; the same sequences scored again",
+    )
+
+
+def _outliers(residual: Tensor, counts: Tensor) -> Tensor:
+    """The rows that lie above the others by the rule of `concentration`, int64."""
+    kept = counts > 0
+    scaled, means = residual[kept] / counts[kept].sqrt(), residual[kept] / counts[kept]
+    centre = scaled.median()
+    spread = _MAD * float((scaled - centre).abs().median())
+    limit = NormalDist().inv_cdf(1 - _ALARM / len(means))
+    above_all = (scaled - centre > limit * spread) & (means - means.median() > math.log(2)) & (spread > 0)
+    return kept.nonzero().squeeze(-1)[above_all]
+
+
+def flips(state: State) -> Finding:
+    """Where both sides' routes are known: the share of k3 at positions whose experts differ.
+
+    Statistic: k3 of tokens with another expert set in some layer, over that of all tokens with known routes.
+    """
+    known = state.total("routes known")
+    if not known:
+        reason = "The log has no routes of both sides."
+        return _found("routing flips", "not tested", reason, (), "")
+    found = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
+    flipped = rate("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
+    verdict = explains(found)
+    reason = {
+        "named": "Tokens routed to other experts carry most of k3.",
+        "ruled out": "Tokens routed to the same experts carry most of k3.",
+        "undecided": "Whether tokens routed otherwise carry most of k3 is open.",
+        "not tested": "k3 is 0.",
+    }[verdict]
+    advice = "Replay the sampler's routes in the trainer, or find what moves the scores: moeparity flips."
+    return _found("routing flips", verdict, reason, (found, flipped), advice)
+
+
+def _found(name: str, verdict: Verdict, reason: str, evidence: tuple[Evidence, ...], advice: str) -> Finding:
+    return Finding(
+        tier="inference path",
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        evidence=evidence,
+        advice=advice if verdict == "named" else "",
+    )

@@ -1,0 +1,126 @@
+"""Tier 1 in its order: a test is made only where those before it leave it a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moeparity.logs.diagnosis.alignment import impossible, misaligned, placeholders, unrelated
+from moeparity.logs.diagnosis.distribution import Shape, calibration, offset, shape, temperature, truncation
+from moeparity.logs.diagnosis.finding import Finding, Verdict
+from moeparity.logs.diagnosis.intervals import explains, negated
+from moeparity.logs.diagnosis.numeric_formats import log_base, not_logs
+from moeparity.logs.diagnosis.state import State
+
+Test = Callable[[State], Finding]
+LATER = ("impossible tokens", "misaligned", "unrelated", "log base", "placeholders")
+DISTRIBUTION = (
+    "truncation",
+    "raw log-probs (truncation)",
+    "temperature",
+    "raw log-probs (temperature)",
+    "sampling",
+    "E[rho]",
+)
+
+
+def semantics(state: State) -> tuple[Finding, ...]:
+    """All findings of tier 1."""
+    found = [not_logs(state)]
+    if found[0].verdict == "named":
+        return (*found, *_untested((*LATER, *DISTRIBUTION), "the columns are not logarithms"))
+    steps: tuple[tuple[Test, str], ...] = (
+        (impossible, ""),
+        (misaligned, "the sides are not aligned"),
+        (unrelated, "the sides are unrelated"),
+        (log_base, "the logarithms have another base"),
+        (placeholders, "placeholders stand where P may be anything; mask them first"),
+    )
+    for done, (test, because) in enumerate(steps, 1):
+        found.append(test(state))
+        if because and found[-1].verdict == "named":
+            return (*found, *_untested((*LATER[done:], *DISTRIBUTION), because))
+    return (*found, *_distribution(state))
+
+
+def _distribution(state: State) -> list[Finding]:
+    form = shape(state)
+    found = _truncations(state, form) + _temperatures(state, form)
+    named = any(finding.verdict == "named" for finding in found)
+    if named:
+        found += _untested(("sampling",), "a cause is named that makes the tokens those of one column only")
+    else:
+        found.append(calibration(state))
+    return [*found, offset(state, named)]
+
+
+def _truncations(state: State, form: Shape) -> list[Finding]:
+    return [truncation(state, form, reverse=reverse) for reverse in (False, True)]
+
+
+def _temperatures(state: State, form: Shape) -> list[Finding]:
+    """Both kinds of temperature; beside a truncation only the tail shows one, which that alone moves with the modes."""
+    names = ("temperature", "raw log-probs (temperature)")
+    forward, reverse = form.truncated()
+    if "named" in {forward, reverse}:
+        return _beside_truncation(form, reverse == "named")
+    found = temperature(state, form)
+    if found is None:
+        verdict: Verdict = form.tempered()
+        reason = {
+            "ruled out": "Neither side prefers its modes throughout.",
+            "undecided": "Whether one side prefers its modes throughout is open.",
+            "not tested": "No difference at tokens with P > 1/2.",
+        }[verdict]
+        return [_finding(name, verdict, reason, form) for name in names]
+    if "undecided" in {forward, reverse} and not _opposite(form):
+        return [_either(form)]
+    others = [name for name in names if name != found.name]
+    reason = "The tokens are those of the other column."
+    return [found, *(_finding(name, "ruled out", reason, form) for name in others if found.verdict == "named")]
+
+
+def _opposite(form: Shape) -> bool:
+    """Whether modes and tail surely do not move together, as a truncation alone would move them."""
+    tail = form.tail if form.mode.value > 0 else negated(form.tail)
+    return explains(tail) == "ruled out"
+
+
+def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
+    names = ("temperature", "raw log-probs (temperature)")
+    name, other = (names[1], names[0]) if reverse else names
+    found = [_finding(other, "ruled out", "The offset lies in the other direction.", form)]
+    if form.tempered() == "named" and _opposite(form):
+        reason = "The tail does not go with the modes, as it does under truncation alone: a temperature acts as well."
+        beside = Finding(
+            tier="semantics",
+            name=name,
+            verdict="named",
+            reason=reason,
+            evidence=(form.mode, form.tail),
+            advice="Settle the truncation first, and record again: the temperature can't be estimated beside it.",
+        )
+    else:
+        reason = "Beside a truncation, a temperature that moves modes and tail less than it does not show."
+        beside = _finding(name, "undecided", reason, form)
+    return [*found, beside]
+
+
+def _either(form: Shape) -> Finding:
+    return Finding(
+        tier="semantics",
+        name="temperature",
+        verdict="undecided",
+        reason="One side prefers its modes throughout; whether the tail goes with them is open.",
+        evidence=(form.mode, form.tail, form.missing, form.bulk),
+        alternatives=("temperature", "truncation"),
+        tells_apart="more sequences, or the sampling parameters",
+    )
+
+
+def _finding(name: str, verdict: Verdict, reason: str, form: Shape) -> Finding:
+    return Finding(tier="semantics", name=name, verdict=verdict, reason=reason, evidence=(form.mode, form.tail))
+
+
+def _untested(names: tuple[str, ...], because: str) -> list[Finding]:
+    reason = f"Not tested: {because}."
+    return [Finding(tier="semantics", name=name, verdict="not tested", reason=reason) for name in names]

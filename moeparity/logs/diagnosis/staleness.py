@@ -1,0 +1,162 @@
+"""Tiers 0 and 3: tokens that other weights sampled, and what the objective makes of the difference that is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from moeparity.logs.diagnosis.columns import OUTSIDE
+from moeparity.logs.diagnosis.finding import Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.intervals import explains, mean, rate, share
+from moeparity.logs.diagnosis.state import State
+from moeparity.logs.record import Sequence
+from moeparity.metrics.chunk import UNKNOWN, Chunk
+
+
+@dataclass(slots=True)
+class Lags:
+    """Tokens by weight-version lag, the trainer's version less the one that sampled the token.
+
+    tokens: lag to count. mixed: sequences whose tokens have more than one lag. unknown: tokens of unknown lag.
+    versions_mixed: sequences known to have been sampled by more than one version, also where the trainer's is unknown.
+    of_steps: the versions that sampled the sequences of each step.
+    """
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    mixed: int = 0
+    unknown: int = 0
+    versions_mixed: int = 0
+    of_steps: dict[int, set[int]] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk's tokens."""
+        lag = chunk.labels.get("version_lag")
+        if lag is None:
+            self.unknown += chunk.tokens.numel()
+            return
+        known = lag != UNKNOWN
+        self.unknown += int((~known).sum())
+        lag, sequence = lag[known], chunk.sequence[known]
+        values, counts = torch.unique(lag, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.tokens[value] = self.tokens.get(value, 0) + count
+        pairs = torch.unique(torch.stack([sequence, lag]), dim=1)[0]
+        self.mixed += int((pairs.bincount() > 1).sum()) if pairs.numel() else 0
+
+    def note(self, sequence: Sequence) -> None:
+        """Take in the versions of a sequence's scored tokens."""
+        if sequence.versions is None:
+            return
+        known = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
+        self.versions_mixed += sequence.several or len(known) > 1
+        if sequence.step is not None:
+            self.of_steps.setdefault(sequence.step, set()).update(known)
+
+
+def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: State) -> Finding:
+    """Whether tokens were sampled by other weights than the trainer's, known from the versions that the log gives.
+
+    Evidence: counts by lag, and k3 of each part with its interval. No test: what the log says of versions is taken at
+    its word. The further tiers judge tokens of lag 0; where there are none, those of unknown lag; else all.
+    """
+    if not lags.tokens:
+        return _unknown(lags)
+    total = sum(lags.tokens.values()) + lags.unknown
+    evidence = [Evidence(name=f"lag {lag}", value=count, unit="tokens") for lag, count in sorted(lags.tokens.items())]
+    if lags.unknown:
+        evidence.append(Evidence(name="lag unknown", value=lags.unknown, unit="tokens"))
+    if not stale.tokens:
+        reason = "All tokens whose version is known were sampled by the trainer's weights."
+        return Finding(
+            tier="staleness", name="stale weights", verdict="ruled out", reason=reason, evidence=tuple(evidence)
+        )
+    if lags.mixed:
+        evidence.append(Evidence(name="sampled by more than one version", value=lags.mixed, unit="sequences"))
+    evidence += [
+        mean(f"k3 of {name} tokens", part.sums("k3"), part.sums("usable"), "nats")
+        for name, part in (("fresh", fresh), ("unknown", unsaid), ("stale", stale))
+        if part.tokens
+    ]
+    left = (
+        "They are left out of all that follows."
+        if judged is not stale
+        else "No others are left: what follows speaks of stale tokens, and their k3 contains the weights' difference."
+    )
+    return Finding(
+        tier="staleness",
+        name="stale weights",
+        verdict="named",
+        reason=f"{stale.tokens} of {total} scored tokens were sampled by other weights than the trainer's. {left}",
+        evidence=tuple(evidence),
+        advice="Judge numerics on tokens of lag 0 alone: one step with learning rate 0, or a rollout before any "
+        "update.",
+    )
+
+
+def _unknown(lags: Lags) -> Finding:
+    evidence = (Evidence(name="sampled by more than one version", value=lags.versions_mixed, unit="sequences"),)
+    several = [step for step, versions in sorted(lags.of_steps.items()) if len(versions) > 1]
+    named: Verdict = "named" if lags.versions_mixed or several else "not tested"
+    if lags.versions_mixed:
+        count = lags.versions_mixed
+        told = "1 sequence was" if count == 1 else f"{count} sequences were"
+        reason = f"{told} sampled by more than one version of the weights; the trainer's is unknown."
+    elif several:
+        count = len(lags.of_steps[several[0]])
+        reason = (
+            f"The sequences of step {several[0]} were sampled by {count} versions of the weights; the trainer has one."
+        )
+    else:
+        reason = (
+            "The log does not say which weights sampled which token, so differences of weights count as numerics below."
+        )
+    return Finding(
+        tier="staleness",
+        name="stale weights",
+        verdict=named,
+        reason=reason,
+        evidence=evidence if lags.versions_mixed else (),
+        advice="Record the weight version of every token and of the trainer (AReaL: versions; slime: "
+        "weight_versions), or run one step with learning rate 0.",
+    )
+
+
+def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Finding, ...]:
+    """Tier 3: how much of the difference is due to old weights, and how many tokens a clip or a mask acts on.
+
+    Statistic of the lag: k3 of stale tokens over that of all whose lag is known, over the sequences; named above 1/2.
+    Of the clip: the share of tokens with |rho - 1| above 0.2; described, not judged, since what is too much depends on
+    the objective.
+    """
+    parts = [part for part in (fresh, unsaid, stale) if part.tokens]
+    count = torch.cat([part.sums("usable") for part in parts])
+    outside = rate(f"tokens with |rho - 1| > {OUTSIDE}", torch.cat([part.sums("outside") for part in parts]), count)
+    beyond = rate("tokens with rho or 1/rho > 2", torch.cat([part.sums("beyond_2") for part in parts]), count)
+    clipped = Finding(
+        tier="objective",
+        name="clip share",
+        verdict="described",
+        reason="What share is too much depends on the objective.",
+        evidence=(outside, beyond),
+        advice="Importance weights, clips and masks repair the estimate, not the engines: leave them until the tiers "
+        "above are settled, or they hide what those show.",
+    )
+    if not lags.tokens:
+        return (clipped,)
+    known = [part for part in (fresh, stale) if part.tokens]
+    whole = torch.cat([part.sums("k3") for part in known])
+    offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in known])
+    found = share("k3 of stale tokens", offset, whole)
+    verdict = explains(found) if stale.tokens else "ruled out"
+    reason = {
+        "named": "Old weights carry most of k3: this is off-policy by design, no fault of numerics.",
+        "ruled out": "Old weights carry less than half of k3.",
+        "undecided": "Whether old weights carry most of k3 is open.",
+        "not tested": "k3 is 0.",
+    }[verdict]
+    advice = "Lower the lag, or correct for it in the objective." if verdict == "named" else ""
+    return (
+        Finding(tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(found,), advice=advice),
+        clipped,
+    )

@@ -1,0 +1,160 @@
+"""What a diagnosis keeps of a stream of chunks: sums per sequence and a few histograms, about 1 KB per sequence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import Where
+from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.quantiles import Magnitudes
+from moeparity.metrics.quantities import k3
+
+PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
+"""Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last
+one |delta| is the rounding of an fp32 log-softmax and is left out."""
+
+# |delta| below this is taken as this before its logarithm: fp64 has nothing to say there.
+_LEAST = 1e-9
+_BINS_PER_OCTAVE = 16
+_LEAST_OCTAVE, _OCTAVES = -70, 110
+
+
+@dataclass(slots=True)
+class Tail:
+    """How much of a sum its greatest terms carry, in fixed memory: counts and sums in bins of a sixteenth octave."""
+
+    counts: Tensor = field(default_factory=lambda: torch.zeros(_BINS_PER_OCTAVE * _OCTAVES, dtype=torch.float64))
+    sums: Tensor = field(default_factory=lambda: torch.zeros(_BINS_PER_OCTAVE * _OCTAVES, dtype=torch.float64))
+
+    def add(self, values: Tensor) -> None:
+        """Take in fp64 [N] values >= 0."""
+        octave = values.clamp(min=2.0**_LEAST_OCTAVE).log2() - _LEAST_OCTAVE
+        index = (octave * _BINS_PER_OCTAVE).long().clamp(max=self.counts.numel() - 1)
+        self.counts += torch.bincount(index, minlength=self.counts.numel())
+        self.sums += torch.bincount(index, weights=values, minlength=self.sums.numel())
+
+    def top(self, share: float) -> float:
+        """The share of the sum that the greatest `share` of the values carry, NaN of nothing.
+
+        Within the bin that the cut falls into all values count alike; they differ by 4.4 % at most.
+        """
+        total, wanted = float(self.sums.sum()), share * float(self.counts.sum())
+        if not total:
+            return math.nan
+        counts, sums = self.counts.flip(0).cumsum(0), self.sums.flip(0).cumsum(0)
+        index = int((counts < wanted).sum())
+        before = float(counts[index - 1]) if index else 0.0
+        inside = (wanted - before) / (float(counts[index]) - before)
+        carried = float(sums[index - 1]) if index else 0.0
+        return (carried + inside * (float(sums[index]) - carried)) / total
+
+
+@dataclass(slots=True)
+class State:
+    """Sums over the sequences that have a token, in the order they came."""
+
+    ids: list[str] = field(default_factory=list)
+    where: list[Where] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    k3: Tail = field(default_factory=Tail)
+    below: Magnitudes = field(default_factory=Magnitudes)
+    above: Magnitudes = field(default_factory=Magnitudes)
+    greatest: dict[str, float] = field(default_factory=lambda: {"rollout": -math.inf, "trainer": -math.inf})
+    _counts: list[Tensor] = field(default_factory=list)
+    _sums: list[Tensor] = field(default_factory=list)
+    _shifted: list[Tensor] = field(default_factory=list)
+    _scale: list[Tensor] = field(default_factory=list)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in whole sequences; those without a token change nothing."""
+        if not chunk.tokens.numel():
+            return
+        found = columns(chunk)
+        if "flipped" in chunk.labels:
+            flipped = chunk.labels["flipped"]
+            found |= {"flipped": (flipped == 1).double(), "routes known": (flipped >= 0).double()}
+            found["flipped k3"] = found["flipped"] * found["k3"]
+            found["known k3"] = found["routes known"] * found["k3"]
+        else:
+            nothing = torch.zeros_like(chunk.rollout)
+            found |= dict.fromkeys(("flipped", "routes known", "flipped k3", "known k3"), nothing)
+        kept = chunk.counts > 0
+        rows = kept.nonzero().squeeze(-1).tolist()
+        self.ids += [chunk.ids[row] for row in rows]
+        self.where += [chunk.where[row] for row in rows]
+        self.names = tuple(found)
+        self._counts.append(chunk.counts[kept])
+        self._sums.append(torch.stack([_summed(column, chunk) for column in found.values()], 1)[kept])
+        self._shifted.append(_shifted_sums(chunk)[kept])
+        self._scale.append(_scale_sums(chunk, found["usable"])[kept])
+        self._histograms(chunk, found)
+
+    def _histograms(self, chunk: Chunk, found: dict[str, Tensor]) -> None:
+        delta = chunk.delta[found["usable"] > 0].clamp(-20.0, 20.0)
+        self.k3.add(k3(delta))
+        self.below.add(-delta[delta < 0])
+        self.above.add(delta[delta > 0])
+        for side in self.greatest:
+            self.greatest[side] = max(self.greatest[side], float(getattr(chunk, side).max()))
+
+    @property
+    def counts(self) -> Tensor:
+        """Scored tokens of each sequence, fp64 [B]."""
+        return torch.cat(self._counts) if self._counts else torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return int(self.counts.sum())
+
+    def sums(self, name: str) -> Tensor:
+        """The sums of a column over each sequence, fp64 [B]."""
+        index = self.names.index(name)
+        return torch.cat([part[:, index] for part in self._sums])
+
+    def total(self, name: str) -> float:
+        """The sum of a column over all tokens."""
+        return float(self.sums(name).sum()) if self.names else 0.0
+
+    def shift(self, by: int) -> tuple[Tensor, Tensor]:
+        """Summed distances fp64 [B] of r to t at the same token, and to t `by` tokens on, over the same pairs."""
+        both = torch.cat(self._shifted)[:, SHIFTS.index(by)]
+        return both[:, 0], both[:, 1]
+
+    @property
+    def scale(self) -> Tensor:
+        """fp64 [B, 2 halves, P bins, 2]: tokens, and sums of log |delta|, of each half of a sequence's tokens."""
+        return torch.cat(self._scale)
+
+
+def _summed(column: Tensor, chunk: Chunk) -> Tensor:
+    return torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, column)
+
+
+def _shifted_sums(chunk: Chunk) -> Tensor:
+    """fp64 [B, shifts, 2]."""
+    found = torch.zeros(chunk.sequences, len(SHIFTS), 2, dtype=torch.float64)
+    for index, (same, other, sequence) in enumerate(shifted(chunk)):
+        found[:, index, 0].index_add_(0, sequence, same)
+        found[:, index, 1].index_add_(0, sequence, other)
+    return found
+
+
+def _scale_sums(chunk: Chunk, usable: Tensor) -> Tensor:
+    """As `State.scale`, of one chunk."""
+    bounds = torch.tensor(PROBABILITIES, dtype=torch.float64).log()
+    bins = torch.bucketize(chunk.rollout, bounds)
+    starts = chunk.counts.cumsum(0) - chunk.counts
+    within = torch.arange(chunk.tokens.numel()) - starts[chunk.sequence]
+    late = (2 * within >= chunk.counts[chunk.sequence]).long()
+    kept = (usable > 0) & (bins < len(PROBABILITIES))
+    cells = (chunk.sequence * 2 + late) * len(PROBABILITIES) + bins.clamp(max=len(PROBABILITIES) - 1)
+    size = chunk.sequences * 2 * len(PROBABILITIES)
+    logs = torch.where(kept, chunk.delta.abs().clamp(_LEAST, 20.0).log(), 0.0)
+    sums = [torch.bincount(cells, weights=weights, minlength=size) for weights in (kept.double(), logs)]
+    return torch.stack(sums, -1).view(chunk.sequences, 2, -1, 2)

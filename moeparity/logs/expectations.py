@@ -1,0 +1,33 @@
+"""The `expect:` of a log held against its report."""
+
+from __future__ import annotations
+
+from moeparity.bisection.expectations import Finding, Outcome, agrees, keeps, lies
+from moeparity.errors import listed
+from moeparity.logs.report import LogReport
+from moeparity.plan.spec.expect import LogExpect
+
+
+def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
+    """What a log expects, in the order of the schema, held against its report; its gate, where it says nothing.
+
+    `report` has a verdict and every metric that is bounded.
+    """
+    assert report.verdict is not None
+    found: list[tuple[str, Outcome]] = []
+    verdict = expect.verdict or (None if expect.model_fields_set else "pass")
+    if verdict is not None:
+        found.append((f"verdict {verdict}", agrees(verdict, report.verdict)))
+    for name, range_ in (expect.metrics or {}).items():
+        metric = report.metric(name)
+        outcome = ("fail", metric.missing) if metric.missing else lies(range_, metric.value.estimate)
+        found.append((f"{name} {range_}", outcome))  # type: ignore[arg-type]
+    if expect.interval is not None:
+        says = f"interval {expect.interval}"
+        found.append((says, keeps(expect.interval, report.verdict, report.sequences)))
+    named = listed(report.named) or "none named"
+    if expect.causes == "none":
+        found.append(("no cause named", ("fail" if report.named else "ok", named)))
+    causes = expect.causes if isinstance(expect.causes, list) else []
+    found += [(f"cause {cause}", ("ok" if cause in report.named else "fail", named)) for cause in causes]
+    return tuple(Finding(expectation=says, status=status, found=what) for says, (status, what) in found)

@@ -1,0 +1,134 @@
+"""Log files measured, as the command line and a `kind: log` name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+from moeparity import logs
+from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_mean, display_path, listed
+from moeparity.logs import Join
+from moeparity.logs.asked import Asked, LogGate
+from moeparity.logs.diagnosis import CAUSES
+from moeparity.logs.measure import Measurement
+from moeparity.logs.report import LogFile, LogReport
+from moeparity.logs.series import Summary
+from moeparity.logs.series.figure import refuse_unplottable, save_series
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.plan.spec.schema import LogCheck
+from moeparity.progress import Callback, Progress
+
+
+class NotDrawnError(MoeparityError):
+    """There is no picture, but there is the `report`, which may have taken minutes."""
+
+    def __init__(self, message: str, report: LogReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How files are read; as `moeparity.logs.open`."""
+
+    trainer: Sequence[Path] = ()
+    format: str | None = None
+    trainer_format: str | None = None
+    join: Join = "id"
+    partial: bool = False
+
+
+def measure_files(
+    paths: Sequence[Path],
+    asked: Asked,
+    opening: Opening | None = None,
+    progress: Callback | None = None,
+    plot: Path | None = None,
+) -> LogReport:
+    """The report of log files, joined where each holds one side; `plot` is a PNG or SVG of its series over steps.
+
+    Raises LogError, MoeparityError; NotDrawnError, which has the report, where there is nothing to draw.
+    """
+    how = opening or Opening()
+    if plot is not None:
+        refuse_unplottable(plot)
+    measurement = Measurement(asked)
+    log = logs.open(
+        paths,
+        trainer=how.trainer,
+        format=how.format,
+        trainer_format=how.trainer_format,
+        join=how.join,
+        partial=how.partial,
+    )
+    for chunk in measurement.chunker.chunks(measurement.noted(log)):
+        measurement.add(chunk)
+        if progress is not None:
+            progress(_so_far(measurement.totals))
+    left_out = [f"{counted(log.left_out, 'sequence')} that only one side has"] if log.left_out else []
+    report = measurement.report(tuple(_file(path, format) for path, format in log.files), left_out)
+    if plot is not None:
+        _plot(measurement.series(), plot, report)
+    return report
+
+
+def _plot(series: tuple[Summary, ...], path: Path, report: LogReport) -> None:
+    drawn = [one for one in series if any(map(math.isfinite, one.series.values))]
+    if not drawn:
+        reason = "no step has a finite value" if series else "the log does not tell of two steps or more"
+        raise NotDrawnError(f"--plot {display_path(path)}: there is nothing to draw: {reason}.", report)
+    save_series(drawn, path)
+
+
+def _so_far(totals: Accumulator) -> Progress:
+    # How many there will be is known at the end only.
+    return Progress(
+        step="reading", at=f"{len(totals.ids)} sequences", done=0, total=1, work=totals.tokens, unit="tokens"
+    )
+
+
+def _file(path: Path, format: logs.Format) -> LogFile:
+    by_hand = f"reader tested on a file {format.fixture}" if "by hand" in format.fixture else ""
+    return LogFile(path=display_path(path), format=format.name, note=by_hand)
+
+
+def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
+    """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
+    for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
+        if cause not in CAUSES:
+            raise SpecError(
+                f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
+                f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
+            )
+    bounded = tuple(check.expect.metrics or {})
+    try:
+        asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))
+        asked.chosen()
+    except MoeparityError as error:
+        raise SpecError(f"{where}: {error}") from None
+    opening = Opening(
+        trainer=_matching(check.trainer, where, "trainer"),
+        format=check.format,
+        trainer_format=check.trainer_format,
+        join=check.join,
+        partial=check.partial,
+    )
+    return measure_files(_matching(check.files, where, "files"), asked, opening, progress)
+
+
+def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
+    """Files beside the check, the matches of a pattern in order of their names. Raises SpecError for one without."""
+    found: list[Path] = []
+    for pattern in patterns:
+        matches = [where.path.parent / pattern]
+        if "*" in pattern:
+            matches = sorted(map(Path, glob(str(matches[0]))))  # noqa: PTH207  an absolute pattern
+        if not matches or not all(match.exists() for match in matches):
+            raise SpecError(
+                f"{where}: {key}: there is no file {pattern!r}. A relative path starts at this file's folder."
+            )
+        found += matches
+    return found

@@ -1,0 +1,1 @@
+"""One reader per format of log; `registry` finds the one that fits a file."""

@@ -1,0 +1,209 @@
+"""slime and miles: `--save-debug-rollout-data` and `--save-debug-train-data`, files of torch.save.
+
+They are read with `weights_only=True`, which unpickles tensors and plain containers and nothing else. Their lists
+of log-probabilities are those of the response. Such a file is in memory as a whole: a run writes one per rollout.
+
+Read in THUDM/slime 624b824a, slime/observability/{rollout,train}_data_utils.py, and radixark/miles 31f1ca96,
+miles/ray/rollout/debug_data.py and miles/utils/train_dump_utils.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, is_zipfile
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import LogError, Where, listed, shown
+from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
+from moeparity.logs.formats import served
+from moeparity.logs.formats.fields import Address, Fields
+from moeparity.logs.formats.format import Format, Role
+from moeparity.logs.record import Sequence
+
+
+class TorchFile:
+    """The samples of a dump, each with the `rollout_id` of the file. Raises LogError."""
+
+    def __init__(self, path: Path) -> None:
+        self._where = Where(path)
+        self._samples = _loaded(path)
+
+    def records(self) -> Iterator[tuple[Address, Fields]]:
+        """All samples, in order."""
+        return (((number,), Fields(self._where, sample)) for number, sample in enumerate(self._samples))
+
+    def at(self, address: Address) -> Fields:
+        """One sample."""
+        return Fields(self._where, self._samples[address[0]])
+
+
+def _loaded(path: Path) -> list[dict[str, Any]]:
+    where = Where(path)
+    _check_sums(path)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001  torch raises many kinds for a file that is not its own
+        raise LogError(
+            f"{where}: holds more than tensors, lists and numbers, or is no whole file ({_cause(error)}). To unpickle "
+            "the rest could run any code. Write it as moeparity's own format in the environment that made it; "
+            "docs/logs.md has the lines for verl, slime and miles."
+        ) from None
+    if not isinstance(found, dict):
+        raise LogError(f"{where}: {shown(found)} is no dump of slime or miles; expected a mapping with samples.")
+    samples = _columns(where, found) if "rollout_data" in found else found.get("samples")
+    if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
+        raise LogError(f"{where}: holds no samples; it has {listed(found) or 'nothing'}.")
+    return [{**sample, _STEP: found.get("rollout_id")} for sample in samples]
+
+
+def _check_sums(path: Path) -> None:
+    """torch.load does not look at the checksums that torch.save wrote. Raises LogError for a damaged file."""
+    if not is_zipfile(path):
+        return
+    try:
+        with ZipFile(path) as file:
+            damaged = file.testzip()
+    except Exception:  # noqa: BLE001  damage shows as many kinds
+        damaged = "its directory"
+    if damaged is not None:
+        raise LogError(f"{Where(path)}: {damaged} is not as it was written: its checksum fails. Copy the file again.")
+
+
+_STEP = "rollout_id of the file"
+
+
+def _cause(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next((line.strip() for line in lines if "GLOBAL" in line), lines[0])[:160].rstrip(".")
+
+
+def _columns(where: Where, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """miles keeps the columns of a rank, and where context is split over ranks only a part of each sequence."""
+    columns, parts = found["rollout_data"], found.get("cp_size")
+    if parts != 1:
+        raise LogError(
+            f"{where}: written with context parallelism over {shown(parts)} ranks, each holding a part of every "
+            "sequence. Dump with --context-parallel-size 1."
+        )
+    if not isinstance(columns, dict) or not isinstance(columns.get("tokens"), list):
+        raise LogError(f"{where}: rollout_data holds no list of tokens.")
+    count = len(columns["tokens"])
+    kept = {
+        key: values
+        for key, values in columns.items()
+        if isinstance(values, list | tuple | Tensor) and len(values) == count
+    }
+    return [{key: values[row] for key, values in kept.items()} for row in range(count)]
+
+
+def _rollout_claims(record: Mapping[str, Any]) -> bool:
+    return "tokens" in record and "response_length" in record
+
+
+def _train_claims(record: Mapping[str, Any]) -> bool:
+    return "tokens" in record and "response_lengths" in record
+
+
+def _read_rollout(fields: Fields, role: Role) -> list[Sequence]:
+    return [
+        _sequence(fields, "index", "response_length", "loss_mask", removed=fields.values.get("remove_sample") is True)
+    ]
+
+
+def _read_train(fields: Fields, role: Role) -> list[Sequence]:
+    name = "sample_index" if fields.has("sample_index") else "sample_indices"
+    return [_sequence(fields, name, "response_lengths", "loss_masks", removed=False)]
+
+
+def _sequence(fields: Fields, index: str, length: str, mask: str, *, removed: bool) -> Sequence:
+    ids, response = fields.tokens("tokens"), fields.whole(length, least=1)
+    size = len(ids)
+    prompt = size - response
+    if prompt < 0:
+        raise LogError(f"{fields.where}: {length} is {response}; tokens has {size} entries, prompt included.")
+    scored = fields.mask(mask, response) if fields.has(mask) else torch.ones(response, dtype=torch.bool)
+    step = fields.optional_whole(_STEP)
+    columns = {key: _after(fields, key, prompt, response) for key in _SIDES if fields.has(key)}
+    references = {"ref": columns["ref_log_probs"]} if "ref_log_probs" in columns else {}
+    return Sequence(
+        id=f"{step}/{fields.whole(index)}",
+        where=fields.where,
+        token_ids=ids,
+        mask=torch.cat([torch.zeros(prompt, dtype=torch.bool), scored & (not removed)]),
+        rollout=columns.get("rollout_log_probs"),
+        trainer=columns.get("log_probs"),
+        prompt=prompt,
+        step=step,
+        versions=_versions(fields, prompt, size),
+        several=len(_calls(fields)) > 1,
+        entropy=columns.get("entropy"),
+        extra={**references, **_routes(fields, size)},
+    )
+
+
+_SIDES = ("rollout_log_probs", "log_probs", "ref_log_probs", "entropy")
+
+
+def _after(fields: Fields, key: str, prompt: int, response: int) -> Tensor:
+    """A list of the response behind the prompt, where nothing is known."""
+    unknown = torch.full((prompt,), torch.nan, dtype=torch.float64)
+    return torch.cat([unknown, fields.floats(key, response)])
+
+
+def _versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
+    """Which version made which token is known only where all calls of the engine had one."""
+    calls = _calls(fields)
+    if not calls:
+        return None
+    found = torch.full((size,), -1)
+    if len(calls) == 1:
+        found[prompt:] = served.version(*calls)
+    return found
+
+
+def _calls(fields: Fields) -> set[str]:
+    """The versions of the calls of the engine that made a sample; the dump does not say which tokens each made."""
+    given = fields.values.get("weight_versions")
+    return set(map(str, given)) if isinstance(given, list) else set()
+
+
+def _routes(fields: Fields, size: int) -> dict[str, Tensor]:
+    """Routes of all but the last token, of all layers; layers without a router are filled with zeros and left out."""
+    given = fields.values.get("rollout_routed_experts")
+    if not isinstance(given, Tensor):
+        return {}
+    if given.dim() != 3 or given.is_floating_point() or len(given) not in {size, size - 1} or not given.numel():
+        raise LogError(
+            f"{fields.where}: rollout_routed_experts is {list(given.shape)}; expected whole numbers "
+            f"[{size - 1}, layers, top_k]."
+        )
+    routed, _ = routed_layers(fields.where, given.to(torch.int64))
+    missing = routed.new_full((size - len(routed), *routed.shape[1:]), -1)
+    found = torch.cat([routed, missing])
+    check_routes(fields.where, found)
+    return {"routed_experts": found}
+
+
+_READ_AT = "THUDM/slime 624b824a, slime/observability; radixark/miles 31f1ca96, miles/ray/rollout, miles/utils"
+ROLLOUT = Format(
+    name="slime-rollout",
+    producer="slime or miles --save-debug-rollout-data",
+    container="torch",
+    claims=_rollout_claims,
+    read=_read_rollout,
+    source=_READ_AT,
+    fixture="made by slime 624b824a and miles 31f1ca96",
+)
+TRAIN = Format(
+    name="slime-train",
+    producer="slime or miles --save-debug-train-data",
+    container="torch",
+    claims=_train_claims,
+    read=_read_train,
+    source=_READ_AT,
+    fixture="made by slime 624b824a and miles 31f1ca96",
+)

@@ -1,0 +1,130 @@
+"""Files of JSON, line by line and never as a whole: a line is an object, or a list of them.
+
+A file that is one JSON document over several lines is read as a whole, and may not be large. `*.gz` is unpacked on the
+way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import orjson
+
+from moeparity.errors import LogError, Where, shown
+from moeparity.logs.formats.fields import Address, Fields
+
+LARGEST_DOCUMENT = 256 * 2**20
+"""Bytes of a file that is one JSON document; JSON takes many times its size once parsed."""
+
+_BUFFER = 2**20
+"""Bytes read at once; lines of such logs are long, and Python's own 8 KiB cost a quarter of the time of parsing."""
+_LONGEST_OPENING = 64
+"""Bytes of a first line that is no JSON by itself and yet may open a document; a longer one is a broken line."""
+GZIP = b"\x1f\x8b"
+
+
+class JsonFile:
+    """The records of a file by the offset and number of their line and their place in it. Raises LogError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _opened(path) as file:
+            self._packed = file.read(2) == GZIP
+        self._document = self._whole_document()
+
+    def records(self) -> Iterator[tuple[Address, Fields]]:
+        """All records, in order; blank lines are passed over."""
+        if self._document is not None:
+            yield from (((0, 0, item), record) for item, record in enumerate(self._document))
+            return
+        with self._stream() as file:
+            offset = 0
+            for number, raw in enumerate(_read(file, self.path), start=1):
+                if not raw.isspace():
+                    for item, record in enumerate(_records(Where(self.path, number), raw)):
+                        yield (offset, number, item), record
+                offset += len(raw)
+
+    def at(self, address: Address) -> Fields:
+        """One record."""
+        offset, number, item = address
+        if self._document is not None:
+            return self._document[item]
+        if self._packed:
+            raise LogError(
+                f"{Where(self.path)}: packed with gzip, in which single lines cannot be looked up. Unpack it: "
+                f"gunzip {self.path.name}."
+            )
+        with _opened(self.path) as file:
+            file.seek(offset)
+            return _records(Where(self.path, number), file.readline())[item]
+
+    def _stream(self) -> IO[bytes]:
+        return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _opened(self.path)
+
+    def _whole_document(self) -> list[Fields] | None:
+        """The records of a file that is one document; None where each line stands for itself."""
+        with self._stream() as file:
+            first = next((raw for raw in _read(file, self.path) if not raw.isspace()), b"")
+        if not first:
+            raise LogError(f"{Where(self.path)}: empty; expected JSON, one record per line.")
+        if _parses(first) or first.lstrip()[:1] not in {b"{", b"["} or len(first) > _LONGEST_OPENING:
+            return None
+        if self.path.stat().st_size > LARGEST_DOCUMENT:
+            raise LogError(f"{Where(self.path)}: too large for one JSON document. Write one record per line.")
+        with self._stream() as file:
+            return _records(Where(self.path), b"".join(_read(file, self.path)), whole=True)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb", buffering=_BUFFER)
+
+
+def _read(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise LogError(f"{Where(path)}: cannot be read to its end: {str(error)[:100]}.") from None
+
+
+def _parses(raw: bytes) -> bool:
+    try:
+        _loaded(raw)
+    except ValueError:
+        return False
+    return True
+
+
+def _loaded(raw: bytes) -> Any:
+    """JSON; also NaN and Infinity, which Python's json writes and the standard does not know. Raises ValueError."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        if b"NaN" not in raw and b"Infinity" not in raw:
+            raise
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        raise ValueError("lists too deep") from None
+
+
+def _records(where: Where, raw: bytes, *, whole: bool = False) -> list[Fields]:
+    try:
+        value = _loaded(raw)
+    except ValueError as error:
+        if not whole and not raw.endswith(b"\n"):
+            raise LogError(
+                f"{where}: the last line stops in the middle of a record: what wrote the file ended there, or still "
+                "writes. Wait for it, or take the line away."
+            ) from None
+        raise LogError(f"{where}: not JSON: {str(error)[:100]}.") from None
+    found = value if isinstance(value, list) else [value]
+    for record in found:
+        if not isinstance(record, dict):
+            raise LogError(f"{where}: {shown(record)} is no record; expected a JSON object.")
+    return [Fields(where, record) for record in found]

@@ -1,0 +1,146 @@
+"""What the responses of engines have in common: prompts, request parameters, weight versions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import LogError, TokensError, shown
+from moeparity.inputs.tokens.routelog import decoded
+from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
+from moeparity.logs.formats.fields import Fields
+from moeparity.logs.record import Sampling, Sequence
+
+PARAMETERS = ("sampling_params", "request")
+"""Where a line may hold what was asked for, beside what was answered."""
+
+
+_SHAPED = ("nrlre1:", base64.b64encode(b"\x93NUMPY").decode())
+"""How strings of NeMo Gym and of vLLM's server start: the second is a *.npy file."""
+
+
+def sampling(fields: Fields) -> Sampling:
+    """The request's parameters where the line holds them under `sampling_params` or `request`."""
+    given = next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
+    if given is None:
+        return Sampling()
+    mode = given.values.get("logprobs_mode")
+    modes = {"raw": "raw", "raw_logprobs": "raw", "processed": "processed", "processed_logprobs": "processed"}
+    if mode is not None and mode not in modes:
+        raise LogError(f"{fields.where}: logprobs_mode is {shown(mode)}; expected raw or processed.")
+    top_k = given.values.get("top_k")
+    if top_k is not None and type(top_k) is not int:
+        raise LogError(f"{fields.where}: top_k is {shown(top_k)}; expected a whole number.")
+    return Sampling(
+        temperature=_fraction(given, "temperature"),
+        top_p=_fraction(given, "top_p"),
+        # Engines write "no limit" as -1 or 0.
+        top_k=None if top_k is None or top_k < 1 else top_k,
+        logprobs_mode=None if mode is None else modes[mode],  # type: ignore[arg-type]
+    )
+
+
+def _fraction(given: Fields, key: str) -> float | None:
+    value = given.values.get(key)
+    if value is not None and (type(value) not in {int, float} or not 0 <= value < torch.inf):
+        raise LogError(f"{given.where}: {key} is {shown(value)}; expected a number from 0.")
+    return None if value is None else float(value)
+
+
+def version(given: Any) -> int:
+    """A weight version as a number, -1 where it is none: engines let it be any word."""
+    if type(given) is int and given >= 0:
+        return given
+    return int(given) if isinstance(given, str) and given.isdecimal() else -1
+
+
+def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
+    """int64 [size], from `weight_versions`, spans [start, end) of the response, or one `weight_version` for all."""
+    spans, single = fields.values.get("weight_versions"), fields.values.get("weight_version")
+    if not spans and single is None:
+        return None
+    found = torch.full((size,), -1)
+    if not spans:
+        found[prompt:] = version(single)
+        return found
+    if not isinstance(spans, list):
+        raise LogError(f"{fields.where}: weight_versions is {shown(spans)}; expected a list of spans.")
+    for span in spans:
+        name, start, end = _span(fields, span)
+        if type(start) is not int or type(end) is not int or not 0 <= start <= end <= size - prompt:
+            raise LogError(f"{fields.where}: weight_versions holds no span of {size - prompt} response tokens.")
+        found[prompt + start : prompt + end] = version(name)
+    return found
+
+
+def _span(fields: Fields, span: Any) -> tuple[Any, Any, Any]:
+    """SGLang writes [version, start, end], vLLM a mapping."""
+    if isinstance(span, Mapping):
+        return span.get("version"), span.get("start"), span.get("end")
+    if not isinstance(span, list) or len(span) != 3:
+        raise LogError(f"{fields.where}: weight_versions holds {shown(span)}; expected version, start and end.")
+    return span[0], span[1], span[2]
+
+
+def routes(fields: Fields, size: int) -> dict[str, Tensor]:
+    """routed_experts, where the record tells their shape and they are those of the whole sequence.
+
+    SGLang's base64 of int32 alone does not say how many layers it has. Engines do not run the last token.
+    """
+    given = fields.values.get("routed_experts")
+    if given is None or (isinstance(given, str) and not given.startswith(_SHAPED)):
+        return {}
+    try:
+        found, _ = routed_layers(fields.where, decoded(fields.where, given, None, None))
+        check_routes(fields.where, found)
+    except TokensError as error:
+        raise LogError(str(error)) from None
+    if len(found) not in {size, size - 1}:
+        return {}
+    missing = found.new_full((size - len(found), *found.shape[1:]), -1)
+    return {"routed_experts": torch.cat([found, missing])}
+
+
+def sampled(
+    fields: Fields,
+    name: str,
+    ids: Tensor,
+    values: Tensor,
+    *,
+    prompt: Tensor | None,
+    asked: Sampling,
+    routed: Fields | None = None,
+) -> Sequence:
+    """The sequence of a response: prompt (None where the record lacks its ids) and completion, the latter scored."""
+    before = torch.empty(0, dtype=torch.int64) if prompt is None else prompt
+    whole = torch.cat([before, ids])
+    mask = torch.zeros(len(whole), dtype=torch.bool)
+    mask[len(before) :] = True
+    return Sequence(
+        id=name,
+        where=fields.where,
+        token_ids=whole,
+        mask=mask,
+        rollout=torch.cat([torch.full((len(before),), torch.nan, dtype=torch.float64), values]),
+        prompt=len(before),
+        versions=versions(routed or fields, len(before), len(whole)),
+        sampling=asked,
+        extra=routes(routed or fields, len(whole)) if prompt is not None else {},
+    )
+
+
+def scored(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
+    """The sequence of a scored prompt; what the sampler did not make falls out when the two are joined."""
+    weights = version(fields.values.get("weight_version"))
+    return Sequence(
+        id=name,
+        where=fields.where,
+        token_ids=ids,
+        mask=torch.ones(len(ids), dtype=torch.bool),
+        trainer=values,
+        trainer_version=None if weights < 0 else weights,
+    )

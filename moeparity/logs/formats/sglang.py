@@ -1,0 +1,100 @@
+"""SGLang: responses of `/generate` with `return_logprob`, one per line.
+
+As the sampler's log the generated tokens count (`output_token_logprobs`); as the trainer's the scored prompt
+(`input_token_logprobs`), which is then a request whose input is prompt and response. Entries are [log-probability,
+token id, text or null]. Read in SGLang 0.5.23, srt/managers/tokenizer_manager.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import LogError, shown
+from moeparity.logs.formats import served
+from moeparity.logs.formats.fields import Fields, integers, numbers
+from moeparity.logs.formats.format import Format, Role
+from moeparity.logs.record import Sequence
+
+
+def claims(record: Mapping[str, Any]) -> bool:
+    """Whether a record is such a response."""
+    meta = record.get("meta_info")
+    return isinstance(meta, Mapping) and ("output_ids" in record or "text" in record or "prompt_tokens" in meta)
+
+
+def read(fields: Fields, role: Role) -> list[Sequence]:
+    """The sequence of a response. Raises LogError."""
+    meta = fields.mapping("meta_info")
+    # The engine's own id is new for every request; one that the user wrote joins files.
+    name = fields.word("id") if fields.has("id") else meta.word("id")
+    return [_scored(fields, meta, name) if role == "trainer" else _sampled(fields, meta, name)]
+
+
+def _sampled(fields: Fields, meta: Fields, name: str) -> Sequence:
+    if not meta.has("output_token_logprobs"):
+        raise LogError(f"{fields.where}: no output_token_logprobs. Ask for them with return_logprob: true.")
+    values, ids = _entries(meta, "output_token_logprobs")
+    if meta.has("completion_tokens") and meta.whole("completion_tokens") != len(ids):
+        raise LogError(
+            f"{fields.where}: output_token_logprobs has {len(ids)} entries for {meta.whole('completion_tokens')} "
+            "completion_tokens. A piece of a stream? Keep whole responses."
+        )
+    if fields.has("output_ids") and not torch.equal(fields.tokens("output_ids"), ids):
+        raise LogError(f"{fields.where}: output_ids are not the tokens of output_token_logprobs.")
+    asked = served.sampling(fields)
+    return served.sampled(fields, name, ids, values, prompt=_prompt(fields, meta), asked=asked, routed=meta)
+
+
+def _prompt(fields: Fields, meta: Fields) -> Tensor | None:
+    """Ids of the prompt, from `input_ids` of the request or from a prompt scored from its start."""
+    if fields.has("input_ids"):
+        found = fields.tokens("input_ids")
+    elif meta.values.get("input_token_logprobs"):
+        found = _entries(meta, "input_token_logprobs")[1]
+        if meta.optional_whole("prompt_tokens") != len(found):
+            return None
+    else:
+        return None
+    if meta.has("prompt_tokens") and meta.whole("prompt_tokens") != len(found):
+        raise LogError(
+            f"{fields.where}: input_ids has {len(found)} tokens; prompt_tokens is {meta.whole('prompt_tokens')}."
+        )
+    return found
+
+
+def _scored(fields: Fields, meta: Fields, name: str) -> Sequence:
+    if not meta.values.get("input_token_logprobs"):
+        raise LogError(
+            f"{fields.where}: no input_token_logprobs, which the trainer's side takes. Send prompt and response as "
+            "input_ids with return_logprob: true, logprob_start_len: 0 and max_new_tokens: 0."
+        )
+    values, ids = _entries(meta, "input_token_logprobs")
+    return served.scored(meta, name, ids, values)
+
+
+def _entries(meta: Fields, key: str) -> tuple[Tensor, Tensor]:
+    """[[log-probability, id, text], ...] -> fp64 [n], int64 [n]."""
+    rows = meta.need(key)
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and len(row) == 3 for row in rows):
+        given = shown(rows) if not isinstance(rows, list) else "something else"
+        raise LogError(f"{meta.where}: {key} holds {given}; expected [log-probability, token id, text] for each token.")
+    values, ids, _ = zip(*rows, strict=True)
+    found = integers(meta, f"ids of {key}", list(ids))
+    if int(found.min()) < 0:
+        raise LogError(f"{meta.where}: {key} holds token id {int(found.min())}; expected whole numbers from 0.")
+    return numbers(meta, key, list(values)), found
+
+
+FORMAT = Format(
+    name="sglang",
+    producer="SGLang /generate responses",
+    container="json",
+    claims=claims,
+    read=read,
+    source="SGLang 0.5.23, srt/managers/tokenizer_manager.py",
+    fixture="made by SGLang 0.5.23",
+)

@@ -1,0 +1,133 @@
+"""Parquet files, a batch of rows at a time; needs `pip install 'moeparity[logs]'`."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity.errors import LogError, Where
+from moeparity.logs.formats import own
+from moeparity.logs.formats.fields import Address, Fields
+from moeparity.logs.formats.format import Format, Refused, Role
+from moeparity.logs.record import Sequence
+
+_BATCH = 64
+"""Rows that are unpacked at once."""
+_STEP = re.compile(r"rollout_(\d+)")
+
+
+class ParquetFile:
+    """The rows of a file as records: lists of numbers as tensors, the rest as Python values. Raises LogError."""
+
+    def __init__(self, path: Path) -> None:
+        self.where = Where(path)
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError:
+            raise LogError(
+                f"{self.where}: a parquet file; reading one needs pyarrow: pip install 'moeparity[logs]'."
+            ) from None
+        self._broken = (ArrowException, OSError)
+        try:
+            self._file = parquet.ParquetFile(path)
+        except self._broken as error:
+            raise LogError(f"{self.where}: not a whole parquet file: {str(error).splitlines()[0][:200]}.") from None
+        self.columns: list[str] = self._file.schema_arrow.names
+        metadata = self._file.metadata
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._starts = [sum(groups[:group]) for group in range(len(groups))]
+        self._group: tuple[int, Any] = (-1, None)
+
+    def records(self) -> Iterator[tuple[Address, Fields]]:
+        """All rows, in order."""
+        number = 0
+        try:
+            for batch in self._file.iter_batches(batch_size=_BATCH):
+                for row in range(batch.num_rows):
+                    yield (number,), self._record(batch, row)
+                    number += 1
+        except self._broken as error:
+            raise LogError(f"{self.where}: cannot be read to its end: {str(error).splitlines()[0][:200]}.") from None
+
+    def at(self, address: Address) -> Fields:
+        """One row; its row group is kept until another is asked for."""
+        group = bisect.bisect_right(self._starts, address[0]) - 1
+        if self._group[0] != group:
+            self._group = group, self._file.read_row_group(group).combine_chunks()
+        return self._record(self._group[1], address[0] - self._starts[group])
+
+    def _record(self, table: Any, row: int) -> Fields:
+        values = {name: _value(table.column(name)[row]) for name in self.columns}
+        return Fields(self.where, values)
+
+
+def _value(cell: Any) -> Any:
+    """A cell of a list of numbers -> tensor, NaN where a float is null; any other as Python has it."""
+    from pyarrow import types
+
+    kind = cell.type
+    if not (types.is_list(kind) or types.is_large_list(kind)) or not cell.is_valid:
+        return cell.as_py()
+    item = kind.value_type
+    if types.is_integer(item) or types.is_floating(item) or types.is_boolean(item):
+        return torch.tensor(cell.values.to_numpy(zero_copy_only=False))
+    return cell.as_py()
+
+
+def _columns_claim(record: Mapping[str, Any]) -> bool:
+    return "rollout_log_probs" in record and "sample_index" in record and "total_length" in record
+
+
+def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
+    """A sample of miles: lists of log-probabilities and masks are those of the response."""
+    ids = fields.tokens("tokens")
+    response = fields.whole("response_length", least=1)
+    if fields.whole("total_length") != len(ids) or response > len(ids):
+        raise LogError(f"{fields.where}: total_length and response_length do not fit {len(ids)} tokens.")
+    prompt = len(ids) - response
+    scored = fields.mask("loss_mask", response) if fields.has("loss_mask") else torch.ones(response, dtype=torch.bool)
+    unknown = torch.full((prompt,), torch.nan, dtype=torch.float64)
+    named = _STEP.search(fields.where.path.name)
+    step = int(named.group(1)) if named else None
+    return [
+        Sequence(
+            id=f"{step}/{fields.whole('sample_index')}",
+            where=fields.where,
+            token_ids=ids,
+            mask=torch.cat([torch.zeros(prompt, dtype=torch.bool), scored]),
+            rollout=torch.cat([unknown, fields.floats("rollout_log_probs", response)]),
+            prompt=prompt,
+            step=step,
+        )
+    ]
+
+
+OWN = Format(
+    name="moeparity-parquet",
+    producer="moeparity's own format as parquet",
+    container="parquet",
+    claims=own.claims,
+    read=own.read,
+    source="docs/logs.md",
+    fixture="made by moeparity",
+)
+MILES = Format(
+    name="miles-columns",
+    producer="miles dashboard_columns/rollout_*.parquet",
+    container="parquet",
+    claims=_columns_claim,
+    read=_read_columns,
+    source="radixark/miles 31f1ca96, miles/ray/rollout/debug_data.py",
+    fixture="made by miles 31f1ca96",
+)
+TRL = Refused(
+    name="TRL's table of completions",
+    claims=lambda record: {"prompt", "completion"} <= set(record) and not any("logprob" in key for key in record),
+    reason="holds text but neither log-probabilities nor token ids; docs/logs.md has the lines that log "
+    "them in a trainer.",
+)

@@ -1,0 +1,128 @@
+"""Logs opened: sequences with both sides' log-probabilities, from one file or joined from two, streamed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence as Several
+from pathlib import Path
+from typing import Literal
+
+from moeparity.errors import LogError, Where
+from moeparity.logs.checks import FEWEST, blank, checked
+from moeparity.logs.formats.format import Format
+from moeparity.logs.formats.registry import Source, recognised
+from moeparity.logs.join import Tally, by_id, in_order
+from moeparity.logs.record import Sequence
+
+Join = Literal["id", "order"]
+_PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
+"""Files of a folder that hold logs: NeMo-RL's, and prime-rl's from the run's folder down to a step's."""
+
+
+class Log:
+    """Sequences of some files, in the files' order; reading them again reads the files again."""
+
+    def __init__(self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool) -> None:
+        self._rollout, self._trainer, self._join, self._partial = rollout, trainer, join, partial
+        self._tally = Tally()
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """Formats of the files, the trainer's last, each once."""
+        return tuple(dict.fromkeys(source.format for source in (*self._rollout, *self._trainer)))
+
+    @property
+    def files(self) -> tuple[tuple[Path, Format], ...]:
+        """Every file with its format, the trainer's last."""
+        return tuple((source.path, source.format) for source in (*self._rollout, *self._trainer))
+
+    @property
+    def left_out(self) -> int:
+        """Sequences of the last reading that only one side has; 0 unless `partial` allowed them."""
+        return self._tally.left_out
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Raises LogError where a record is broken, an id comes twice, or nothing is scored."""
+        seen: set[str] = set()
+        scored, alive = 0, False
+        self._tally = Tally()
+        for sequence in self._sequences():
+            if sequence.id in seen:
+                raise LogError(f"{sequence.where}: sequence {sequence.id} comes a second time. Is a file given twice?")
+            seen.add(sequence.id)
+            scored += int(sequence.mask.sum())
+            alive = alive or not blank(sequence)
+            yield checked(sequence)
+        where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
+        if not scored:
+            raise LogError(f"{where}: no token is scored: the masks leave none of {len(seen)} sequences.")
+        if not alive and scored >= FEWEST:
+            raise LogError(
+                f"{where}: both sides' log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
+                "greedy sampler reports of its own choice, and a trainer that copies it. Log them with raw "
+                "log-probabilities."
+            )
+
+    def _sequences(self) -> Iterator[Sequence]:
+        if not self._trainer:
+            return (_both(sequence) for source in self._rollout for _, sequence in source.sequences())
+        if self._join == "order":
+            return in_order(self._rollout, self._trainer)
+        return by_id(self._rollout, self._trainer, self._tally, partial=self._partial)
+
+
+def open(
+    paths: Several[Path],
+    *,
+    trainer: Several[Path] = (),
+    format: str | None = None,
+    trainer_format: str | None = None,
+    join: Join = "id",
+    partial: bool = False,
+) -> Log:
+    """Logs of the sampler's side, or of both; with `trainer`, logs of the trainer's side to be joined to them.
+
+    A folder stands for the logs in it. `format` and `trainer_format` name formats of `FORMATS` where contents leave
+    them open. `join` finds a sequence's other side by its id or by its place; either way token ids must be equal.
+    `partial` lets sequences out that only one side has. Raises LogError; what lies further down a file is checked when
+    it is read.
+    """
+    if not paths:
+        raise LogError("no log given; expected at least one file.")
+    both = {path.resolve() for path in paths} & {path.resolve() for path in trainer}
+    if both:
+        raise LogError(
+            f"{Where(min(both))}: given as the sampler's log and as the trainer's: one column against itself differs "
+            "nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both sides."
+        )
+    opened = [recognised(path, "rollout", format) for path in _files(paths)]
+    other = [recognised(path, "trainer", trainer_format) for path in _files(trainer)]
+    return Log(opened, other, join, partial=partial)
+
+
+def _both(sequence: Sequence) -> Sequence:
+    """Raises LogError unless the file holds both sides."""
+    for side, values in (("sampler", sequence.rollout), ("trainer", sequence.trainer)):
+        if values is None:
+            missing = "--trainer FILE" if side == "trainer" else "the sampler's log, and this one as --trainer"
+            raise LogError(f"{sequence.where}: no log-probabilities of the {side}. Give {missing}.")
+    return sequence
+
+
+def _files(paths: Several[Path]) -> list[Path]:
+    """Folders replaced by the logs in them, numbers in their names in order."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = next((files for pattern in _PATTERNS if (files := sorted(path.glob(pattern), key=_numbered))), [])
+        if not inside:
+            raise LogError(f"{Where(path)}: a folder without {' or '.join(_PATTERNS)}. Name the files.")
+        found += inside
+    return found
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]

@@ -1,0 +1,64 @@
+"""Runs of one batch against each other: what a metric does when nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from moeparity import logs
+from moeparity.bisection.report import plain
+from moeparity.errors import display_path
+from moeparity.logs.chunks import Chunker
+from moeparity.logs.measure import SERIES
+from moeparity.logs.series.figure import refuse_unplottable, save_repeats
+from moeparity.logs.series.runs import Repeats, repeats
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.registry import METRICS
+from moeparity.progress import Callback, Progress
+
+SCHEMA = "moeparity.repeats/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedRuns:
+    """The metrics of `SERIES` over runs of one batch."""
+
+    metrics: tuple[Repeats, ...]
+
+    def lines(self) -> list[str]:
+        """In words."""
+        return [line for found in self.metrics for line in found.lines()]
+
+    def to_json(self) -> str:
+        """Strict JSON: a number that is not finite is written as the word nan, inf or -inf."""
+        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
+
+
+def measure_repeats(
+    paths: Sequence[Path], *, format: str | None = None, progress: Callback | None = None, plot: Path | None = None
+) -> RepeatedRuns:
+    """Each path is one run with both sides, a file or a folder of them; `plot` is a PNG or SVG of k3 over the runs.
+
+    Raises LogError for one run, or runs of other sequences.
+    """
+    metrics = tuple(METRICS[name] for name in SERIES)
+    if plot is not None:
+        refuse_unplottable(plot)
+    runs = []
+    for number, path in enumerate(paths):
+        if progress is not None:
+            progress(
+                Progress(step="reading", at=path.name, done=number, total=len(paths), work=number + 1, unit="runs")
+            )
+        run = Accumulator(metrics)
+        for chunk in Chunker().chunks(logs.open([path], format=format)):
+            run.add(chunk)
+        runs.append(run)
+    names = [display_path(path) for path in paths]
+    found = RepeatedRuns(metrics=tuple(repeats(metric, names, runs) for metric in metrics))
+    if plot is not None:
+        save_repeats(found.metrics[0], plot)
+    return found

@@ -1,0 +1,123 @@
+"""A series, or repeated runs, as PNG, SVG or PDF; needs matplotlib, the extra `plot`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeparity.errors import MoeparityError, display_path
+from moeparity.logs.series.runs import Repeats
+from moeparity.logs.series.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".png", ".svg", ".pdf")
+# Within less than this, powers of ten alone are too few ticks.
+_DECADE = 10
+_SEQUENCES = 10
+# In inches.
+_WIDTH, _PANEL, _ROW = 9.0, 4.0, 0.35
+
+
+def save_series(summaries: list[Summary], path: Path) -> None:
+    """One panel for each summary: values, moving average, spikes, the published alarm; a log axis where it can be.
+
+    Raises MoeparityError without matplotlib, for another ending, or for a series without a finite value.
+    """
+    figure = _figure(path, _PANEL * len(summaries))
+    for summary, axes in zip(summaries, figure.subplots(len(summaries), 1, squeeze=False)[:, 0], strict=True):
+        _panel(summary, axes)
+    _write(figure, path)
+
+
+def save_repeats(found: Repeats, path: Path) -> None:
+    """A dot for each run, the median as a line, and the sequences that spike in some runs, each as a row of dots.
+
+    Raises as `save_series`.
+    """
+    shown = found.unsteady[:_SEQUENCES]
+    heights = [1.2] + [1 + _ROW * len(shown)] * bool(shown)
+    figure = _figure(path, sum(heights))
+    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    _rows(panels[0], [(found.metric, found.values)])
+    panels[0].axvline(found.median, color="tab:orange", linewidth=1, label=f"median {found.median:.3g}")
+    panels[0].legend(loc="best", frameon=False)
+    panels[0].set_title(f"{found.metric} of one batch, {len(found.values)} runs", loc="left")
+    if shown:
+        _rows(panels[1], [(each.id, each.values) for each in shown])
+        panels[1].set_title("sequences that spike in some runs", loc="left")
+    _write(figure, path)
+
+
+def refuse_unplottable(path: Path) -> None:
+    """Raises MoeparityError where a picture could never be written: another ending, or no matplotlib."""
+    if path.suffix not in ENDINGS:
+        raise MoeparityError(
+            f"{display_path(path)}: a picture ends in one of {', '.join(ENDINGS)}; given {path.suffix!r}."
+        )
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MoeparityError(
+            f"{display_path(path)}: pictures need matplotlib; pip install 'moeparity[plot]'. A chart in the terminal "
+            "needs nothing."
+        ) from None
+
+
+def _figure(path: Path, height: float) -> Figure:
+    refuse_unplottable(path)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(_WIDTH, height), layout="constrained")
+
+
+def _panel(summary: Summary, axes: Any) -> None:
+    series = summary.series
+    if not any(math.isfinite(value) for value in series.values):
+        raise MoeparityError(f"{series.metric}: no finite value to draw.")
+    finite = [value for value in series.values if math.isfinite(value)]
+    axes.plot(series.steps, series.values, ".", color="tab:gray", markersize=3, label="per step")
+    axes.plot(series.steps, summary.smoothed, color="tab:blue", label=f"average, tau {summary.tau:g} steps")
+    spikes = [spike.point for spike in summary.spikes if math.isfinite(spike.point.value)]
+    if spikes:
+        axes.plot(
+            [p.step for p in spikes], [p.value for p in spikes], "^", color="tab:red", markersize=6, label="spike"
+        )
+    if series.alarm is not None and series.alarm < 3 * max(finite):
+        axes.axhline(series.alarm, color="tab:orange", linewidth=1, linestyle="--", label=f"alarm {series.alarm:g}")
+    if min(finite) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        if max(finite) < _DECADE * min(finite):
+            axes.yaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"{series.metric} ({series.unit})" if series.unit not in {"", "1"} else series.metric)
+    axes.legend(loc="best", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _rows(axes: Any, rows: list[tuple[str, tuple[float, ...]]]) -> None:
+    finite = [value for _, values in rows for value in values if math.isfinite(value)]
+    if not finite:
+        raise MoeparityError(f"{rows[0][0]}: no finite value to draw.")
+    for index, (_, values) in enumerate(rows):
+        axes.plot(values, [index] * len(values), "o", color="tab:blue", alpha=0.5)
+    if min(finite) > 0:
+        axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    from matplotlib import rc_context
+
+    # The same picture for the same numbers: no date, no random ids.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+    try:
+        with rc_context({"svg.hashsalt": "moeparity"}):
+            figure.savefig(path, dpi=150, metadata=metadata)
+    except OSError as error:
+        raise MoeparityError(f"{display_path(path)}: can't be written: {error.strerror}.") from None

@@ -1,0 +1,98 @@
+"""What a series says, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from moeparity.errors import counted
+from moeparity.logs.series.points import Point, Series
+from moeparity.logs.series.statistics import Trend, ema, spikes, trend
+
+SIGNIFICANT = 0.01
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpikeAt:
+    """A spike, with its point. distance: in robust standard deviations of the residuals from the running median."""
+
+    point: Point
+    distance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A series with its moving average, trend and spikes; tau is the average's time, in steps."""
+
+    series: Series
+    tau: float
+    smoothed: tuple[float, ...]
+    trend: Trend
+    spikes: tuple[SpikeAt, ...]
+
+    def lines(self) -> list[str]:
+        """In words: the range, the trend, the spikes and the sequences that carry them."""
+        values = [value for value in self.series.values if math.isfinite(value)]
+        if not values:
+            return [f"{self.series.metric}: no finite value"]
+        span = f"{self.series.steps[0]} to {self.series.steps[-1]}"
+        found = [
+            (
+                f"{self.series.metric} over {len(self.series.points)} steps ({span}): {min(values):.3g} to "
+                f"{max(values):.3g}, "
+                f"moving average at the end {self.smoothed[-1]:.3g} (tau {self.tau:g} steps)"
+            ),
+            self._trend_line(),
+        ]
+        if self.series.alarm is not None:
+            above = sum(value > self.series.alarm for value in values)
+            found.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
+        worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_SHOWN]
+        found.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
+        return found + [_spike_line(spike) for spike in worst]
+
+    def _trend_line(self) -> str:
+        if math.isnan(self.trend.slope):
+            return "no trend from fewer than 4 steps"
+        steps = self.series.steps[-1] - self.series.steps[0]
+        if self.trend.log:
+            change = f"a factor of {math.exp(self.trend.slope * steps):.3g} over all steps"
+        else:
+            change = f"{self.trend.slope * steps:+.3g} over all steps"
+        p = "p < 1e-16" if self.trend.p < 1e-16 else f"p = {self.trend.p:.2g}"
+        if self.trend.p > SIGNIFICANT or not self.trend.slope:
+            return f"no trend (Theil-Sen: {change}; Mann-Kendall {p})"
+        return f"{'rises' if self.trend.slope > 0 else 'falls'}: {change} (Theil-Sen; Mann-Kendall {p})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; numbers that are not finite become strings."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def summarise(series: Series, *, tau: float = 20.0) -> Summary:
+    """The series with its moving average over about `tau` steps, its trend and its spikes."""
+    found = tuple(SpikeAt(point=series.points[spike.index], distance=spike.distance) for spike in spikes(series.values))
+    return Summary(
+        series=series,
+        tau=tau,
+        smoothed=tuple(ema(series.steps, series.values, tau)),
+        trend=trend(series.steps, series.values),
+        spikes=found,
+    )
+
+
+def _spike_line(spike: SpikeAt) -> str:
+    carried = ", ".join(f"{each.id} {100 * each.share:.0f}%" for each in spike.point.carriers)
+    told = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
+    return f"{told}; carried by {carried}" if carried else told
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,174 @@
+"""A LogReport for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.bisection.report import Interval
+from moeparity.bisection.text import COLOUR
+from moeparity.errors import counted
+from moeparity.logs.report import LogGrouping, LogMetric, LogReport
+from moeparity.output.tables import plain_table
+
+_ROWS = 20
+_FILES = 6
+
+
+def print_log(report: LogReport, console: Console, *, sets: Iterable[str] = ()) -> None:
+    """Print a log's report, verdict first; beside the primary metrics also those of `sets`."""
+    for title, body in _sections(report, tuple(sets)):
+        if title:
+            console.print(Text(f"\n{title}", style="bold"))
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
+
+
+def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, RenderableType]]:
+    yield "", _head(report)
+    warnings = list(_warnings(report))
+    if warnings:
+        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in warnings))
+    if report.verdict is not None:
+        yield "", _verdict(report)
+    yield "Metrics", _primary(report)
+    for name in dict.fromkeys(metric.set for metric in report.metrics):
+        if name in sets or (name != "common" and "all" in sets):
+            yield f"As {name} defines them", _table(m for m in report.metrics if m.set == name)
+    for grouping in report.groupings:
+        yield f"By {grouping.by.replace('_', ' ')}", _grouping(grouping)
+    if report.outliers:
+        yield "Sequences farthest off", _outliers(report)
+    if report.series_text:
+        yield "Over steps", Text("\n".join(report.series_text))
+    if report.diagnosis_text:
+        yield report.diagnosis_text[0], Text("\n".join(line.removeprefix("  ") for line in report.diagnosis_text[1:]))
+
+
+def _head(report: LogReport) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for index, line in enumerate(_files(report)):
+        table.add_row("" if index else "files", line)
+    table.add_row("scored", f"{counted(report.tokens, 'token')} of {counted(report.sequences, 'sequence')}")
+    for index, sentence in enumerate(report.left_out):
+        table.add_row("" if index else "left out", sentence)
+    return table
+
+
+def _files(report: LogReport) -> Iterator[str]:
+    """A line per file; of many the first and the last, and what the others are."""
+    kinds = [f"({file.format}; {file.note})" if file.note else f"({file.format})" for file in report.files]
+    lines = [f"{file.path} {kind}" for file, kind in zip(report.files, kinds, strict=True)]
+    if len(lines) > _FILES:
+        between = f"... {len(lines) - 2} more {' '.join(dict.fromkeys(kinds[1:-1]))}; --json names all"
+        lines = [lines[0], between, lines[-1]]
+    yield from lines
+
+
+def _warnings(report: LogReport) -> Iterator[str]:
+    if report.infinite:
+        yield (
+            f"{counted(report.infinite, 'scored token')} got probability 0 from one side only: delta is infinite, "
+            "and so is every mean that does not clamp it"
+        )
+    if report.overflowing:
+        yield (
+            f"{counted(report.overflowing, 'scored token')} with |delta| > 88.7: exp overflows in a trainer's fp32, "
+            "which logs inf, or 0 where it replaces inf; here it is computed in fp64"
+        )
+
+
+def _verdict(report: LogReport) -> RenderableType:
+    verdict = report.verdict
+    assert verdict is not None
+    value = verdict.value
+    line = Text.assemble(
+        "\n",
+        (verdict.status.upper(), COLOUR[verdict.status]),
+        f"  {verdict.metric} = {value.estimate:.4g} [{value.low:.3g}, {value.high:.3g}] "
+        f"({value.level:.0%}, {value.method} over sequences), gate {verdict.below:g}",
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", verdict.reason)
+    return Group(line, table)
+
+
+def _primary(report: LogReport) -> RenderableType:
+    wanted = [metric for metric in report.metrics if metric.name in report.primary]
+    wanted.sort(key=lambda metric: report.primary.index(metric.name))
+    note = Text(
+        "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
+        "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
+        style="dim",
+    )
+    return Group(_table(wanted), note)
+
+
+def _table(metrics: Iterable[LogMetric]) -> Table:
+    table = plain_table("metric", "estimate", "95%", names="estimates; published")
+    for metric in metrics:
+        if metric.missing:
+            table.add_row(metric.name, "-", "", metric.missing, style="dim")
+            continue
+        mark = "! " if metric.alarmed else ""
+        table.add_row(
+            metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value), _published(metric),
+            style="bold red" if metric.alarmed else "",
+        )  # fmt: skip
+    return table
+
+
+def _published(metric: LogMetric) -> str:
+    parts = {"": metric.estimates.partition(";")[0], "healthy ": metric.healthy, "alarm ": metric.alarm}
+    if metric.clamp != "none":
+        parts["clamped: "] = metric.clamp
+    return "; ".join(f"{word}{text}" for word, text in parts.items() if text)
+
+
+def _grouping(grouping: LogGrouping) -> RenderableType:
+    if not grouping.groups:
+        return Text(f"the log does not say ({counted(grouping.unknown, 'token')})", style="dim")
+    table = plain_table("tokens", "sequences", "k3", "95%", "mean |delta|", "max", "E[rho]", "F(2)",
+                        names=grouping.by.replace("_", " "), names_first=True,
+                        less=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
+    shown = grouping.groups
+    if len(shown) > _ROWS:
+        shown = tuple(sorted(shown, key=lambda group: -group.k3.estimate)[:_ROWS])
+    for group in shown:
+        values = [group.values[name] for name in ("mean_abs_delta", "max_abs_delta", "mean_ratio", "f2")]
+        table.add_row(
+            group.name, str(group.tokens), str(group.sequences), number(group.k3.estimate), bounds(group.k3),
+            *map(number, values),
+        )  # fmt: skip
+    notes = []
+    if len(grouping.groups) > _ROWS:
+        notes.append(f"the {_ROWS} of {len(grouping.groups)} groups with the greatest k3; --json has all")
+    if grouping.unknown:
+        notes.append(f"the log does not say for {counted(grouping.unknown, 'token')}")
+    return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def _outliers(report: LogReport) -> RenderableType:
+    table = plain_table("tokens", "mean |delta|", "k3", "id", names="where")
+    for one in report.outliers:
+        table.add_row(str(one.tokens), number(one.mean_abs_delta), number(one.k3), one.id, one.where)
+    return table
+
+
+def number(value: float) -> str:
+    """Four digits, more near 1, where ratios lie; the word nan, inf or -inf."""
+    return f"{value:.5f}" if 0.9 < value < 1.1 else f"{value:.4g}"
+
+
+def bounds(value: Interval) -> str:
+    """`0.0012 to 0.0019`; empty of what has no interval."""
+    if value.method == "none" or not math.isfinite(value.estimate):
+        return ""
+    if math.isinf(value.low) and math.isinf(value.high):
+        return "too few sequences"
+    near_1 = 0.9 < value.estimate < 1.1
+    return " to ".join(f"{bound:.5f}" if near_1 else f"{bound:.3g}" for bound in (value.low, value.high))

@@ -1,0 +1,234 @@
+"""From logits, or from log-probabilities as a side reports them, to metrics: per token, and summed per sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from moeparity.engine.lockstep import NodeView
+from moeparity.metrics import quantities
+from moeparity.numerics.bits import int_view
+from moeparity.ops.log_softmax import UNROUNDED
+
+# Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
+CHUNK = 1 << 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSums:
+    """Sums over the scored tokens of each sequence; every field is fp64 [B], on the CPU.
+
+    The definitions of the summands stand with `TokenMetrics`. A sequence with `nonfinite` tokens has NaN in every field
+    but `tokens`, `unequal` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
+
+    tokens: scored tokens.
+    k1, k2, k3, kl_candidate_reference, kl_reference_candidate, abs_delta: sums, in nats.
+    max_abs_delta: the greatest |delta|, in nats.
+    top1: tokens whose top-1 agrees.
+    unequal: tokens scored by values of which any bit, the dtype or the kind differs.
+    nonfinite: tokens with a NaN or an infinity among the values of either side.
+    """
+
+    tokens: Tensor
+    k1: Tensor
+    k2: Tensor
+    k3: Tensor
+    kl_candidate_reference: Tensor
+    kl_reference_candidate: Tensor
+    abs_delta: Tensor
+    max_abs_delta: Tensor
+    top1: Tensor
+    unequal: Tensor
+    nonfinite: Tensor
+
+    @classmethod
+    def concatenate(cls, parts: list[Self]) -> Self:
+        """The sequences of all parts, in order.
+
+        Raises ValueError for an empty list.
+        """
+        if not parts:
+            raise ValueError("nothing to concatenate")
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMetrics:
+    """Log-probability metrics of each token; every field is [B, T], on the CPU, fp64 unless said otherwise.
+
+    log P is the log-softmax of a row of logits, in fp64, or what a side reports in its stead, as it is; natural
+    logarithms. Token t is scored by the values at t - 1. Metrics are 0 where no token is scored, and NaN where
+    `nonfinite`.
+
+    scored: bool, the token counts: its loss mask is set and t > 0.
+    delta: log P_reference(token) - log P_candidate(token) when the tokens were sampled from the candidate, the negative
+        of it when they were sampled from the reference; in nats. So delta = log(scorer / sampler).
+    kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
+    kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
+        rounding can leave them some 1e-15 below 0. Where a side reports rounded log-probabilities, whose P need not add
+        up to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which no mass that is off makes
+        negative.
+    top1: 1 where both sides have their greatest value at the same index (the lowest index among ties), else 0.
+    unequal: bool, the values at t - 1 differ in any bit, in dtype, or in being logits or log-probabilities.
+    nonfinite: bool, a NaN or an infinity stands among the values of either side at t - 1.
+    """
+
+    scored: Tensor
+    delta: Tensor
+    kl_candidate_reference: Tensor
+    kl_reference_candidate: Tensor
+    top1: Tensor
+    unequal: Tensor
+    nonfinite: Tensor
+
+    @property
+    def k1(self) -> Tensor:
+        """As `quantities.k1`."""
+        return quantities.k1(self.delta)
+
+    @property
+    def k2(self) -> Tensor:
+        """As `quantities.k2`."""
+        return quantities.k2(self.delta)
+
+    @property
+    def k3(self) -> Tensor:
+        """As `quantities.k3`."""
+        return quantities.k3(self.delta)
+
+    def sums(self) -> SequenceSums:
+        """The sums over the tokens of each sequence, fp64 [B]."""
+        magnitude = self.delta.abs()
+        return SequenceSums(
+            tokens=self.scored.sum(-1, dtype=torch.float64),
+            k1=self.k1.sum(-1),
+            k2=self.k2.sum(-1),
+            k3=self.k3.sum(-1),
+            kl_candidate_reference=self.kl_candidate_reference.sum(-1),
+            kl_reference_candidate=self.kl_reference_candidate.sum(-1),
+            abs_delta=magnitude.sum(-1),
+            max_abs_delta=magnitude.amax(-1),
+            top1=self.top1.sum(-1),
+            unequal=self.unequal.sum(-1, dtype=torch.float64),
+            nonfinite=self.nonfinite.sum(-1, dtype=torch.float64),
+        )
+
+
+def token_metrics(
+    reference: Tensor,
+    candidate: Tensor,
+    input_ids: Tensor,
+    loss_mask: Tensor,
+    *,
+    sampled_from: Literal["candidate", "reference"] = "candidate",
+    reported: tuple[bool, bool] = (False, False),
+) -> TokenMetrics:
+    """Log-probability metrics of the tokens of one block of sequences, from what both sides score them by.
+
+    Shapes: reference and candidate [B, T, V]; input_ids and loss_mask [B, T], T >= 1. Dtypes: any float, each its own;
+    input_ids int64; loss_mask bool. `reported` says of either side that its values are log-probabilities, to be taken
+    as they are; else they are logits. `sampled_from` names the side that sampled the tokens and only sets the sign of
+    delta. Values of one kind with equal bits give exactly 0 throughout and top-1 agreement everywhere. The definitions
+    stand with `TokenMetrics`.
+    Raises TypeError for other dtypes, ValueError for other shapes, another side or a scored id outside [0, V).
+    """
+    if sampled_from not in ("candidate", "reference"):
+        raise ValueError(f"sampled_from is {sampled_from!r}; 'candidate' or 'reference' expected")
+    _check(reference, candidate, input_ids, loss_mask)
+    scored = loss_mask.clone()
+    scored[:, 0] = False
+    sequence, position = scored.nonzero(as_tuple=True)
+    tokens = input_ids[sequence, position]
+    if bool(((tokens < 0) | (tokens >= reference.shape[-1])).any()):
+        raise ValueError(f"a scored token id lies outside the vocabulary of {reference.shape[-1]}")
+    values = torch.zeros(6, *scored.shape, dtype=torch.float64, device=reference.device)
+    rows = max(1, CHUNK // max(1, reference.shape[-1]))
+    for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
+        values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported)
+    delta, forward, backward, top1, unequal, nonfinite = values.cpu()
+    return TokenMetrics(
+        scored=scored.cpu(),
+        delta=delta if sampled_from == "candidate" else 0.0 - delta,
+        kl_candidate_reference=forward,
+        kl_reference_candidate=backward,
+        top1=top1,
+        unequal=unequal.bool(),
+        nonfinite=nonfinite.bool(),
+    )
+
+
+def seen_metrics(
+    view: NodeView,
+    reference: str,
+    candidate: str,
+    input_ids: Tensor,
+    loss_mask: Tensor,
+    sampled_from: Literal["candidate", "reference"],
+) -> TokenMetrics:
+    """`token_metrics` of two walkers, from a view of the node that log-probabilities are read from."""
+    return token_metrics(
+        view.tensor(reference),
+        view.tensor(candidate),
+        input_ids,
+        loss_mask,
+        sampled_from=sampled_from,
+        reported=(reports(view, reference), reports(view, candidate)),
+    )
+
+
+def reports(view: NodeView, walker: str) -> bool:
+    """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
+    if view.node.op.name != "log_softmax":
+        return False
+    return walker in view.regions or view.active[walker]["form"] != UNROUNDED
+
+
+def log_probs(values: Tensor, reported: bool) -> Tensor:
+    """Log-probabilities in fp64, [..., V]: of logits their log-softmax, else the values as they are."""
+    return values.double() if reported else values.double().log_softmax(-1)
+
+
+def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: tuple[bool, bool]) -> Tensor:
+    """[6, N] fp64 from the values of both sides [N, V] and tokens [N].
+
+    In order: log P_reference - log P_candidate, KL(candidate || reference), KL(reference || candidate), top-1
+    agreement, unequal bits, nonfinite.
+    """
+    alike = reference.dtype == candidate.dtype and reported[0] == reported[1]
+    unequal = (int_view(reference) != int_view(candidate)).any(-1) if alike else torch.ones_like(tokens)
+    x, y = reference.double(), candidate.double()
+    nonfinite = ~(x.isfinite().all(-1) & y.isfinite().all(-1))
+    top1 = (x.argmax(-1) == y.argmax(-1)).double()
+    x, y = log_probs(x, reported[0]), log_probs(y, reported[1])
+    gap = x - y
+    delta = gap.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    x, y = x.exp_(), y.exp_()
+    forward = 0.0 - (y * gap).sum(-1)
+    backward = (x * gap).sum(-1)
+    if any(reported):
+        excess = (x - y).sum(-1)
+        forward, backward = forward + excess, backward - excess
+    # A -inf logit on both sides could leave some of these finite; a token that can't be judged must not look fine.
+    values = torch.stack([delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
+    return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])
+
+
+def _check(reference: Tensor, candidate: Tensor, input_ids: Tensor, loss_mask: Tensor) -> None:
+    if not (reference.is_floating_point() and candidate.is_floating_point()):
+        raise TypeError(f"logits are {reference.dtype} and {candidate.dtype}; floating point expected")
+    if input_ids.dtype != torch.int64:
+        raise TypeError(f"input_ids is {input_ids.dtype}; int64 expected")
+    if loss_mask.dtype != torch.bool:
+        raise TypeError(f"loss_mask is {loss_mask.dtype}; bool expected")
+    if reference.dim() != 3 or reference.shape != candidate.shape:
+        shapes = f"{tuple(reference.shape)} and {tuple(candidate.shape)}"
+        raise ValueError(f"logits of equal shape [B, T, V] expected, given {shapes}")
+    for name, tensor in (("input_ids", input_ids), ("loss_mask", loss_mask)):
+        if tensor.shape != reference.shape[:2]:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; {tuple(reference.shape[:2])} expected")
+    if not reference.shape[1]:
+        raise ValueError("the sequences have no positions")

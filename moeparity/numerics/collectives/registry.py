@@ -1,0 +1,40 @@
+"""All collectives by name, and the tables that choose among them. NCCL's stand there on one channel, one node."""
+
+from __future__ import annotations
+
+from moeparity.errors import did_you_mean, listed
+from moeparity.numerics.collectives import deepep, gloo, mpi, nccl, nccl_pat
+from moeparity.numerics.collectives import inference_engines as engines
+from moeparity.numerics.collectives.declaration import Collective
+from moeparity.numerics.order_map import Message, Selection
+
+COLLECTIVES: dict[str, Collective] = {
+    collective.name: collective for module in (gloo, mpi, nccl, nccl_pat, engines, deepep) for collective in module.ALL
+}
+
+SELECTIONS: dict[str, Selection] = {table.name: table for table in (mpi.RING_TABLE, *engines.TABLES)}
+
+
+def find(name: str, message: Message) -> Collective:
+    """The collective called `name`, or the one that the table `name` chooses for `message`.
+
+    ValueError for an unknown name, and where no row of the table holds.
+    """
+    chosen = SELECTIONS[name].choose(message) if name in SELECTIONS else name
+    if chosen not in COLLECTIVES:
+        known = (*SELECTIONS, *COLLECTIVES)
+        raise ValueError(f"unknown collective {name!r}.{did_you_mean(name, known)} Known: {listed(known)}")
+    return COLLECTIVES[chosen]
+
+
+def scattering(collective: Collective) -> Collective | None:
+    """The reduce-scatter of the same library and algorithm; itself where it is one, None where none is known."""
+    if collective.scatters:
+        return collective
+    return COLLECTIVES.get(_SCATTERING.get(collective.name, ""))
+
+
+_SCATTERING = {
+    gloo.ALL_REDUCE.name: gloo.REDUCE_SCATTER_TENSOR.name,
+    nccl.RING.name: nccl.RING_REDUCE_SCATTER.name,
+}

@@ -1,0 +1,1 @@
+"""What every report is written with: tables, files, strict JSON, words."""

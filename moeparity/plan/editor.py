@@ -1,0 +1,209 @@
+"""JSON Schemas of the files for editors: the schema of the loader, with what ops declare written out.
+
+Stricter than the loader in one thing: a key that may be left out may not be given as null. What a schema cannot say
+(that a selector matches, that a reference resolves) is left to the loader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moeparity.metrics.registry import METRICS
+from moeparity.numerics.orders import FORMS
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter, WeightPort
+from moeparity.ops.registry import OPS
+from moeparity.plan.layers import LAYER_RULES
+from moeparity.plan.spec import files
+
+Json = dict[str, Any]
+
+_SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
+"""A selector and the colon after it, as `graph.address.split` reads them."""
+
+_ORDER = rf"^\s*({'|'.join(FORMS)})\b"
+"""How any summation order begins."""
+
+_REFERENCE: Json = {
+    "description": "`$name` is a declared size or a field of config.json, a list of references is a fallback, a "
+    "mapping is arithmetic such as {product: [$heads, $head_dim]} or named parts; anything else stands for itself.",
+    "anyOf": [
+        {"type": ["string", "number", "boolean", "null"]},
+        {"type": "array", "items": {"$ref": "#/$defs/Reference"}},
+        {"type": "object", "additionalProperties": {"$ref": "#/$defs/Reference"}},
+    ],
+}
+
+
+def json_schema(kind: str) -> Json:
+    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe` or a `log`."""
+    model = files.KINDS[kind]
+    schema = _plain(model.model_json_schema(by_alias=True))
+    definitions: Json = schema.pop("$defs")
+    {"graph": _graph, "profile": _profile, "recipe": _recipe, "log": _log}[kind](schema, definitions)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:moeparity:schema:{kind}"}
+    return {**head, "title": f"moeparity {kind}", **schema, "$defs": dict(sorted(definitions.items()))}
+
+
+def _plain(schema: Any) -> Any:
+    """pydantic's schema without generated titles and without null for what may be left out; maps of names closed."""
+    if isinstance(schema, list):
+        return [_plain(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _plain(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if found.get("default", 0) is None:
+        del found["default"]
+    branches = [branch for branch in found.get("anyOf", ()) if branch != {"type": "null"}]
+    if len(branches) == 1:
+        del found["anyOf"]
+        found = {**branches[0], **found}
+    elif branches:
+        found["anyOf"] = branches
+    if "patternProperties" in found:
+        found["additionalProperties"] = False
+    return found
+
+
+def _graph(schema: Json, definitions: Json) -> None:
+    definitions["Reference"] = _REFERENCE
+    reference = {"$ref": "#/$defs/Reference"}
+    node, weight, layers = (definitions[name]["properties"] for name in ("Node", "Weight", "Layers"))
+    schema["properties"]["sizes"]["patternProperties"] = dict.fromkeys(_NAMES, reference)
+    node["params"]["patternProperties"] = dict.fromkeys(_NAMES, reference)
+    weight["shape"]["items"] = weight["stacked"]["items"] = reference
+    for properties, key in ((node, "when"), (weight, "each"), (weight, "when"), (layers, "count")):
+        properties[key] = {**reference, **properties[key]}
+    definitions["Tied"]["properties"]["when"] = reference
+    layers["rule"]["enum"] = list(LAYER_RULES)
+    node["op"] = _ops()
+    definitions["Node"]["allOf"] = [_for_op(op, _node_of(op)) for op in OPS.values()]
+
+
+_NAMES = (r"^[a-z][a-z0-9_]*$",)
+
+
+def _node_of(op: Op) -> Json:
+    """What an op asks of its node: how many inputs, which parameters and which weights."""
+    ports = ", ".join(op.inputs) or "nothing"
+    weights = {port.name: _weight(port) for port in op.weights}
+    parameters = {parameter.name: _parameter(parameter) for parameter in op.parameters}
+    needed = {
+        "params": [parameter.name for parameter in op.parameters if parameter.required],
+        "weights": [port.name for port in op.weights if port.required],
+    }
+    properties = {
+        "in": {
+            "minItems": len(op.inputs) - len(op.optional),
+            "maxItems": len(op.inputs),
+            "description": f"{op.says} Reads {ports}.",
+        },
+        "params": {**_closed(parameters), "required": needed["params"]},
+        "weights": {**_closed(weights), "required": needed["weights"]},
+    }
+    return {"required": [key for key, names in needed.items() if names], "properties": properties}
+
+
+def _weight(port: WeightPort) -> Json:
+    words: Json = {"$ref": "#/$defs/Weight", "description": port.says}
+    return {"anyOf": [{"required": ["each"]}, {"required": ["stacked"]}], **words} if port.each else words
+
+
+def _parameter(parameter: Parameter) -> Json:
+    words: Json = {"$ref": "#/$defs/Reference", "description": parameter.says}
+    if parameter.values:
+        # A word, or a reference to one.
+        reference = [{"type": "array"}, {"type": "string", "pattern": r"^\$"}]
+        return {"anyOf": [{"enum": list(parameter.values)}, *reference], **words}
+    return words
+
+
+def _profile(schema: Json, definitions: Json) -> None:
+    schema["properties"]["extends"] = _profile_name(schema["properties"]["extends"])
+    rule, fusion = definitions["Rule"], definitions["Fusion"]
+    rule["properties"]["op"] = _ops()
+    rule["properties"]["set"] = {"type": "object"}
+    rule["oneOf"] = [{"required": ["op"]}, {"required": ["nodes"]}]
+    rule["allOf"] = [_for_op(op, {"properties": {"set": _attributes([op])}}) for op in OPS.values()]
+    rule["allOf"].append({"if": {"required": ["nodes"]}, "then": {"properties": {"set": _attributes(OPS.values())}}})
+    fusion["properties"]["chain"]["items"] = _ops()
+    fusion["properties"]["set"] = _fused()
+
+
+def _recipe(schema: Json, definitions: Json) -> None:
+    variant = definitions["Variant"]["properties"]
+    variant["profile"] = _profile_name(variant["profile"])
+    known = _attributes(OPS.values())
+    patterns = {f"{_SELECTOR}{name}$": values for name, values in known["properties"].items()}
+    patterns |= {_SELECTOR + site.removeprefix("^"): values for site, values in known["patternProperties"].items()}
+    variant["set"] = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+    del schema["properties"]["expect"]["default"]
+    definitions["Tokens"]["oneOf"] = [{"required": ["sampled_from"]}, {"required": ["sample"]}]
+
+
+def _log(schema: Json, definitions: Json) -> None:
+    del schema["properties"]["expect"]["default"]
+    bounds = definitions["LogExpect"]["properties"]["metrics"]
+    bounds["propertyNames"] = {"enum": list(METRICS)}
+    means = [metric.name for metric in METRICS.values() if metric.reduce.has_interval]
+    definitions["LogGate"]["properties"]["metric"]["enum"] = means
+
+
+def _attributes(ops: Iterable[Op]) -> Json:
+    """A closed mapping of the attributes of some ops, and of their sites on single edges: `output->rms_norm`."""
+    found: dict[str, list[Attribute]] = {}
+    for op in ops:
+        for attribute in op.attributes:
+            found.setdefault(attribute.name, []).append(attribute)
+    edges = {name: [a for a in attributes if a.edge] for name, attributes in found.items()}
+    return {
+        **_closed({name: _values(attributes) for name, attributes in found.items()}),
+        "patternProperties": {
+            f"^{name}{EDGE}.+$": _values(attributes, STORED) for name, attributes in edges.items() if attributes
+        },
+    }
+
+
+def _fused() -> Json:
+    """The keys of a fusion's `set`: `op:attribute`, and `op:site->op` for a site on an edge of the chain."""
+    attributes = [(op, attribute) for op in OPS.values() for attribute in op.attributes]
+    return {
+        **_closed({f"{op.name}:{attribute.name}": _values([attribute]) for op, attribute in attributes}),
+        "patternProperties": {
+            f"^{op.name}:{attribute.name}{EDGE}({'|'.join(OPS)})$": _values([attribute], STORED)
+            for op, attribute in attributes
+            if attribute.edge
+        },
+    }
+
+
+def _values(attributes: list[Attribute], *more: str) -> Json:
+    """The values that any of these attributes, which share a name, may have."""
+    words = list(dict.fromkeys([*more, *(word for attribute in attributes for word in attribute.values)]))
+    branches: list[Json] = [{"enum": words}] if words else []
+    branches += [{"type": "number"}] if any(attribute.number for attribute in attributes) else []
+    least = [attribute.least for attribute in attributes if attribute.least is not None]
+    branches += [{"type": "integer", "minimum": min(least)}] if least else []
+    branches += [{"type": "string", "pattern": _ORDER}] if any(attribute.order for attribute in attributes) else []
+    says = "\n".join(dict.fromkeys(f"{attribute.kind}: {attribute.says}" for attribute in attributes))
+    found: Json = {"description": says, **(branches[0] if len(branches) == 1 else {"anyOf": branches})}
+    return found if len(attributes) > 1 else {**found, "default": attributes[0].default}
+
+
+def _closed(properties: Mapping[str, Json]) -> Json:
+    return {"type": "object", "properties": dict(properties), "additionalProperties": False}
+
+
+def _for_op(op: Op, then: Json) -> Json:
+    return {"if": {"properties": {"op": {"const": op.name}}, "required": ["op"]}, "then": then}
+
+
+def _ops() -> Json:
+    return {"type": "string", "enum": list(OPS), "description": "`moeparity ops` lists them."}
+
+
+def _profile_name(found: Json) -> Json:
+    shipped = {"enum": list(files.shipped("profiles"))}
+    path = {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}
+    return {**found, "description": "A shipped profile, or a path to one.", "anyOf": [shipped, path]}

@@ -1,0 +1,273 @@
+"""A profile and all it extends, read and checked against the ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, get_args
+
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.numerics import orders
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
+from moeparity.ops.registry import OPS
+from moeparity.plan.address import split
+from moeparity.plan.spec import files, schema
+
+EVIDENCE_LEVELS: Final = get_args(schema.Level)
+UNKNOWN: Final = "unknown"
+"""Level of a value for which nothing is given, or whose source speaks of another engine."""
+NO_ENGINE: Final = "none"
+NO_FLAG: Final = "none"
+"""What a profile says where no flag changes a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Values for the nodes it selects, by op, by node name or by a fused chain of ops, and where it was written.
+
+    `flag` is what a user of that engine would set, `profile` the profile it stands in.
+
+    Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
+    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`.
+    """
+
+    op: str | None = None
+    nodes: str | None = None
+    fusion: str | None = None
+    chain: tuple[str, ...] | None = None
+    placement: str | None = None
+    without: tuple[str, ...] = ()
+    model_types: tuple[str, ...] | None = None
+    values: tuple[tuple[str, Value], ...]
+    where: Where
+    evidence: str
+    flag: str | None = None
+    profile: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The profile and the flag, as a user of that engine knows them; empty outside profiles."""
+        if self.profile is None:
+            return ""
+        return self.profile if self.flag in (None, NO_FLAG) else f"{self.flag} ({self.profile})"
+
+    @property
+    def level(self) -> str:
+        """How sure it is: one of the levels of evidence, `unknown`, or who set it."""
+        level = self.evidence.partition(":")[0]
+        return level if level in (*EVIDENCE_LEVELS, UNKNOWN) else self.evidence
+
+    @classmethod
+    def of_impl(cls, nodes: str, call: str, where: Where) -> Rule:
+        """The rule behind a recipe's `impl:`; `nodes` are its selectors."""
+        return cls(nodes=nodes, values=(("impl", call),), where=where, evidence="run by the recipe")
+
+    @property
+    def label(self) -> str:
+        """What a report calls this rule: `op combine`, `fusion ar_norm`, `placement tensor`, or the selector."""
+        if self.placement is not None:
+            return f"placement {self.placement}"
+        return f"op {self.op}" if self.op else f"fusion {self.fusion}" if self.fusion else str(self.nodes)
+
+    @property
+    def narrowness(self) -> int:
+        """The larger, the closer the rule points at a node: op, fusion, selector."""
+        return 2 if self.nodes else 1 if self.fusion else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules.
+
+    `name` and `engine` are the profile's own; the engine may be that of what it extends, or none.
+    """
+
+    name: str
+    engine: schema.Engine | None
+    layers: tuple[tuple[Rule, ...], ...]
+
+
+def load_profile(name: str, beside: Where) -> Profile:
+    """A shipped profile by name, or a file relative to the one that names it. Raises SpecError.
+
+    What is taken over from a profile of another engine keeps its value, and is no evidence for this one.
+    """
+    chain = _chain(name, beside)
+    own = chain[0][1]
+    engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
+    layers: list[tuple[Rule, ...]] = []
+    for depth, (path, spec) in enumerate(chain):
+        theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
+        layers.insert(0, tuple(_about(_rule(path, rule), spec.name, theirs, engine) for rule in spec.rules))
+        layers.insert(0, tuple(_about(_fusion(path, fusion), spec.name, theirs, engine) for fusion in spec.fusions))
+    return Profile(name=own.name, engine=engine, layers=tuple(layers))
+
+
+def _chain(name: str, beside: Where) -> list[tuple[Path, schema.ProfileFile]]:
+    """The profile and all it extends, the profile first."""
+    chain: list[tuple[Path, schema.ProfileFile]] = []
+    path = files.find_profile(name, beside)
+    while True:
+        seen = [known for known, _ in chain]
+        if path.resolve() in [known.resolve() for known in seen]:
+            circle = " -> ".join(known.name for known in (*seen, path))
+            raise SpecError(f"{beside}: profiles extend each other in a circle: {circle}. Break it.")
+        spec = files.read_profile(path)
+        chain.append((path, spec))
+        if spec.extends is None:
+            return chain
+        beside = Where(path, spec.line_of("extends"))
+        path = files.find_profile(spec.extends, beside)
+
+
+def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
+    """A rule of `profile` as evidence for `engine`: that of a profile of another one is none."""
+    rule = replace(rule, profile=profile)
+    if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
+        return rule
+    return replace(rule, evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}", flag=None)
+
+
+def overrides(settings: Mapping[str, Value], where: Where, *, why: str = "set by the recipe") -> tuple[Rule, ...]:
+    """A recipe's own `set:` of `address: value` as rules, one per address; `why` stands for their evidence."""
+    rules = []
+    lines = getattr(settings, "key_lines", {})
+    for address, value in settings.items():
+        at = Where(where.path, lines.get(address, where.line))
+        selector, attribute = split(address, at)
+        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence=why))
+    return tuple(rules)
+
+
+def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ...]:
+    """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
+
+    Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang.
+    """
+    at = Where(where.path, placement.line or where.line)
+    values: dict[str, tuple[tuple[str, Value], tuple[str, ...]]] = {}
+    if placement.tensor > 1:
+        values["tensor"] = (("tensor", placement.tensor), ("experts",) if placement.expert > 1 else ())
+    if placement.expert > 1:
+        values["expert"] = (("expert", placement.expert), ())
+    if placement.sequence:
+        values["sequence"] = (("sequence", "scattered"), ())
+    return tuple(
+        Rule(placement=name, values=(value,), without=without, where=at, evidence="set by the recipe")
+        for name, (value, without) in values.items()
+    )
+
+
+def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
+    """The attribute of an op and the value as it is kept; raises SpecError where either is not allowed.
+
+    `attribute` may name a site on an edge, `output->consumer`, which may also be `stored`: as the op stores it.
+    """
+    edge = edge_of(attribute)
+    if edge is not None:
+        return _checked_edge(op, edge[0], value, where)
+    names = [a.name for a in op.attributes]
+    found = op.attribute(attribute)
+    if found is None:
+        has = f"it has {listed(names)}" if names else "it has none"
+        raise SpecError(f"{where}: op {op.name} has no attribute {attribute!r}; {has}.{did_you_mean(attribute, names)}")
+    if found.number and not isinstance(value, str) and math.isfinite(value):
+        return found, float(value)
+    if found.least is not None and isinstance(value, int) and value >= found.least:
+        return found, value
+    if value in found.values:
+        return found, value
+    says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}."
+    known = [*found.values, *(orders.FORMS if found.order else ())]
+    if found.order and isinstance(value, str) and (value in known or not value.isidentifier()):
+        try:
+            return found, str(orders.parse(value))
+        except orders.OrderError as error:
+            raise SpecError(f"{says} {error}") from None
+    raise SpecError(f"{says}{did_you_mean(str(value), known)}")
+
+
+def edge_of(name: str) -> tuple[str, str] | None:
+    """`output->rms_norm` -> its site and its consumer; None for the name of an attribute."""
+    site, arrow, consumer = name.partition(EDGE)
+    return (site, consumer) if arrow else None
+
+
+def _checked_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:
+    sites = [a.name for a in op.attributes if a.edge]
+    if site not in sites:
+        has = f"it has {listed(sites)}" if sites else "it has none: what is stored is not the rounding of one value"
+        raise SpecError(f"{where}: op {op.name} has no site {site!r} on its edges; {has}.{did_you_mean(site, sites)}")
+    found = op.attribute(site)
+    assert found is not None
+    if value not in (STORED, *found.values):
+        raise SpecError(
+            f"{where}: {op.name}:{site} on an edge is {shown(value)}; expected one of {STORED}, {found.expected}."
+        )
+    return found, value
+
+
+def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
+    where = Where(path, fusion.line)
+    at = Where(path, fusion.line_of("chain"))
+    for op in fusion.chain:
+        if op not in OPS:
+            raise SpecError(f"{at}: op {op!r} is unknown; expected one of {listed(OPS)}.{did_you_mean(op, OPS)}")
+    lines = getattr(fusion.set, "key_lines", {})
+    for key, value in fusion.set.items():
+        _check_fused(fusion.chain, key, value, Where(path, lines.get(key, fusion.line)))
+    evidence = fusion.evidence
+    return Rule(
+        fusion=fusion.name,
+        chain=tuple(fusion.chain),
+        model_types=None if fusion.model_type is None else tuple(fusion.model_type),
+        values=tuple(fusion.set.items()),
+        where=where,
+        evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
+        flag=fusion.flag,
+    )
+
+
+def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None:
+    """Refuse a key that is not `op:attribute` or `op:site->op` with ops that stand once in the chain."""
+    op, colon, name = key.partition(":")
+    edge = edge_of(name)
+    if not colon:
+        raise SpecError(
+            f"{where}: {key!r} names no attribute; expected `op:attribute` or `op:site->op`, with ops of the chain."
+        )
+    for named in (op, edge[1]) if edge else (op,):
+        if chain.count(named) != 1:
+            has = "twice" if named in chain else "not at all"
+            raise SpecError(
+                f"{where}: {key!r} names op {named!r}, which stands in the chain {has}; expected one of "
+                f"{listed(o for o in chain if chain.count(o) == 1)}."
+            )
+    if edge and chain.index(edge[1]) != chain.index(op) + 1:
+        raise SpecError(f"{where}: {key!r}: {edge[1]} does not follow {op} in the chain. Name an edge of the chain.")
+    checked(OPS[op], name, value, where)
+
+
+def _rule(path: Path, rule: schema.Rule) -> Rule:
+    where = Where(path, rule.line)
+    if rule.op is not None and rule.op not in OPS:
+        raise SpecError(
+            f"{Where(path, rule.line_of('op'))}: op {rule.op!r} is unknown; expected one of {listed(OPS)}."
+            + did_you_mean(rule.op, OPS)
+        )
+    if rule.op is not None:
+        lines = getattr(rule.set, "key_lines", {})
+        for attribute, value in rule.set.items():
+            checked(OPS[rule.op], attribute, value, Where(path, lines.get(attribute, rule.line)))
+    evidence = rule.evidence
+    return Rule(
+        op=rule.op,
+        nodes=rule.nodes,
+        model_types=None if rule.model_type is None else tuple(rule.model_type),
+        values=tuple(rule.set.items()),
+        where=where,
+        evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
+        flag=rule.flag,
+    )

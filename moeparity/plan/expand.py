@@ -1,0 +1,311 @@
+"""Graph file x config.json -> Graph: references resolved, layers repeated, weights named, wiring checked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
+from moeparity.ops.declaration import Op, Parameter
+from moeparity.ops.registry import OPS
+from moeparity.plan.config import Config
+from moeparity.plan.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
+from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
+from moeparity.plan.references import Scope
+from moeparity.plan.spec import files, schema
+
+MAX_LAYERS = 1_000
+MAX_EXPERTS = 10_000
+"""Several times what any model has; more is a slip in config.json that would only show as a hang."""
+
+
+def expand(config: Config, path: Path | None = None) -> Graph:
+    """The graph of a checkpoint: `path`, or the shipped graph of its `model_type`.
+
+    Raises GraphError and CheckpointError.
+    """
+    path = path or _shipped_graph(config)
+    spec = files.read_graph(path)
+    graph = _Expansion(path, spec, config).graph()
+    config.check_pairs()
+    return graph
+
+
+@functools.cache
+def _shipped_types() -> dict[str, Path]:
+    """The shipped graph of each model_type; they are part of the package and read once."""
+    return {name: path for path in files.shipped("models").values() for name in files.read_graph(path).model_type}
+
+
+def _shipped_graph(config: Config) -> Path:
+    by_type = _shipped_types()
+    if config.model_type not in by_type:
+        raise CheckpointError(
+            f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
+            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type)} "
+            "A new model is a YAML file: see CONTRIBUTING.md."
+        )
+    return by_type[config.model_type]
+
+
+class _Expansion:
+    def __init__(self, path: Path, spec: schema.GraphFile, config: Config) -> None:
+        self.path, self.spec, self.config = path, spec, config
+        self.scope = Scope(path, spec.sizes, config)
+        self.known: dict[str, str] = {source: source for source in SOURCES}
+        self.producer: dict[str, str] = {source: source for source in SOURCES}
+        self.digraph: nx.DiGraph[str] = nx.DiGraph()
+
+    def graph(self) -> Graph:
+        self._check_expectations()
+        before = self._nodes("", self.spec.before, {}, layer=None, weights="")
+        segments = [Segment(name="before", nodes=tuple(before))]
+        layers = self.spec.layers
+        stream = self._value(layers.input, {}, Where(self.path, layers.line_of("input")))
+        for index, kind in enumerate(self._kinds()):
+            nodes: list[Node] = []
+            self.scope.layer = self._window(index)
+            for name in layers.kinds[kind]:
+                stream, added = self._block(index, name, stream)
+                nodes += added
+            segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
+        self.scope.layer = {}
+        after = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
+        segments.append(Segment(name="after", nodes=tuple(after)))
+        output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
+        self._refuse_unread(segments, output)
+        return Graph(
+            path=self.path,
+            config=self.config.fields,
+            model_type=self.config.model_type,
+            segments=tuple(segments),
+            output=output,
+            ignore=tuple(self.spec.ignore),
+            digraph=self.digraph,
+        )
+
+    def _refuse_unread(self, segments: Sequence[Segment], output: str) -> None:
+        """A node that leads nowhere is a wiring mistake: its error would never reach the logits."""
+        last = self.producer[output]
+        leading = nx.ancestors(self.digraph, last) | {last, *log_probs(segments[-1].nodes, output)}
+        for node in (node for segment in segments for node in segment.nodes):
+            if node.name not in leading:
+                raise GraphError(
+                    f"{node.where}: {node.name}: its value never reaches the output {output!r}. Wire it or drop it."
+                )
+
+    def _check_expectations(self) -> None:
+        for field, allowed in self.spec.expects.items():
+            if field in self.config and self.config[field] not in allowed:
+                raise CheckpointError(
+                    f"{self.config.where(field)}: {field} is {shown(self.config[field])}; "
+                    f"{self.path.name} computes only {listed(map(shown, allowed))}."
+                )
+
+    def _kinds(self) -> list[str]:
+        layers = self.spec.layers
+        where = Where(self.path, layers.line_of("kinds"))
+        if layers.rule not in LAYER_RULES:
+            raise GraphError(
+                f"{Where(self.path, layers.line_of('rule'))}: layers.rule is {layers.rule!r}; expected one of "
+                f"{listed(LAYER_RULES)}.{did_you_mean(layers.rule, LAYER_RULES)}"
+            )
+        count = self.scope.integer(layers.count, Where(self.path, layers.line_of("count")), most=MAX_LAYERS)
+        kinds = [LAYER_RULES[layers.rule](self.config, index) for index in range(count)]
+        for kind in dict.fromkeys(kinds):
+            if kind not in layers.kinds:
+                raise GraphError(
+                    f"{where}: layers.kinds has no {kind!r}, which rule {layers.rule!r} asks for; it has "
+                    f"{listed(layers.kinds)}."
+                )
+            for block in layers.kinds[kind]:
+                if block not in self.spec.blocks:
+                    near = did_you_mean(block, self.spec.blocks)
+                    raise GraphError(
+                        f"{where}: block {block!r} is not declared; expected one of {listed(self.spec.blocks)}.{near}"
+                    )
+        return kinds
+
+    def _window(self, index: int) -> dict[str, int | None]:
+        """What a layer's nodes may read as `$window`, where the graph names a rule for it."""
+        rule = self.spec.layers.window
+        if rule is None:
+            return {}
+        if rule not in WINDOW_RULES:
+            raise GraphError(
+                f"{Where(self.path, self.spec.layers.line_of('window'))}: layers.window is {rule!r}; expected one of "
+                f"{listed(WINDOW_RULES)}.{did_you_mean(rule, WINDOW_RULES)}"
+            )
+        return {"window": WINDOW_RULES[rule](self.config, index)}
+
+    def _block(self, index: int, name: str, stream: str) -> tuple[str, list[Node]]:
+        block = self.spec.blocks[name]
+        prefix, weights = f"layers[{index}].{name}.", self.spec.layers.weights.replace("{i}", str(index))
+        local = {block.input: stream}
+        nodes = self._nodes(prefix, block.nodes, local, layer=index, weights=weights)
+        return self._value(block.output, local, Where(self.path, block.line_of("output"))), nodes
+
+    def _nodes(
+        self, prefix: str, specs: schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
+    ) -> list[Node]:
+        """Nodes of one block in the order written; `local` maps the names they may use to value names, and grows."""
+        nodes = []
+        for name, cases in specs.items():
+            spec = self._case(cases)
+            if spec is None:
+                continue
+            node = self._node(prefix + name, spec, local, layer=layer, weights=weights)
+            scope = local if prefix else self.known
+            scope |= {prefixed.removeprefix(prefix): prefixed for prefixed in node.values}
+            self.producer |= dict.fromkeys(node.values, node.name)
+            self.digraph.add_node(node.name)
+            self.digraph.add_edges_from((self.producer[value], node.name) for value in node.inputs)
+            nodes.append(node)
+        return nodes
+
+    def _case(self, cases: schema.Node | list[schema.Node]) -> schema.Node | None:
+        for case in cases if isinstance(cases, list) else [cases]:
+            if self.scope.holds(case.when, Where(self.path, case.line)):
+                return case
+        return None
+
+    def _node(self, name: str, spec: schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str) -> Node:
+        where = Where(self.path, spec.line)
+        op = OPS.get(spec.op)
+        if op is None:
+            raise GraphError(
+                f"{where}: {name}: op {spec.op!r} is unknown; expected one of {listed(OPS)}."
+                + did_you_mean(spec.op, OPS)
+            )
+        most, least = len(op.inputs), len(op.inputs) - len(op.optional)
+        if not least <= len(spec.inputs) <= most:
+            raise GraphError(
+                f"{where}: {name}: `in` lists {len(spec.inputs)}; op {op.name} takes "
+                f"{most if least == most else f'{least} to {most}'}: {listed(op.inputs)}."
+            )
+        params = self._params(name, op, spec, where)
+        if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):
+            raise GraphError(f"{where}: {name}: the {op.outputs_from} need a whole number each, their width.")
+        if op.name == "rotary":
+            _check_rotary(where, name, params)
+        return Node(
+            name=name,
+            op=op,
+            inputs=tuple(self._value(value, local, where) for value in spec.inputs),
+            outputs=tuple(params[op.outputs_from]) if op.outputs_from else op.outputs,
+            weights=self._weights(name, op, spec, weights),
+            params=params,
+            layer=layer,
+            where=where,
+        )
+
+    def _value(self, value: str, local: Mapping[str, str], where: Where) -> str:
+        found = local.get(value) or self.known.get(value)
+        if found is None:
+            names = [*local, *self.known]
+            raise GraphError(
+                f"{where}: no value {value!r} here; expected one of {listed(names)}." + did_you_mean(value, names)
+            )
+        return found
+
+    def _params(self, name: str, op: Op, spec: schema.Node, where: Where) -> dict[str, Any]:
+        declared = {p.name: p for p in op.parameters}
+        _refuse_unknown(where, f"{name}: parameter", spec.params, declared)
+        return {p.name: self._param(name, p, spec.params, where) for p in op.parameters}
+
+    def _param(self, name: str, parameter: Parameter, given: Mapping[str, Any], where: Where) -> Any:
+        if parameter.name not in given:
+            if parameter.required:
+                raise GraphError(
+                    f"{where}: {name}: parameter {parameter.name!r} ({parameter.says}) is missing. Add it."
+                )
+            return parameter.default
+        value = self.scope.resolve(given[parameter.name], where)
+        if value is None and not parameter.required:
+            return parameter.default
+        if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):
+            field = self.scope.field_of(given[parameter.name], value)
+            expected = f"{shown(value)}; expected {_type(parameter)} ({parameter.says})"
+            if field is None:
+                raise GraphError(f"{where}: {name}: parameter {parameter.name} is {expected}.")
+            raise CheckpointError(f"{self.config.where(field)}: {field} is {expected}, since {where} reads it.")
+        if parameter.values and value not in parameter.values:
+            raise GraphError(
+                f"{where}: {name}: parameter {parameter.name} is {value!r}; expected one of {listed(parameter.values)}."
+                + did_you_mean(str(value), parameter.values)
+            )
+        return value
+
+    def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:
+        where = Where(self.path, spec.line)
+        ports = {port.name: port for port in op.weights}
+        _refuse_unknown(where, f"{name}: weight", spec.weights, ports)
+        refs = {}
+        for port in op.weights:
+            weight = spec.weights.get(port.name)
+            if weight is None and port.required:
+                raise GraphError(f"{where}: {name}: weight {port.name!r} ({port.says}) is missing. Add it.")
+            if weight is not None and self.scope.holds(weight.when, Where(self.path, weight.line)):
+                refs[port.name] = self._weight(weight, prefix, each=port.each)
+        return refs
+
+    def _weight(self, weight: schema.Weight, prefix: str, *, each: bool) -> WeightRef:
+        where = Where(self.path, weight.line)
+        name = prefix + weight.name
+        if weight.tied is not None and self.scope.holds(weight.tied.when, where):
+            name = weight.tied.to
+        shape = tuple(self.scope.integer(size, where) for size in weight.shape)
+        keep_fp32 = weight.dtype == "fp32"
+        if each and weight.stacked is not None:
+            stacked = self._stacked(weight.stacked, weight, name, where)
+            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stacked)
+        if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
+            takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
+            raise GraphError(
+                f"{where}: weight {name!r} is {takes} `each:` {'and' if each else 'nor'} {{e}} in its name"
+                f"{', or `stacked:`' if each else ', nor `stacked:`'}."
+            )
+        experts = self.scope.integer(weight.each, where, most=MAX_EXPERTS) if each else 1
+        names = tuple(name.replace("{e}", str(e)) for e in range(experts))
+        return WeightRef(names=names, shape=shape, each=each, keep_fp32=keep_fp32, where=where)
+
+    def _stacked(self, sizes: Sequence[Any], weight: schema.Weight, name: str, where: Where) -> tuple[int, ...]:
+        """The shape of a tensor that holds every expert's part."""
+        if weight.each is not None or "{e}" in name or len(sizes) != len(weight.shape) + 1:
+            raise GraphError(
+                f"{where}: weight {name!r} is stacked, one tensor with an axis of experts before those of `shape`, so "
+                "it takes neither `each:` nor {e} in its name."
+            )
+        experts, *others = sizes
+        return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in others))
+
+
+def _check_rotary(where: Where, name: str, params: Mapping[str, Any]) -> None:
+    if params["dim"] % 2:
+        raise GraphError(f"{where}: {name}: dim is {params['dim']}; rotary embedding needs an even number.")
+    if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
+        raise GraphError(
+            f"{where}: {name}: dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
+        )
+
+
+def _type(parameter: Parameter) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
+    types = parameter.type if isinstance(parameter.type, tuple) else (parameter.type,)
+    return " or ".join(words[one] for one in types)
+
+
+def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
+    for key in given:
+        if key not in known:
+            raise GraphError(
+                f"{where}: {what} {key!r} is unknown; "
+                + (f"expected one of {listed(known)}." if known else "this op takes none.")
+                + did_you_mean(key, known)
+            )

@@ -1,0 +1,82 @@
+"""What follows along the edges of a plan: choices that ops make for others, inputs that are not read, and which values
+lie in partial sums, one for each rank that holds a part of the op that made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from moeparity.errors import SpecError
+from moeparity.ops.declaration import Value, holds
+from moeparity.ops.placement import ALL_REDUCE
+from moeparity.plan.graph import SOURCES, Graph, Node
+
+Told = Mapping[str, Mapping[str, Value]]
+"""Of every node whose op goes along with choices of others: what these are."""
+
+Partials = Mapping[str, int]
+"""In how many partial sums a value lies; 1: it is whole."""
+
+
+def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
+    """The choices of others that nodes go along with, from the values set on all nodes."""
+    found: dict[str, dict[str, Value]] = {}
+    makers: dict[str, Node] = {}
+    for node in graph.nodes:
+        inputs = dict(zip(node.ports, node.inputs, strict=True))
+        for name, by in node.op.told.items():
+            maker = _through(makers, inputs.get(by.port))
+            known = {} if maker is None else {**found.get(maker.name, {}), **values[maker.name]}
+            found.setdefault(node.name, {})[name] = known.get(name, by.default)
+        makers |= dict.fromkeys(node.values, node)
+    return found
+
+
+def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
+    """The node that made a value, before the all-reduces it went through."""
+    maker = makers.get(value or "")
+    while maker is not None and maker.op is ALL_REDUCE:
+        maker = makers.get(maker.inputs[0])
+    return maker
+
+
+def read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
+    """Of each input of a node, whether it is read under these values, which include what it is told."""
+    ways = (node.op.reads.get(port) for port in node.ports)
+    return tuple(conditions is None or any(holds(way, values) for way in conditions) for conditions in ways)
+
+
+def partials(
+    graph: Graph, values: Mapping[str, Mapping[str, Value]], replaced: Container[str], others: Told
+) -> Partials:
+    """Of every value of a graph, from the values set on its nodes and what these are told by others.
+
+    A user's function takes and gives whole values, and an input that is not read counts as whole.
+
+    Raises SpecError where a node would read partial sums that it cannot.
+    """
+    found = dict.fromkeys(SOURCES, 1)
+    for node in graph.nodes:
+        own = node.name not in replaced
+        reads = read(node, {**others.get(node.name, {}), **values[node.name]}) if own else (True,) * len(node.inputs)
+        inputs = [found[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
+        _refuse(node, inputs, node.op.takes_partials if own else ())
+        own_values = values[node.name]
+        count = node.op.partials(node.op.pieces(own_values), own_values, node.params, inputs) if own else 1
+        found |= dict.fromkeys(node.values, count)
+    return found
+
+
+def _refuse(node: Node, inputs: list[int], allowed: tuple[str, ...]) -> None:
+    given = [count for port, count in zip(node.ports, inputs, strict=True) if port in allowed]
+    for port, value, count in zip(node.ports, node.inputs, inputs, strict=True):
+        if count > 1 and port not in allowed:
+            raise SpecError(
+                f"{node.name} reads {value}, which lies in partial sums over {count} ranks. "
+                "Reduce it first: `reduce: now` at the all_reduce before it."
+            )
+    if len({count for count in given if count > 1}) > 1:
+        raise SpecError(
+            f"{node.name} adds partial sums over {' and '.join(str(c) for c in given)} ranks. "
+            "Reduce both first: `reduce: now` at the all_reduce before each."
+        )

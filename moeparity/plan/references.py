@@ -1,0 +1,139 @@
+"""References in a graph file: `$name` is a declared size or a config field, a list is a fallback, the rest literal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
+from moeparity.plan.config import Config
+
+_ABSENT = object()
+
+
+class Scope:
+    """Resolves references of one graph against its declared sizes and one config.json.
+
+    `layer` holds what is named for the layer at hand only; it comes before both.
+    """
+
+    def __init__(self, path: Path, sizes: Mapping[str, Any], config: Config) -> None:
+        self.path, self.sizes, self.config = path, sizes, config
+        self._resolving: list[str] = []
+        self.layer: dict[str, Any] = {}
+
+    def resolve(self, reference: Any, where: Where) -> Any:
+        """The value of a reference. Raises CheckpointError where it needs a field that config.json lacks."""
+        value = self._resolve(reference, where)
+        if value is not _ABSENT:
+            return value
+        names = [name for name in self.fields(reference) if self.config.get(name) is None]
+        if not names:
+            raise GraphError(f"{where}: {spelled(reference)} has no value.")
+        near = did_you_mean(names[0], self.config.names) if len(names) == 1 else ""
+        raise CheckpointError(
+            f"{Where(self.config.path)}: field {' or '.join(map(repr, names))} is missing; {where} reads it.{near}"
+        )
+
+    def integer(self, reference: Any, where: Where, *, most: int | None = None) -> int:
+        """The same, and it must be a whole number, at least 1 and at most `most`."""
+        value = self.resolve(reference, where)
+        if type(value) is int and value >= 1 and (most is None or value <= most):
+            return value
+        expected = "a whole number of at least 1" + ("" if most is None else f" and at most {most}")
+        field = self.field_of(reference, value)
+        if field is None:
+            named = spelled(reference) if self.fields(reference) else "a size"
+            raise GraphError(f"{where}: {named} is {shown(value)}; expected {expected}.")
+        raise CheckpointError(
+            f"{self.config.where(field)}: {field} is {shown(value)}; expected {expected}, since {where} reads it."
+        )
+
+    def field_of(self, reference: Any, value: Any) -> str | None:
+        """The field of config.json that a reference took its value from; None where the graph file made it."""
+        names = (name for name in self.fields(reference) if name in self.config)
+        return next((name for name in names if self.config[name] is value), None)
+
+    def fields(self, reference: Any, seen: tuple[str, ...] = ()) -> list[str]:
+        """The fields of config.json a reference may lead to, by way of declared sizes."""
+        if isinstance(reference, str) and reference.startswith("$"):
+            name = reference[1:]
+            if name in self.sizes and name not in seen:
+                return self.fields(self.sizes[name], (*seen, name))
+            return [name]
+        inner = reference.values() if isinstance(reference, dict) else reference if isinstance(reference, list) else ()
+        return list(dict.fromkeys(name for part in inner for name in self.fields(part, seen)))
+
+    def holds(self, reference: Any, where: Where) -> bool:
+        """True when the reference is set: present and neither null, false nor 0."""
+        value = self._resolve(reference, where)
+        return value is not _ABSENT and bool(value)
+
+    def _resolve(self, reference: Any, where: Where) -> Any:
+        if isinstance(reference, str) and reference.startswith("$"):
+            return self._name(reference[1:], where)
+        if isinstance(reference, list) and any(isinstance(r, str | dict) for r in reference):
+            values = (self._resolve(r, where) for r in reference)
+            return next((v for v in values if v is not _ABSENT and v is not None), _ABSENT)
+        if isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in (*_ARITHMETIC, "portion"):
+            return self._arithmetic(*next(iter(reference.items())), where)
+        if isinstance(reference, dict):
+            return {key: self.resolve(value, where) for key, value in reference.items()}
+        return reference
+
+    def _name(self, name: str, where: Where) -> Any:
+        if name in self.layer:
+            return self.layer[name]
+        # Inside its own definition a size's name means the config field it stands for.
+        if name not in self.sizes or name in self._resolving:
+            if name in self._resolving[:-1] and name not in self.config:
+                circle = " -> ".join((*self._resolving, name))
+                raise GraphError(f"{where}: sizes are defined by each other in a circle: {circle}. Break it.")
+            return self.config[name] if name in self.config else _ABSENT
+        self._resolving.append(name)
+        try:
+            return self._resolve(self.sizes[name], where)
+        finally:
+            self._resolving.pop()
+
+    def _arithmetic(self, operation: str, operands: Any, where: Where) -> Any:
+        if not isinstance(operands, list) or len(operands) < 2:
+            raise GraphError(f"{where}: {operation} of {spelled(operands)}; expected a list of at least two values.")
+        values = [self._resolve(operand, where) for operand in operands]
+        if any(value is _ABSENT or value is None for value in values):
+            return _ABSENT
+        shape = f"{where} with {Where(self.config.path)}: {operation} of {spelled(operands)}"
+        shape += f", here {listed(map(shown, values))}"
+        if operation == "portion":
+            return _portion(values, shape)
+        if any(type(value) is not int for value in values):
+            raise GraphError(f"{shape}; expected whole numbers.")
+        if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
+            raise GraphError(f"{shape}; expected two numbers, the first a multiple of the second.")
+        return _ARITHMETIC[operation](values)
+
+
+def _portion(values: list[Any], shape: str) -> int:
+    """A share of a whole number, cut to a whole number as transformers does."""
+    whole, share, *more = values
+    if more or type(whole) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= whole * share):
+        raise GraphError(f"{shape}; expected a whole number and a share of it above 0 and up to 1.")
+    return int(whole * share)
+
+
+_ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
+    "sum": sum,
+    "product": math.prod,
+    "quotient": lambda values: values[0] // values[1],
+}
+
+
+def spelled(reference: Any) -> str:
+    """A reference as a graph file spells it."""
+    if isinstance(reference, list):
+        return f"[{listed(map(spelled, reference))}]"
+    if isinstance(reference, dict):
+        return f"{{{listed(f'{key}: {spelled(value)}' for key, value in reference.items())}}}"
+    return reference if isinstance(reference, str) else shown(reference)

@@ -1,0 +1,91 @@
+"""Regions: the nodes of one layer that a user's function stands in for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeparity.errors import SpecError, Where, listed
+from moeparity.plan.address import select
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.spec import schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Nodes in execution order, of which only the last is read from outside, and the function in their place.
+
+    `call` is `module:function`; `inputs` are the values the nodes read from outside, in the order they are first read.
+    """
+
+    call: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    rule: Rule
+
+    @property
+    def where(self) -> Where:
+        """Where the recipe asks for it."""
+        return self.rule.where
+
+
+def regions(graph: Graph, impls: Sequence[schema.Impl], where: Where) -> tuple[Region, ...]:
+    """The regions of a variant's `impl:`, one per layer its selectors match.
+
+    Raises GraphError for a selector that matches nothing, SpecError for regions that overlap or that hand out more
+    than one node's values.
+    """
+    found: list[Region] = []
+    taken: dict[str, Region] = {}
+    for impl in impls:
+        at = Where(where.path, impl.line or where.line)
+        selectors = [impl.nodes] if isinstance(impl.nodes, str) else impl.nodes
+        names = {name for s in selectors for name in covered(s, graph, at)}
+        rule = Rule.of_impl(", ".join(selectors), impl.call, at)
+        for segment in graph.segments:
+            nodes = [node for node in segment.nodes if node.name in names]
+            if nodes:
+                region = _region(graph, nodes, rule, impl.call)
+                _refuse_overlap(region, taken)
+                taken |= dict.fromkeys(region.nodes, region)
+                found.append(region)
+    return tuple(found)
+
+
+def covered(selector: str, graph: Graph, where: Where) -> list[str]:
+    """The nodes a selector matches, or that lie in what it names: `layers[0:2]`, `layers[*].moe`."""
+    within = {node.name: _enclosing(node.name) for node in graph.nodes}
+    known = dict.fromkeys(name for names in within.values() for name in names)
+    chosen = set(select(selector, known, graph.layers, where))
+    return [name for name, names in within.items() if not chosen.isdisjoint(names)]
+
+
+def _enclosing(name: str) -> list[str]:
+    """`layers[0].moe.gate` -> itself, `layers[0].moe` and `layers[0]`."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Region:
+    inside = {node.name for node in nodes}
+    read_outside = [n.name for n in nodes if not inside.issuperset(graph.digraph.successors(n.name))]
+    read_outside += [n.name for n in nodes if graph.output in n.values and n.name not in read_outside]
+    if read_outside != [nodes[-1].name]:
+        raise SpecError(
+            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, of which {listed(read_outside)} are "
+            "read by other nodes. Choose nodes of which only the last is read outside, since a function returns the "
+            "values of one node."
+        )
+    own = {value for node in nodes for value in node.values}
+    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in own)
+    return Region(call=call, nodes=tuple(n.name for n in nodes), inputs=tuple(inputs), rule=rule)
+
+
+def _refuse_overlap(region: Region, taken: dict[str, Region]) -> None:
+    for node in region.nodes:
+        if node in taken:
+            raise SpecError(
+                f"{region.where}: {region.call} replaces {node}, which {taken[node].call} replaces too. "
+                "Narrow `nodes` so that they do not overlap."
+            )

@@ -1,0 +1,58 @@
+"""What every model of the schema is built on: strict, frozen, unknown keys refused, lines of the file kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from moeparity.plan.spec import yaml
+
+Setting = str | int | float
+
+
+def _with_lines(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """What pydantic makes of a mapping, with the lines of its keys kept."""
+    checked = handler(data)
+    if not isinstance(data, yaml.Mapping):
+        return checked
+    kept = yaml.Mapping(checked)
+    kept.line, kept.key_lines = data.line, data.key_lines
+    return kept
+
+
+Settings = Annotated[dict[str, Setting], WrapValidator(_with_lines)]
+"""Values by attribute or address; a `yaml.Mapping` where it was read from a file, so that each key has its line."""
+
+
+class Model(BaseModel):
+    """Base of all: knows the lines its mapping and the keys in it start on (0 when it was not read from a file)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    _line: int = PrivateAttr(0)
+    _key_lines: dict[str, int] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_lines(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        model = handler(data)
+        if isinstance(data, yaml.Mapping):
+            model._line, model._key_lines = data.line, data.key_lines  # noqa: SLF001
+        return model
+
+    @property
+    def line(self) -> int:
+        """The line its mapping starts on."""
+        return self._line
+
+    def line_of(self, key: str) -> int:
+        """The line of one of its keys."""
+        return self._key_lines.get(key, self._line)

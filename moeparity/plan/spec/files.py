@@ -1,0 +1,203 @@
+"""Reads the kinds of files and turns pydantic's complaints into one message with file, line and nearest name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
+from moeparity.plan.spec import schema, yaml
+
+File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck)
+
+KINDS: dict[str, type[BaseModel]] = {
+    "graph": schema.GraphFile,
+    "profile": schema.ProfileFile,
+    "recipe": schema.RecipeFile,
+    "log": schema.LogCheck,
+}
+
+
+def read_graph(path: Path) -> schema.GraphFile:
+    """A graph file. Raises SpecError."""
+    return _read(path, schema.GraphFile)
+
+
+def read_profile(path: Path) -> schema.ProfileFile:
+    """A profile file. Raises SpecError."""
+    return _read(path, schema.ProfileFile)
+
+
+def read_recipe(path: Path) -> schema.RecipeFile:
+    """A recipe file. Raises SpecError."""
+    return _read(path, schema.RecipeFile)
+
+
+def read_log_check(path: Path) -> schema.LogCheck:
+    """A check of logs. Raises SpecError."""
+    return _read(path, schema.LogCheck)
+
+
+def is_log_check(path: Path) -> bool:
+    """Whether the file says `kind: log`. Raises SpecError for what is no YAML mapping."""
+    return yaml.load(path).get("kind") == "log"
+
+
+def read_placement(given: Mapping[str, Any], where: Where) -> schema.Placement:
+    """A placement that was not written in a file. Raises SpecError."""
+    try:
+        return schema.Placement.model_validate(dict(given))
+    except ValidationError as error:
+        _, says = complaint(dict(given), schema.Placement, error)
+        raise SpecError(f"{where}: placement: {says}") from None
+
+
+def shipped(folder: str, ending: str = "yaml") -> dict[str, Path]:
+    """The files that come with the package: `models`, `profiles`, or `configs` (json), by stem."""
+    root = Path(str(resources.files("moeparity.graphs"))) / folder
+    return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
+
+
+def find_profile(name: str, beside: Where) -> Path:
+    """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
+    if "/" in name or name.endswith(".yaml"):
+        path = beside.path.parent / name
+        if not path.is_file():
+            raise SpecError(f"{beside}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
+        return path
+    known = shipped("profiles")
+    if name not in known:
+        raise SpecError(
+            f"{beside}: profile {name!r} is not shipped; expected one that `moeparity engines` lists, or a path with "
+            f"`/` or `.yaml` to a file of your own.{did_you_mean(name, known)}"
+        )
+    return known[name]
+
+
+def beside(name: str, where: Where, what: str) -> Path:
+    """The file or folder a recipe names, relative to the recipe's own folder. Raises SpecError where it is missing."""
+    path = where.path.parent / name
+    if not path.exists():
+        raise SpecError(f"{where}: {what} {name!r} does not exist. A relative path starts at this file's folder.")
+    return path
+
+
+def _read(path: Path, model: type[File]) -> File:
+    data = yaml.load(path)
+    kind = next(name for name, known in KINDS.items() if known is model)
+    if data.get("kind") != kind:
+        where = Where(path, data.key_lines.get("kind", 1))
+        given = f"kind is {shown(data['kind'])}" if "kind" in data else "key 'kind' is missing"
+        raise SpecError(f"{where}: {given}; a {kind} is expected here, which says `kind: {kind}`.")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(_message(path, data, model, error)) from None
+
+
+_EXPECTED = {
+    "string_type": "a word",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le:g}",
+    "literal_error": "{expected}",
+    "list_type": "a list",
+    "too_short": "a list of at least {min_length}",
+    "dict_type": "a mapping (`key: value`)",
+    "model_type": "a mapping (`key: value`)",
+    "string_pattern_mismatch": "a name of a-z, 0-9 and _ that starts with a letter",
+}
+"""pydantic's error types in the words of a message."""
+
+
+def _message(path: Path, data: yaml.Mapping, model: type[BaseModel], error: ValidationError) -> str:
+    keys, says = complaint(data, model, error)
+    return f"{Where(path, _line(data, keys))}: {says}"
+
+
+def complaint(data: Any, model: type[BaseModel], error: ValidationError) -> tuple[list[int | str], str]:
+    """Where in the data the trouble lies and what it is, in words.
+
+    It is the complaint that lies deepest: unions report every branch, and the deepest is the branch meant.
+    """
+    errors = error.errors()
+    found = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
+    keys = _in_file(data, found["loc"])
+    return keys, _says(model, found, keys, [e for e in errors if _in_file(data, e["loc"]) == keys])
+
+
+def _says(model: type[BaseModel], found: ErrorDetails, keys: list[int | str], here: list[ErrorDetails]) -> str:
+    """One of pydantic's complaints in words; `here` are all of them at the same place."""
+    place = _place(keys)
+    if found["type"] == "extra_forbidden":
+        known = _allowed(model, found["loc"])
+        return f"unknown key {place!r}; expected one of {listed(known)}." + did_you_mean(str(keys[-1]), known)
+    if found["type"] == "missing":
+        return f"{place + ': ' if place else ''}key {found['loc'][-1]!r} is missing. Add it."
+    if found["type"] == "value_error":
+        return f"{place}: {found['msg'].removeprefix('Value error, ')}."
+    branches = [e for e in here if e["type"] in _EXPECTED]
+    if found["type"] == "string_pattern_mismatch":
+        return f"{place!r} is no name; expected {_expected(branches)}."
+    near = did_you_mean(str(found["input"]), re.findall("'([^']+)'", str(found.get("ctx", {}).get("expected", ""))))
+    return f"{place} is {shown(found['input'])}; expected {_expected(branches or [found])}.{near}"
+
+
+def _expected(branches: Iterable[ErrorDetails]) -> str:
+    """What the branches of a union expect, joined: `a word or a number`."""
+    words = [_EXPECTED.get(e["type"], e["msg"]).format_map(e.get("ctx", {})) for e in branches]
+    if "a number" in words:
+        words = [word for word in words if word != "a whole number"]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _place(keys: Iterable[int | str]) -> str:
+    """`rules[0].set.order` for the keys that lead there."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def _in_file(data: Any, location: Iterable[int | str]) -> list[int | str]:
+    """The part of pydantic's location that really is in the file (it also names union branches and missing keys)."""
+    keys: list[int | str] = []
+    for key in location:
+        if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int)):
+            keys.append(key)
+            data = data[key]  # type: ignore[index]
+    return keys
+
+
+def _line(data: Any, keys: Iterable[int | str]) -> int:
+    line = 1
+    for key in keys:
+        if isinstance(data, yaml.Mapping):
+            line = data.key_lines[str(key)]
+        data = data[key]
+        if isinstance(data, yaml.Mapping) and isinstance(key, int):
+            line = data.line
+    return line
+
+
+def _allowed(annotation: Any, location: Sequence[int | str]) -> list[str]:
+    """The keys allowed where an unknown one was found: the schema's types are walked along pydantic's location."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        return list(fields) if len(location) == 1 else _allowed(fields[str(location[0])], location[1:])
+    inner = [argument for argument in get_args(annotation) if argument is not NoneType]
+    if get_origin(annotation) in {dict, list}:
+        return _allowed(inner[-1], location[1:])
+    if len(inner) == 1:
+        return _allowed(inner[0], location)
+    # Of `Node | list[Node]` pydantic's location names the branch it tried.
+    is_list = str(location[0]).startswith("list[")
+    return _allowed(next(branch for branch in inner if (get_origin(branch) is list) == is_list), location[1:])

@@ -1,0 +1,141 @@
+"""`--over KEY=VALUE,...`: fields of a recipe's sides, or attributes at addresses, and what to put in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import ValidationError
+
+from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.plan.spec import files, schema, yaml
+from moeparity.plan.spec.base import Model, Setting
+from moeparity.plan.spec.names import Side
+
+HERE = Where(Path("--over"))
+
+_SIDES: dict[str, tuple[Side, ...]] = {
+    "candidate.": ("candidate",),
+    "reference.": ("reference",),
+    "both.": ("reference", "candidate"),
+}
+_ADDRESS = re.compile(r"(?:[^\[\]:]|\[[^\]]*\])*:")
+"""A colon outside brackets, where a slice of layers may hold one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A value in place of a recipe's own, on some of its sides.
+
+    `name` is what a user calls it, `key` a field of a side (`placement.tensor`) or an address (`is_address`).
+    """
+
+    name: str
+    sides: tuple[Side, ...]
+    key: str
+    value: Setting | None
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it sets an attribute, as `set:` does, and not a field of a side."""
+        return _ADDRESS.match(self.key) is not None
+
+    def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
+        """The recipe with this field in place of its own; an address leaves it as it is. Raises SpecError."""
+        if self.is_address:
+            return recipe
+        changed: dict[str, Any] = {
+            side: _changed(getattr(recipe, side), self.key.split("."), self.value) for side in self.sides
+        }
+        return recipe.model_copy(update=changed)
+
+
+Axis = tuple[Override, ...]
+"""One `--over`: the same field or attribute with each of its values."""
+
+
+def axes(given: Sequence[str]) -> list[Axis]:
+    """Every `KEY=VALUE,...` read and checked against the schema.
+
+    Raises SpecError for a key or a value that no recipe may hold, and where two keys set one thing on one side.
+    """
+    found = [_axis(text) for text in given]
+    seen: dict[tuple[str, str], str] = {}
+    for first, *_ in found:
+        for side in first.sides:
+            if (side, first.key) in seen:
+                raise SpecError(
+                    f"{HERE}: {first.key!r} of the {side} is given twice, by {seen[side, first.key]!r} and "
+                    f"{first.name!r}. Give all its values in one --over."
+                )
+            seen[side, first.key] = first.name
+    return found
+
+
+def addresses(overrides: Iterable[Override], side: Side) -> dict[str, Setting]:
+    """What is set at addresses on one side, as in a recipe's `set:`."""
+    mine = (each for each in overrides if each.is_address and side in each.sides)
+    return {each.key: each.value for each in mine if each.value is not None}
+
+
+def fields(model: type[Model] = schema.Variant, prefix: str = "") -> Iterator[str]:
+    """The fields of a side that hold one value, those of `placement` as `placement.tensor`."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
+            yield from fields(field.annotation, f"{prefix}{name}.")
+        elif get_origin(field.annotation) not in {dict, list}:
+            yield prefix + name
+
+
+def _axis(text: str) -> Axis:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise SpecError(f"{HERE}: {text!r} has no value; expected KEY=VALUE,VALUE as in micro_batch=1,2,4.")
+    prefix = next((prefix for prefix in _SIDES if name.startswith(prefix)), "")
+    key = name.removeprefix(prefix)
+    address, known = _ADDRESS.match(key) is not None, list(fields())
+    if not address and key not in known:
+        raise SpecError(
+            f"{HERE}: {key!r} is nothing that can be swept; expected one of {listed(known)}, or an address such as "
+            f"layers[*].moe.gate:output; `reference.` or `both.` in front says whose.{did_you_mean(key, known)}"
+        )
+    read = [yaml.scalar(value, Where(Path(f"--over {name}"))) for value in _values(values)]
+    for value in read:
+        _changed(schema.Variant(profile=""), ["set", key] if address else key.split("."), value)
+    return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in read)
+
+
+def _values(text: str) -> list[str]:
+    """The text cut at commas outside parentheses: an order such as `threads(4, vector=2)` is one value."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _changed(variant: schema.Variant, keys: Sequence[str], value: Any) -> schema.Variant:
+    data = _data(variant, keys, value)
+    try:
+        return schema.Variant.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(f"{HERE}: {files.complaint(data, schema.Variant, error)[1]}") from None
+
+
+def _data(held: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:
+    """What a file would hold for a model or a mapping with one field changed, lines included."""
+    first, *rest = keys
+    if isinstance(held, Model):
+        data = yaml.Mapping({name: getattr(held, name) for name in held.model_fields_set})
+        data.line, data.key_lines = held.line, {name: held.line_of(name) for name in data}
+        data[first] = _data(getattr(held, first), rest, value) if rest else value
+    else:
+        data = yaml.Mapping({**held, first: value})
+        data.line, data.key_lines = 0, {}
+    return data

@@ -1,0 +1,338 @@
+"""What the three files may hold, as pydantic models: strict, frozen, unknown keys refused.
+
+A `Reference` is `$name` (a declared size, else a config.json field), a literal, or a list of references of which the
+first that resolves counts. It is checked where it is resolved, in `moeparity.plan`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from moeparity.plan.spec.base import Model, Settings
+from moeparity.plan.spec.expect import Expect, LogExpect
+from moeparity.plan.spec.names import By, Side
+
+Reference = Any
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class Tied(Model):
+    """A weight that is another tensor when `when` holds."""
+
+    to: str
+    when: Reference
+
+
+class Weight(Model):
+    """One tensor of the checkpoint, or one per expert: with `each` (`{e}` in the name), or `stacked` in one tensor.
+
+    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file.
+    """
+
+    name: str
+    shape: list[Reference]
+    each: Reference = None
+    stacked: list[Reference] | None = None
+    dtype: Literal["model", "fp32"] = "model"
+    when: Reference = True
+    tied: Tied | None = None
+
+
+class Node(Model):
+    """One op of a graph."""
+
+    op: str
+    inputs: Annotated[list[str], Field(alias="in")]
+    weights: dict[Name, Weight] = {}
+    params: dict[Name, Reference] = {}
+    when: Reference = True
+
+
+Nodes = dict[Name, Node | list[Node]]
+
+
+class Block(Model):
+    """A run of nodes with one input and one output, stacked by the layers."""
+
+    input: str
+    nodes: Nodes
+    output: str
+
+
+class Layers(Model):
+    """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
+
+    The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
+    `window` names the rule for the sliding window of each layer, which its nodes read as `$window`.
+    """
+
+    count: Reference
+    input: str
+    output: str
+    weights: str
+    rule: str
+    kinds: dict[str, list[str]]
+    window: str | None = None
+
+
+class GraphFile(Model):
+    """`kind: graph`: one model family."""
+
+    kind: Literal["graph"]
+    model_type: list[str]
+    sizes: dict[Name, Reference] = {}
+    expects: dict[str, list[Any]] = {}
+    before: Nodes
+    blocks: dict[Name, Block]
+    layers: Layers
+    after: Nodes
+    output: str
+    ignore: list[str] = []
+
+
+Level = Literal["verified", "read", "inferred", "opaque"]
+
+
+class Evidence(Model):
+    """How sure a profile is of a rule, and where it comes from."""
+
+    level: Level
+    source: str
+
+
+class Rule(Model):
+    """Values for the attributes of all nodes of an op, or of selected nodes."""
+
+    op: str | None = None
+    nodes: str | None = None
+    model_type: list[str] | None = None
+    set: Settings
+    evidence: Evidence | None = None
+    flag: str | None = None
+
+    @model_validator(mode="after")
+    def _one_selector(self) -> Rule:
+        if (self.op is None) == (self.nodes is None):
+            raise ValueError(
+                "a rule selects by exactly one of `op` (all nodes of that op) and `nodes` (a selector); "
+                + ("this one has neither" if self.op is None else "this one has both")
+            )
+        return self
+
+
+class Fusion(Model):
+    """A fused kernel: a chain of ops along edges, and what fusing them sets on the nodes it matches.
+
+    Keys of `set` are `op:attribute`, or `op:site->op` for a site on the edge between two ops of the chain.
+    """
+
+    name: Name
+    chain: Annotated[list[str], Field(min_length=2)]
+    model_type: list[str] | None = None
+    set: Settings
+    evidence: Evidence | None = None
+    flag: str | None = None
+
+
+class Engine(Model):
+    """Whose numerics a profile states, of which version, and in which setup (`says`, one line).
+
+    `none` is no engine: such a profile claims nothing of anyone. A profile that names none speaks of the engine of what
+    it extends.
+    """
+
+    name: str
+    version: str
+    says: str
+
+
+class ProfileFile(Model):
+    """`kind: profile`: how one engine computes."""
+
+    kind: Literal["profile"]
+    name: str
+    engine: Engine | None = None
+    extends: str | None = None
+    fusions: list[Fusion] = []
+    rules: list[Rule] = []
+
+
+_CALL = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+
+
+def _call(given: str) -> str:
+    if not re.fullmatch(_CALL, given):
+        raise ValueError(f"{given!r} names no function; expected `module:function`, as in `my_kernels:experts`")
+    return given
+
+
+Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
+
+
+class Impl(Model):
+    """A user's function in place of one node, or of a region of nodes of one layer.
+
+    `nodes` are selectors; those they match in one layer form the region. `call` is `module:function`.
+    """
+
+    nodes: str | list[str]
+    call: Call
+
+
+class Placement(Model):
+    """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
+
+    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel).
+    """
+
+    tensor: Annotated[int, Field(ge=1)] = 1
+    expert: Annotated[int, Field(ge=1)] = 1
+    sequence: bool = False
+
+    def __str__(self) -> str:
+        """`tensor 4, expert 2, sequence`; empty on one rank."""
+        cut = {"tensor": self.tensor, "expert": self.expert}
+        words = [f"{name} {ranks}" for name, ranks in cut.items() if ranks > 1]
+        return ", ".join([*words, "sequence"] if self.sequence else words)
+
+
+class Variant(Model):
+    """One side of a recipe."""
+
+    profile: str
+    placement: Placement = Placement()
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
+    set: Settings = {}
+    impl: list[Impl] = []
+
+
+class Sample(Model):
+    """The continuation of every prompt, generated by one side before the run; `temperature` 0 is greedy."""
+
+    source: Annotated[Side, Field(alias="from")]
+    new_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Tokens(Model):
+    """Where the tokens are, how text becomes ids, and which side sampled them.
+
+    `tokenizer` is `bytes`, `checkpoint` (its own tokenizer.json) or a path to a tokenizer.json.
+    """
+
+    file: str
+    tokenizer: str | None = None
+    padding: Literal["right", "left"] = "right"
+    sampled_from: Side | None = None
+    sample: Sample | None = None
+
+    @model_validator(mode="after")
+    def _one_side(self) -> Tokens:
+        if (self.sampled_from is None) == (self.sample is None):
+            raise ValueError(
+                "the tokens need exactly one of `sampled_from` (the side that sampled them) and `sample` (to generate "
+                "them); " + ("these have neither" if self.sample is None else "these have both")
+            )
+        return self
+
+    @property
+    def sampler(self) -> Side:
+        """The side that sampled, or is to sample, the tokens."""
+        side = self.sampled_from if self.sample is None else self.sample.source
+        assert side is not None
+        return side
+
+
+class Gate(Model):
+    """The bound that decides parity."""
+
+    metric: Literal["k3"]
+    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    reduce: Literal["token", "sequence"] = "token"
+
+
+SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
+
+
+def _weights(given: str) -> str:
+    if given != "files" and not SYNTHETIC.fullmatch(given):
+        raise ValueError(
+            f"{given!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)"
+        )
+    return given
+
+
+Weights = Annotated[
+    str, AfterValidator(_weights), Field(json_schema_extra={"pattern": rf"^(files|{SYNTHETIC.pattern})$"})
+]
+
+
+class RecipeFile(Model):
+    """`kind: recipe`: one checkpoint, one set of tokens, two variants, one gate.
+
+    `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
+    further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
+    `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
+    `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
+    more and more of the reference's routes, and each toggle alone with its expert ids; `envelope` is the number of
+    legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
+    shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
+    mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
+    `moeparity check` holds the report to.
+    """
+
+    kind: Literal["recipe"]
+    checkpoint: str
+    weights: Weights = "files"
+    tokens: Tokens
+    reference: Variant
+    candidate: Variant
+    gate: Gate
+    by: By = "attribute"
+    split: Annotated[int, Field(ge=0)] = 0
+    swap: list[str] = []
+    floor: bool = True
+    oracle: bool = False
+    replay: bool = False
+    envelope: Annotated[int, Field(ge=0)] = 0
+    attribute: bool = False
+    mixtures: Annotated[int, Field(ge=1)] = 1024
+    costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    expect: Expect = Expect()
+
+    @property
+    def synthetic(self) -> int | None:
+        """The seed of synthetic weights; None where the checkpoint's own are used."""
+        found = SYNTHETIC.fullmatch(self.weights)
+        return int(found[1]) if found else None
+
+
+class LogGate(Model):
+    """The bound that decides parity of a log: on any metric that is a mean, by its name in docs/metrics.md."""
+
+    metric: str
+    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class LogCheck(Model):
+    """`kind: log`: logs of log-probabilities and what `moeparity check` holds them to.
+
+    `files` are paths, or patterns such as `train_data_step*.jsonl`, beside this file; `trainer` likewise, where the
+    sampler's and the trainer's log-probabilities lie in files of their own, joined by `join`. `partial` leaves out
+    sequences that only one side has. `format` and `trainer_format` are what the files are, read off them by default.
+    """
+
+    kind: Literal["log"]
+    files: Annotated[list[str], Field(min_length=1)]
+    trainer: list[str] = []
+    format: str | None = None
+    trainer_format: str | None = None
+    join: Literal["id", "order"] = "id"
+    partial: bool = False
+    gate: LogGate
+    expect: LogExpect = LogExpect()

@@ -1,0 +1,218 @@
+"""What engine profiles state and how two of them differ on an architecture: nothing is computed, no weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.numerics.dtypes import MODEL
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.difference import Difference
+from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Rule, load_profile, placement_rules
+from moeparity.plan.expand import expand
+from moeparity.plan.sides import Side
+from moeparity.plan.spec import files, schema
+from moeparity.plan.toggles import Toggle, toggles
+from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Share, Stand, Statement
+
+NOT_STATED = "Not stated:"
+"""What opens the part of a profile's comment that lists what it leaves open."""
+UNNAMED = schema.Engine(name="-", version="-", says="")
+
+_BF16_ORDER = Share(least=0.59, shown="59 %", row="combine, bf16 sums: by slot, by expert")
+_FP32_ORDER = Share(least=0.000084, shown="0.0084 %", row="combine, fp32 products and sums: by slot, by expert")
+_SCORES = Share(least=0.49, shown="49 %", row="combine: C4 (bf16 scores and products), C6 (fp32, fma)")
+_EPILOGUE = Share(least=0.49, shown="49 %", row="combine: C6, C3 (score in the GEMM's epilogue)")
+_BEFORE = Share(least=0.62, shown="62 %", row="combine: C6, C9 (score before the down projection)")
+_RANKS = Share(least=0.40, shown="40 %", row="combine: C6, C11 (DeepEP on 8 ranks)")
+_SWIGLU = Share(least=0.26, shown="26 %", row="SwiGLU: two roundings, one")
+_ROPE = Share(least=0.22, shown="22 %", row="RoPE: vLLM, SGLang")
+SHARES = (_BF16_ORDER, _FP32_ORDER, _SCORES, _EPILOGUE, _BEFORE, _RANKS, _SWIGLU, _ROPE)
+"""What `docs/roundings.md` says of single choices, which is the only committed table of them."""
+_BY_CHOICE = {
+    ("combine", "weighted"): _SCORES,
+    ("combine", "accumulate"): _SCORES,
+    ("router", "weights"): _SCORES,
+    ("combine", "partial"): _RANKS,
+    ("experts", "activation"): _SWIGLU,
+    ("swiglu", "activation"): _SWIGLU,
+    ("rope", "products"): _ROPE,
+    ("rotary", "output"): _ROPE,
+}
+_KINDS = ("semantics", "rounding", "dtype", "implementation", "several", "form", "order", "placement")
+"""Where no table speaks: another model first, then what rounds, then what only reorders or moves."""
+NEGLIGIBLE = 0.01
+"""A share below this counts less than what nobody has measured."""
+
+
+def profiles() -> list[EngineProfile]:
+    """Every shipped profile."""
+    return [_described(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
+
+
+def described(name: str) -> EngineProfile:
+    """A shipped profile by name, or a path to one. Raises SpecError."""
+    path = _path(name)
+    return _described(path, files.read_profile(path))
+
+
+def statements(name: str) -> list[Statement]:
+    """What a profile itself states, without what it takes over, in the order of its file. Raises SpecError."""
+    profile = load_profile(name, _here())
+    fusions, rules = profile.layers[-2:]
+    return [statement for rule in (*fusions, *rules) for statement in _statements(rule)]
+
+
+def architectures() -> dict[str, Path]:
+    """Sizes of a public checkpoint of each shipped graph, with few layers: config.json by model_type."""
+    return files.shipped("configs", "json")
+
+
+def compare(
+    first: str, second: str, architecture: str = "qwen3_moe", placement: schema.Placement | None = None
+) -> EngineDifference:
+    """The difference of two profiles on a shipped architecture, dearest first where anything says so.
+
+    Raises SpecError for a name that is not known, or where a profile does not run on these sizes.
+    """
+    known = architectures()
+    if architecture not in known:
+        raise SpecError(
+            f"--graph: {architecture!r} is no shipped architecture; expected one of {listed(known)}."
+            f"{did_you_mean(architecture, known)}"
+        )
+    config = Config(known[architecture])
+    graph = expand(config)
+    where = Where(Path("--tensor"))
+    placement = placement or schema.Placement()
+    ranks = placement_rules(placement, where)
+    plans = [
+        bind(graph, load_profile(name, _here()), config.dtype or UNDECLARED_DTYPE, placement=ranks)
+        for name in (first, second)
+    ]
+    one_side, other_side = (Side(plan=plan, micro_batch=1) for plan in plans)
+    found = [_toggle(toggle, plans[0], plans[1]) for toggle in toggles(one_side, other_side)]
+    alike, one, other, neither = _agreements(plans[0], plans[1])
+    return EngineDifference(
+        architecture=f"{architecture} ({config['sizes_of']})",
+        placement=str(placement),
+        first=described(first),
+        second=described(second),
+        toggles=tuple(sorted(found, key=_rank)),
+        alike=alike,
+        known_of_first=one,
+        known_of_second=other,
+        known_of_neither=neither,
+    )
+
+
+def _here() -> Where:
+    return Where(Path("engines"))
+
+
+def _path(name: str) -> Path:
+    return files.find_profile(name, _here())
+
+
+def _described(path: Path, spec: schema.ProfileFile) -> EngineProfile:
+    inherited = load_profile(str(path), Where(Path("/"))).engine or UNNAMED
+    # What is taken over is whose engine it is, not in which setup.
+    own = spec.engine or inherited.model_copy(update={"says": ""})
+    about, _, open_ = _comment(path).partition(NOT_STATED)
+    return EngineProfile(
+        name=spec.name,
+        engine=own.name,
+        version=own.version,
+        says=own.says or about.split(". ")[0].strip(),
+        extends=spec.extends,
+        about=about.strip(),
+        not_stated=open_.strip(),
+    )
+
+
+def _comment(path: Path) -> str:
+    """The comment at the top of a file, as one line."""
+    lines = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def _statements(rule: Rule) -> Iterator[Statement]:
+    level, _, source = rule.evidence.partition(": ")
+    for attribute, value in rule.values:
+        yield Statement(
+            on=rule.op or rule.nodes or f"fusion {rule.fusion} ({', '.join(rule.chain or ())})",
+            model_types=rule.model_types or (),
+            attribute=attribute,
+            value=str(value),
+            evidence=level,
+            source=source,
+            flag=rule.flag or NO_FLAG,
+        )
+
+
+def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineToggle:
+    """A toggle in the words of two engines."""
+    return EngineToggle(
+        name=toggle.name,
+        kind=toggle.kind,
+        nodes=len(toggle.nodes),
+        share=max((s for m in toggle.members if (s := _share(m, first, second))), key=lambda s: s.least, default=None),
+        first=Stand(value=toggle.reference, evidence=_levels(toggle.members, first), set_by=toggle.reference_set_by),
+        second=Stand(value=toggle.candidate, evidence=_levels(toggle.members, second), set_by=toggle.candidate_set_by),
+    )
+
+
+def _levels(members: Iterable[Difference], plan: BoundGraph) -> str:
+    found = (plan.settings[member.places[0]] for member in members)
+    return ", ".join(dict.fromkeys(setting.level or UNKNOWN for setting in found))
+
+
+def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:
+    """What a committed table says of a choice, if it does."""
+    op, attribute = difference.node.op.name, difference.attribute
+    if (op, attribute) == ("experts", "score_site"):
+        return _BEFORE if "activation" in (difference.reference, difference.candidate) else _EPILOGUE
+    if op == "combine" and attribute in ("order", "leaves"):
+        accumulated = {plan.settings[difference.node.name, "accumulate"].value for plan in (first, second)}
+        return _BF16_ORDER if accumulated & {MODEL, "bf16", "fp16"} else _FP32_ORDER
+    return _BY_CHOICE.get((op, attribute))
+
+
+def _rank(toggle: EngineToggle) -> tuple[int, float, int]:
+    """Another model first, then what a table says, the largest first; then what is not measured, by kind."""
+    kind = _KINDS.index(toggle.kind) if toggle.kind in _KINDS else len(_KINDS)
+    if toggle.kind == "semantics":
+        return 0, 0.0, kind
+    if toggle.share is None:
+        return 2, 0.0, kind
+    return (1 if toggle.share.least >= NEGLIGIBLE else 3), -toggle.share.least, kind
+
+
+def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Choices with one value on both sides: how many both state, and those that only one or neither does."""
+    known: dict[str, list[set[bool]]] = {}
+    for node in first.graph.nodes:
+        active = [plan.active(node) for plan in (first, second)]
+        for attribute in node.attributes:
+            name = attribute.name
+            decides = attribute.kind in ("rounding", "order", "form")
+            if decides and all(name in values for values in active) and active[0][name] == active[1][name]:
+                seen = known.setdefault(f"{node.op.name}:{name}", [set(), set()])
+                for plan, levels in zip((first, second), seen, strict=True):
+                    levels.add(plan.settings[node.name, name].level in EVIDENCE_LEVELS)
+    by: dict[tuple[bool, bool], list[str]] = {}
+    for name, (one, other) in known.items():
+        by.setdefault((one == {True}, other == {True}), []).append(name)
+    told = {key: tuple(names) for key, names in by.items()}
+    return (
+        len(told.get((True, True), ())),
+        told.get((True, False), ()),
+        told.get((False, True), ()),
+        told.get((False, False), ()),
+    )

@@ -1,0 +1,237 @@
+"""A launch configuration -> which profiles and placements it implies, with every option that is left unset."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.plan.spec import files
+from moeparity.profiles.launch import servers, trainers
+from moeparity.profiles.launch.options import Implied, Option, Program
+from moeparity.profiles.launch.report import Ignored, Launch, LaunchSetting, LaunchSide
+from moeparity.profiles.launch.source import FALSE, TRUE, Given, Source, read_source
+
+PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
+_COMMANDS = {
+    "vllm": servers.VLLM,
+    "vllm.entrypoints.openai.api_server": servers.VLLM,
+    "sglang": servers.SGLANG,
+    "sglang.launch_server": servers.SGLANG,
+    "verl.trainer.main_ppo": trainers.VERL,
+}
+_TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
+"""A profile and an overlay that are one profile together."""
+_OFF = {
+    ("vllm-batch-invariant", "vllm-allreduce-norm"),
+    ("sglang-deterministic", "sglang-allreduce-norm"),
+    ("sglang-rl-on-policy", "sglang-allreduce-norm"),
+}
+"""Overlays that a profile switches off."""
+_UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
+"""Overlays without which another is not made: vLLM fuses as it compiles."""
+_TOO_LARGE = 2.0**128
+"""For fp32."""
+_UNSET = (None, "none", "None", "null")
+
+
+def read(path: Path) -> Launch:
+    """What a launch configuration implies. Raises SpecError with file and line."""
+    source = read_source(path)
+    program = _program(source)
+    known = {name: option for option in program.options for name in option.names}
+    given: dict[str, tuple[Given, Any]] = {}
+    ignored = []
+    for one in (*source.options, *source.environment):
+        option = known.get(one.name)
+        negated = known.get(one.name.removeprefix("no_")) if one.name.startswith("no_") else None
+        if option is not None and option.environment == (one in source.environment):
+            given[option.name] = one, _value(option, one)
+        elif negated is not None and negated.kind == "flag":
+            given[negated.name] = one, False
+        elif not isinstance(one.value, Mapping) and not _inside(one.name, given):
+            ignored.append(Ignored(name=one.name, where=str(one.where), hint=_hint(one.name, known)))
+    found = [(option, *given.get(option.name, (None, option.default))) for option in program.options]
+    implied = [_implied(option, value) for option, _, value in found]
+    sides = {
+        role: _side(role, start, [i for (o, *_), i in zip(found, implied, strict=True) if o.role == role])
+        for role, start in program.start.items()
+    }
+    return Launch(
+        file=str(Where(path)),
+        engine=program.engine,
+        version=program.version,
+        source=program.source,
+        sides=tuple(sides.values()),
+        settings=tuple(
+            _setting(option, one, value, i, sides[option.role])
+            for (option, one, value), i in zip(found, implied, strict=True)
+        ),
+        ignored=tuple(ignored),
+    )
+
+
+def _implied(option: Option, value: Any) -> Implied:
+    if isinstance(value, str) and "${" in value:
+        return Implied(says="refers to another value: not resolved here")
+    return option.implies(value)
+
+
+def _inside(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether this is a key of a mapping that was read whole."""
+    return any(name.startswith(f"{known}.") for known in given)
+
+
+def _program(source: Source) -> Program:
+    """Whose configuration it is: by its command, else by the options it knows."""
+    for word in source.command:
+        if word in _COMMANDS:
+            return _COMMANDS[word]
+    names = {one.name for one in source.options}
+    if any(name.startswith("actor_rollout_ref") for name in names):
+        return trainers.VERL
+    if any(name.startswith("policy.") for name in names):
+        return trainers.NEMO_RL
+    scores = {
+        program.name: sum(name in option.names for option in program.options for name in names)
+        for program in (servers.VLLM, servers.SGLANG)
+    }
+    best = max(scores, key=lambda name: scores[name])
+    if list(scores.values()).count(scores[best]) > 1:
+        what = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
+        raise SpecError(
+            f"{Where(source.path)}: whose configuration this is cannot be told: it has {what}. Expected one "
+            f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
+            "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
+        )
+    return next(program for program in PROGRAMS if program.name == best)
+
+
+def _value(option: Option, given: Given) -> Any:
+    """The value as its option's kind; SpecError where it is none."""
+    value = given.value
+    if isinstance(value, str) and "${" in value:
+        return value
+    if option.kind == "flag":
+        return _flag(option, given)
+    if option.kind == "count":
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
+            return number
+        raise _refused(option, given, "a whole number from 1")
+    if option.kind == "number":
+        return _number(option, given)
+    if option.kind == "mapping":
+        return _mapping(option, given)
+    word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
+    word = option.default if word in (None, "null") else str(word)
+    if option.choices and word not in option.choices:
+        raise _refused(option, given, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
+    return word
+
+
+def _number(option: Option, given: Given) -> float:
+    try:
+        number = math.nan if isinstance(given.value, bool) else float(given.value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < _TOO_LARGE:
+        raise _refused(option, given, "a number from 0")
+    return number
+
+
+def _flag(option: Option, given: Given) -> bool:
+    if given.value is None or given.value is True or str(given.value) in TRUE:
+        return True
+    if given.value is False or str(given.value) in FALSE:
+        return False
+    raise _refused(option, given, "true or false")
+
+
+def _mapping(option: Option, given: Given) -> Mapping[str, Any]:
+    if isinstance(given.value, Mapping):
+        return given.value
+    try:
+        found = json.loads(given.value) if isinstance(given.value, str) else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _refused(option, given, "a mapping in JSON")
+    return found
+
+
+def _refused(option: Option, given: Given, expected: str, near: str = "") -> SpecError:
+    shown_value = "nothing" if given.value is None else shown(given.value)
+    return SpecError(f"{given.where}: {option.name} is {shown_value}; expected {expected}.{near}")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    return did_you_mean(name, known, cutoff=0.85).strip()
+
+
+def _setting(option: Option, given: Given | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
+    """An option in words; the profile it stands for is told where its side has it."""
+    stands_for = implied.overlay or implied.profile or ""
+    shown_value = json.dumps(value) if isinstance(value, bool | Mapping) else str(value)
+    return LaunchSetting(
+        role=option.role,
+        name=option.name,
+        given=given is not None,
+        value=shown_value,
+        implies=implied.says,
+        profile=stands_for if stands_for in {*_parts(side.profile), *side.further} else "",
+        where=str(given.where) if given is not None else "default",
+    )
+
+
+def _side(role: str, start: str, found: Iterable[Implied]) -> LaunchSide:
+    """One side: its profile, what comes on top, and where it lies."""
+    profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
+    for implied in found:
+        profile = implied.profile or profile
+        overlays += [implied.overlay] if implied.overlay else []
+        placement |= {k: v for k, v in implied.placement.items() if v is True or v > 1}
+        dtype = implied.dtype or dtype
+    if placement.get("expert") is True:
+        # vLLM's experts lie on all ranks of the tensor-parallel group.
+        placement["expert"] = placement.get("tensor", 1)
+    profile, overlays = _together(profile, overlays)
+    return LaunchSide(
+        role=role,
+        profile=profile,
+        further=tuple(overlays),
+        placement={name: ranks for name, ranks in placement.items() if ranks != 1},
+        dtype=dtype,
+    )
+
+
+def _together(profile: str, overlays: list[str]) -> tuple[str, list[str]]:
+    """The one profile that says most, and the overlays that it does not hold."""
+    base = _chain(profile)
+    apply = []
+    overlays = [overlay for overlay in dict.fromkeys(overlays) if overlay not in {_UNCOMPILED.get(o) for o in overlays}]
+    for overlay in overlays:
+        if (profile, overlay) in _TOGETHER:
+            profile = _TOGETHER[profile, overlay]
+        elif (profile, overlay) not in _OFF and (_chain(overlay)[1] in base or overlay.startswith("deepep")):
+            apply.append(overlay)
+    if len(base) == 1 and apply and _chain(apply[0])[1] == profile:
+        profile = apply.pop(0)
+    return profile, apply
+
+
+def _parts(profile: str) -> list[str]:
+    """A profile, what it extends, and the two it is made of."""
+    made_of = [part for parts, whole in _TOGETHER.items() if whole == profile for part in parts]
+    return [*_chain(profile), *made_of]
+
+
+def _chain(name: str) -> list[str]:
+    """A profile and what it extends, itself first."""
+    found = [name]
+    while (base := files.read_profile(files.shipped("profiles")[found[-1]]).extends) is not None:
+        found.append(base)
+    return found

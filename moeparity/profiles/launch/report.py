@@ -1,0 +1,78 @@
+"""What a launch configuration implies, as frozen plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from moeparity.bisection.report import plain
+
+SCHEMA = "moeparity.launch/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSetting:
+    """One option: whether it is given, its value or the default it becomes, and what that implies.
+
+    `profile` is the one it stands for, empty where it changes none.
+    """
+
+    role: str
+    name: str
+    given: bool
+    value: str
+    implies: str
+    profile: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSide:
+    """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
+
+    `further` are profiles on top, of which a recipe can take the values into its `set:`.
+    """
+
+    role: str
+    profile: str
+    further: tuple[str, ...]
+    placement: Mapping[str, int | bool]
+    dtype: str | None
+
+    @property
+    def variant(self) -> str:
+        """The side as a recipe writes it."""
+        parts = [f"profile: {self.profile}"]
+        if self.placement:
+            inner = ", ".join(f"{k}: {str(v).lower()}" for k, v in self.placement.items())
+            parts.append(f"placement: {{{inner}}}")
+        parts += [f"dtype: {self.dtype}"] if self.dtype else []
+        return f"{{{', '.join(parts)}}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """A key that was not looked at, and the nearest one that would be."""
+
+    name: str
+    where: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch configuration of one engine; `source` is where options and defaults of that version were read."""
+
+    file: str
+    engine: str
+    version: str
+    source: str
+    sides: tuple[LaunchSide, ...]
+    settings: tuple[LaunchSetting, ...]
+    ignored: tuple[Ignored, ...]
+
+    def to_json(self) -> str:
+        """The data as JSON, with the name of its schema."""
+        return json.dumps({"schema": SCHEMA, "found": plain(asdict(self))}, indent=2) + "\n"

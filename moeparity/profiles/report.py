@@ -1,0 +1,96 @@
+"""Engine profiles as frozen plain data: the list, what one states, and the difference of two, without weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from moeparity.bisection.report import plain
+
+SCHEMA = "moeparity.engines/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """A shipped or a user's profile: of which engine and version it speaks, in which setup, and what it leaves open.
+
+    `about` and `not_stated` are the comment at its top; `extends` is the profile it takes the rest from.
+    """
+
+    name: str
+    engine: str
+    version: str
+    says: str
+    extends: str | None
+    about: str
+    not_stated: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One value that a profile states: on what (`op`, or a fused chain), for which models, how sure, and its flag."""
+
+    on: str
+    model_types: tuple[str, ...]
+    attribute: str
+    value: str
+    evidence: str
+    source: str
+    flag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Share of an op's bf16 outputs with other bits where this choice alone differs, as a committed table has it."""
+
+    least: float
+    shown: str
+    row: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """What one engine does there: its value, how sure its profile is, and the flag and profile that set it."""
+
+    value: str
+    evidence: str
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineToggle:
+    """One difference of two engines; `share` is None where nothing committed says what it changes."""
+
+    name: str
+    kind: str
+    nodes: int
+    share: Share | None
+    first: Stand
+    second: Stand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDifference:
+    """Two profiles bound to one architecture: what differs, what only one of them states, what neither does.
+
+    `alike` counts the choices that both state with the same value. `known_of_one` are choices with one value on both
+    sides, which rests on a default where the other profile is silent.
+    """
+
+    architecture: str
+    placement: str
+    first: EngineProfile
+    second: EngineProfile
+    toggles: tuple[EngineToggle, ...]
+    alike: int
+    known_of_first: tuple[str, ...]
+    known_of_second: tuple[str, ...]
+    known_of_neither: tuple[str, ...]
+
+
+def to_json(found: EngineDifference | Sequence[EngineProfile | Statement]) -> str:
+    """The data as JSON, with the name of its schema."""
+    rows = asdict(found) if isinstance(found, EngineDifference) else [asdict(row) for row in found]
+    return json.dumps({"schema": SCHEMA, "found": plain(rows)}, indent=2) + "\n"

@@ -1,0 +1,111 @@
+"""Engine profiles for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
+
+_SHARES = (
+    "share: of an op's bf16 outputs, how many have other bits where this choice alone differs (docs/roundings.md); "
+    "-: not measured. Order: another model first, then by share; then what is not measured, roundings before forms, "
+    "orders and placement; then shares below 1%. What a toggle costs in log-probabilities is another question: "
+    "`moeparity bisect` answers it. (unknown): the profile is silent there or takes the value over from another engine."
+)
+_WIDEST_NAME = 40
+"""Names of toggles up to this length stay on one line."""
+
+
+def print_profiles(found: Sequence[EngineProfile], out: Console) -> None:
+    """All profiles, a line each."""
+    table = _table("profile", "engine", "version", "what it states")
+    for profile in found:
+        table.add_row(profile.name, profile.engine, profile.version, profile.says)
+    out.print(table)
+
+
+def print_profile(profile: EngineProfile, stated: Sequence[Statement], out: Console) -> None:
+    """One profile in full."""
+    out.print(Text(f"{profile.name}: {profile.engine} {profile.version}", style="bold"))
+    out.print(profile.about or profile.says)
+    if profile.extends:
+        out.print(f"\nThe rest is that of {profile.extends}.")
+    for _, rule in groupby(stated, key=lambda s: (s.on, s.model_types, s.source, s.flag)):
+        _print_rule(list(rule), out)
+    if profile.not_stated:
+        out.print(f"\nNot stated: {profile.not_stated}")
+
+
+def _print_rule(stated: Sequence[Statement], out: Console) -> None:
+    """The values that one rule sets, what they rest on, and the flag that changes them."""
+    first = stated[0]
+    models = f"  for {', '.join(first.model_types)}" if first.model_types else ""
+    out.print(Text.assemble("\n", (first.on, "bold"), models))
+    values = ", ".join(f"{statement.attribute} {statement.value}" for statement in stated)
+    for line in (values, f"{first.evidence}: {first.source}", f"flag: {first.flag}"):
+        out.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+
+
+def print_difference(found: EngineDifference, out: Console) -> None:
+    """The difference of two profiles, dearest first."""
+    for profile in (found.first, found.second):
+        out.print(Text.assemble((profile.name, "bold"), f"  {profile.engine} {profile.version}, {profile.says}"))
+    out.print(f"on {found.architecture}, {found.placement or 'one rank'}\n")
+    if not found.toggles:
+        out.print("They differ in nothing that takes effect here.")
+    else:
+        _print_toggles(found, out)
+    _print_silence(found, out)
+
+
+def _print_toggles(found: EngineDifference, out: Console) -> None:
+    out.print(Text(f"{len(found.toggles)} toggle{'s' * (len(found.toggles) != 1)}", style="bold"))
+    table = _table("toggle", "class", "share", found.first.name, found.second.name)
+    table.columns[0].min_width = min(_WIDEST_NAME, max(len(toggle.name) for toggle in found.toggles))
+    for toggle in found.toggles:
+        stands = (_stand(toggle.first, found.first.name), _stand(toggle.second, found.second.name))
+        table.add_row(toggle.name, toggle.kind, _share(toggle), *stands)
+    out.print(table)
+    out.print(Text(f"\n{_SHARES}", style="dim"))
+
+
+def _print_silence(found: EngineDifference, out: Console) -> None:
+    out.print(f"\n{found.alike} choices are stated by both, with the same value.")
+    for profile, other, known in (
+        (found.first, found.second, found.known_of_first),
+        (found.second, found.first, found.known_of_second),
+    ):
+        if known:
+            out.print(
+                f"Stated by {profile.name} only; {other.name} is silent, so that they may differ: {', '.join(known)}."
+            )
+    if found.known_of_neither:
+        out.print(f"Stated by neither: {', '.join(found.known_of_neither)}.")
+    for profile in dict.fromkeys((found.first, found.second)):
+        if profile.not_stated:
+            out.print(f"{profile.name} leaves open: {profile.not_stated}")
+    if not found.placement:
+        out.print("All-reduces and cuts take effect on several ranks: --tensor 4, --expert 4.")
+
+
+def _share(toggle: EngineToggle) -> str:
+    return "-" if toggle.share is None else toggle.share.shown
+
+
+def _stand(stand: Stand, profile: str) -> str:
+    """Its value, how sure that is, and the flags that set it, with their profile where it does not head the column."""
+    by = stand.set_by.removesuffix(f" ({profile})") if "(" in stand.set_by else ""
+    return f"{stand.value} ({stand.evidence})" + f"\n{by}" * bool(by)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

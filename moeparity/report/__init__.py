@@ -1,1 +1,0 @@
-"""The result of a bisection as plain data, and its renderings. No torch here."""

@@ -1,1 +1,0 @@
-"""What the passes saw, put into a Report."""

@@ -1,0 +1,54 @@
+"""What the observer sums: scored tokens with finite logits only, whatever the waves."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from moeparity.bisection.distribution import observe as distributions
+from moeparity.bisection.distribution.observe import Distributions
+from moeparity.metrics.distributions import measured
+
+LOGITS = torch.randn(2, 3, 5, 12, generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(0, 12, (3, 5), generator=torch.Generator().manual_seed(1))
+MASK = torch.ones(3, 5, dtype=torch.bool)
+
+
+def seen(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
+    found = Distributions("lm_head", "reference", "candidate", IDS, mask)
+    for start in range(0, 3, wave):
+        rows = (start, min(3, start + wave))
+        sides = dict(zip(("reference", "candidate"), logits[:, slice(*rows)], strict=True))
+        view = SimpleNamespace(node=SimpleNamespace(name="lm_head"), wave=rows, tensor=sides.__getitem__)
+        found.see(cast("Any", view))
+    return found
+
+
+def test_a_token_is_scored_by_the_logits_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = (side[:, :-1].reshape(-1, 12) for side in LOGITS)
+    expected = measured(x, y, IDS[:, 1:].reshape(-1))
+    found = seen()
+    assert found.tokens == 12
+    assert torch.allclose(found.sums, expected.sum(-1))
+    assert found.max_tv == float(expected[1].max())
+    monkeypatch.setattr(distributions, "CHUNK", 24)
+    assert torch.allclose(seen(wave=1).sums, found.sums)
+
+
+def test_masked_tokens_and_logits_that_are_not_finite_do_not_count() -> None:
+    mask = MASK.clone()
+    mask[0] = False
+    spoilt = LOGITS.clone()
+    spoilt[1, 0], spoilt[0, 1, 2, 7] = math.nan, -math.inf
+    found = seen(mask, spoilt)
+    assert found.tokens == 7
+    assert bool(found.sums.isfinite().all())
+
+
+def test_nothing_scored() -> None:
+    found = seen(torch.zeros_like(MASK))
+    assert (found.tokens, found.max_tv, found.sums.tolist()) == (0, 0.0, [0.0] * 4)

@@ -1,0 +1,286 @@
+"""`moeparity flips`: a recipe, or two files of recorded routes, to the terminal, JSON and a map."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from moeparity.bisection.flips.observe import MAP_BITS
+from moeparity.bisection.flips.run import MAP_SCHEMA, SCHEMA, Flipped, flips, logged_flips
+from moeparity.bisection.pipeline import bisect
+from moeparity.engine.forward import forward
+from moeparity.errors import MoeparityError
+from tests.command import Done, alone, inside
+from tests.planted.places import random_tokens, write_recipe
+
+OWN = {"layers[*].moe.gate:output": "fp32"}
+SEQUENCES, TOKENS = 5, 24
+WIDTH = 100
+"""Columns of a terminal that the whole picture fits in."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe, and files of the routes that both sides choose when run on their own."""
+
+    recipe: Path
+    found: Flipped
+    reference: Path
+    candidate: Path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
+    folder = tmp_path_factory.mktemp("flips")
+    ids = random_tokens(SEQUENCES, TOKENS)
+    recipe = write_recipe(folder, qwen3_moe, {"input_ids": ids}, {}, {"set": OWN})
+    routes = []
+    for settings in ({}, OWN):
+        out = forward(qwen3_moe, ids, settings=settings)
+        by_layer = [out[f"layers.{layer}.router.ids"].view(SEQUENCES, TOKENS, -1) for layer in range(3)]
+        routes.append(torch.stack(by_layer, dim=2))
+    reference, candidate = folder / "reference.jsonl", folder / "candidate.safetensors"
+    write_lines(reference, ids, routes[0])
+    save_file({"input_ids": ids, "routed_experts": routes[1].int().contiguous()}, candidate)
+    return Run(recipe, flips(recipe, device="cpu"), reference, candidate)
+
+
+def write_lines(path: Path, ids: torch.Tensor, routes: torch.Tensor, names: list[str] | None = None) -> Path:
+    records: list[dict[str, Any]] = [
+        {"input_ids": row.tolist(), "routed_experts": own.tolist()} for row, own in zip(ids, routes, strict=True)
+    ]
+    for record, name in zip(records, names or [], strict=False):
+        record["id"] = name
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def moeparity(*arguments: str | Path) -> Done:
+    return inside("flips", *arguments)
+
+
+def test_the_map_holds_the_tables_counts(run: Run) -> None:
+    found, map_ = run.found.flips, run.found.map
+    assert found.detail is not None
+
+    def count(name: str) -> int:
+        return int(((map_ & MAP_BITS[name]) != 0).sum())
+
+    origin, margins, rates = found.detail.origin, found.detail.margins, found.detail.rates
+    assert origin is not None
+    assert margins is not None
+    flipped = (map_ & MAP_BITS["set_differs"]) != 0
+    assert [layer.set_flips for layer in found.layers] == flipped.sum((1, 2)).tolist()
+    assert count("set_differs") == origin.total == sum(layer.set_flips for layer in found.layers) > 0
+    assert (count("root"), count("after_own_flip")) == (origin.roots, origin.after_own)
+    assert (count("after_others_flip"), count("tied")) == (origin.after_others, margins.ties)
+    assert count("slots_differ") == sum(layer.slot_flips for layer in found.layers)
+    assert count("zero_overlap") == sum(layer.zero_overlap for layer in found.layers)
+    assert found.tokens_any_layer == int(flipped.any(0).sum())
+    assert rates.layers_per_token == count("set_differs") / found.tokens
+    assert rates.any_layer == found.tokens_any_layer / found.tokens
+    slots = found.tokens * 3 * 4
+    assert rates.slot_overlap == 1 - sum(layer.slots_replaced for layer in found.layers) / slots
+    assert sum(found.detail.layers_per_token) == found.tokens == SEQUENCES * TOKENS
+    counted = margins.ties + margins.group_flips + sum(b.token_layers for b in margins.bins)
+    assert counted == count("compared") == SEQUENCES * TOKENS * 3
+    assert margins.tie_flips + margins.group_flips + sum(b.flips for b in margins.bins) == origin.total
+    assert sum(pair.flips for pair in found.detail.pairs) == sum(layer.slots_replaced for layer in found.layers)
+
+
+def test_it_is_what_bisect_reports(run: Run) -> None:
+    report = bisect(run.recipe, device="cpu")
+    assert report.flips == run.found.flips
+    told = json.loads(report.to_json())["flips"]["detail"]
+    assert told["rates"]["any_layer"] == run.found.flips.tokens_any_layer / run.found.flips.tokens
+
+
+def test_logs_of_both_sides_give_the_recipes_figures(run: Run) -> None:
+    logged = logged_flips(run.reference, run.candidate)
+    ours, theirs = run.found.flips.detail, logged.flips.detail
+    assert ours is not None
+    assert theirs is not None
+    assert replace(logged.flips, detail=None) == replace(run.found.flips, detail=None)
+    assert theirs.rates == replace(ours.rates, weight_drift=None, weight_drift_max=None)
+    assert (theirs.pairs, theirs.layers_per_token) == (ours.pairs, ours.layers_per_token)
+    assert (theirs.origin, theirs.margins, theirs.cost, theirs.left_at) == (None, None, None, ())
+    routes_alone = sum(MAP_BITS[name] for name in ("compared", "set_differs", "slots_differ", "zero_overlap"))
+    assert torch.equal(logged.map, run.found.map & routes_alone)
+
+
+def test_sequences_are_joined_by_id_in_any_order(run: Run, tmp_path: Path) -> None:
+    block = load_file(run.candidate)
+    ids, routes = block["input_ids"], block["routed_experts"]
+    names = [f"prompt {i}" for i in range(SEQUENCES)]
+    ours = [record | {"id": name} for record, name in zip(read_lines(run.reference), names, strict=True)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in ours), "utf-8")
+    b = write_lines(tmp_path / "b.jsonl", ids.flip(0), routes.flip(0), names[::-1])
+    assert logged_flips(tmp_path / "a.jsonl", b).flips == logged_flips(run.reference, run.candidate).flips
+
+
+def test_tokens_without_a_record_are_left_out(run: Run, tmp_path: Path) -> None:
+    records = read_lines(run.reference)
+    for record in records:
+        record["routed_experts"][-1] = None
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    assert logged_flips(tmp_path / "a.jsonl", run.candidate).flips.tokens == SEQUENCES * (TOKENS - 1)
+
+
+def test_logs_that_are_not_of_the_same(run: Run, tmp_path: Path) -> None:
+    records = read_lines(run.reference)
+
+    def refused(changed: list[dict[str, Any]], message: str, ours: list[dict[str, Any]] | None = None) -> None:
+        given, other = tmp_path / "given.jsonl", tmp_path / "ours.jsonl"
+        given.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
+        other.write_text("".join(json.dumps(record) + "\n" for record in ours or records), "utf-8")
+        with pytest.raises(MoeparityError, match=message):
+            logged_flips(other, given)
+
+    def all_with(**more: Any) -> list[dict[str, Any]]:
+        return [record | {key: value(record) for key, value in more.items()} for record in records]
+
+    def routes_only(rows: slice) -> list[dict[str, Any]]:
+        return [{"routed_experts": record["routed_experts"][rows]} for record in records]
+
+    refused(records[1:], "holds 4 sequences; .*ours.jsonl has 5. They are joined by position")
+    refused(
+        [records[0] | {"input_ids": [0] * TOKENS}, *records[1:]],
+        r"given\.jsonl:1: the sequence's token ids differ from those of .*ours\.jsonl:1, first at 0",
+    )
+    refused(routes_only(slice(1, None)), "routes of 23 tokens; .*:1 has 24", routes_only(slice(None)))
+    k_less = all_with(routed_experts=lambda r: [[layer[:3] for layer in row] for row in r["routed_experts"]])
+    refused(k_less, "3 layers, top 3; .*ours.jsonl:1 has 3 layers, top 4. Record the same layers")
+    refused(
+        all_with(routed_experts=lambda r: [row[1:] for row in r["routed_experts"]]),
+        "2 layers, top 4; .*ours.jsonl:1 has 3 layers, top 4",
+    )
+    mixed = [k_less[0], *records[1:]]
+    refused(mixed, "3 layers, top 4; .*ours.jsonl:1 has 3 layers, top 3", mixed)
+    named = [record | {"id": f"{i}"} for i, record in enumerate(records)]
+    refused(named[1:], "given.jsonl: no sequence with id '0', which .*ours.jsonl:1 has", named)
+    refused(named, "ours.jsonl: no sequence with id '0', which .*given.jsonl:1 has", named[1:])
+    refused([named[0], named[0]], "id '0' is given twice, before in .*given.jsonl:1", named)
+    none = [{"routed_experts": [[[0]], None]}]
+    refused([{"routed_experts": [None, [[0]]]}], "no token has routes in both files", none)
+
+
+def with_dense(records: list[dict[str, Any]], at: int, path: Path) -> Path:
+    """The same routes beside a dense layer, as an engine records it that counts all layers."""
+    dense = [0] * len(records[0]["routed_experts"][0][0])
+    routes = [[[*row[:at], dense, *row[at:]] for row in record["routed_experts"]] for record in records]
+    changed = [{**record, "routed_experts": given} for record, given in zip(records, routes, strict=True)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
+    return path
+
+
+def test_an_engine_that_records_dense_layers_too_against_one_that_does_not(run: Run, tmp_path: Path) -> None:
+    dense = with_dense(read_lines(run.reference), 0, tmp_path / "dense.jsonl")
+    plain, found = logged_flips(run.reference, run.candidate), logged_flips(dense, run.candidate)
+    assert [layer.layer for layer in found.flips.layers] == [1, 2, 3], "as the model counts them"
+    assert torch.equal(found.map, plain.map)
+    assert found.flips.detail is not None
+    assert plain.flips.detail is not None
+    assert found.flips.detail.rates == plain.flips.detail.rates
+    other = with_dense(read_lines(run.reference), 1, tmp_path / "other.jsonl")
+    with pytest.raises(MoeparityError, match=r"other\.jsonl:1: records the layers \[0, 2, 3\]; .*has \[1, 2, 3\]"):
+        logged_flips(dense, other)
+
+
+def test_a_completion_is_held_to_the_end_of_a_sequence(run: Run, tmp_path: Path) -> None:
+    def served(wrong: int, path: Path) -> Path:
+        found = []
+        for record in read_lines(run.reference):
+            ids = record["input_ids"][4:]
+            tokens = {"token_ids": [ids[0] + wrong, *ids[1:]], "routed_experts": record["routed_experts"]}
+            found.append({"choices": [tokens]})
+        path.write_text("".join(json.dumps(record) + "\n" for record in found), "utf-8")
+        return path
+
+    right = served(0, tmp_path / "right.jsonl")
+    for pair in ((right, run.candidate), (run.candidate, right)):
+        assert logged_flips(*pair).same_tokens == SEQUENCES
+    with pytest.raises(
+        MoeparityError, match=r"the completion's token ids differ from those of .*wrong\.jsonl:1, first at 0\."
+    ):
+        logged_flips(served(1, tmp_path / "wrong.jsonl"), run.candidate)
+
+
+def test_what_is_not_known_to_be_of_the_same_tokens_is_said(run: Run, tmp_path: Path) -> None:
+    bare = [{"routed_experts": record["routed_experts"]} for record in read_lines(run.reference)]
+    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bare), "utf-8")
+    assert logged_flips(tmp_path / "bare.jsonl", run.candidate).same_tokens == 0
+    told = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
+    assert "both files give token ids in none of them, so that the tokens are the same is not checked" in told
+    assert "token ids agree as far as both files give them" in moeparity("--log", run.reference, run.candidate).stdout
+
+
+def test_a_model_without_routers_is_refused(tmp_path: Path, qwen3: Path) -> None:
+    path = write_recipe(tmp_path, qwen3, {"input_ids": random_tokens(2, 4, vocab=301)}, {}, {})
+    with pytest.raises(MoeparityError, match="qwen3: has no router, so nothing can flip"):
+        flips(path, device="cpu")
+
+
+def test_the_command(run: Run, tmp_path: Path) -> None:
+    out, map_ = tmp_path / "flips.json", tmp_path / "map.safetensors"
+    done = alone("flips", run.recipe, "--json", out, "--map", map_, "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(out.read_text("utf-8"))
+    assert told["schema"] == SCHEMA
+    assert told["flips"]["tokens_any_layer"] == run.found.flips.tokens_any_layer
+    with safe_open(str(map_), framework="pt") as file:
+        assert (file.metadata()["schema"], json.loads(file.metadata()["bits"])) == (MAP_SCHEMA, MAP_BITS)
+    written = load_file(map_)
+    assert torch.equal(written["flips"], run.found.map)
+    assert written["layers"].tolist() == [0, 1, 2]
+    for title in ("Flips by every definition", "By layer", "Root or inherited", "Choices", "Margin at the cut", "Cost"):
+        assert f"\n{title}\n" in done.stdout
+    assert [line for line in map(str.rstrip, done.stdout.splitlines()) if len(line) > WIDTH] == []
+
+
+def test_the_command_on_logs(run: Run) -> None:
+    done = moeparity("--log", run.reference, run.candidate)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Expert pairs" in done.stdout
+    for absent in ("Root or inherited", "Margin at the cut", "Cost", "weight drift"):
+        assert absent not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "flips: neither of a recipe and --log A B given"),
+        (("recipe.yaml", "--log", "a", "b"), "flips: both of a recipe and --log A B given"),
+        (("recipe.yaml", "--top-k", "8"), "flips: --top-k is for files of recorded routes"),
+        (("--log", "a.npy", "b.npy"), "a.npy: no such file of recorded routes"),
+        (("recipe.yaml", "--map", "nowhere/map.safetensors"), "there is no folder nowhere"),
+    ],
+)
+def test_a_usage_error(arguments: tuple[str, ...], message: str) -> None:
+    done = moeparity(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("below", "code"), [(1.0, 0), (1e-9, 1)])
+def test_bounds_of_the_recipe_decide_the_exit_code(run: Run, below: float, code: int) -> None:
+    path = run.recipe.with_name(f"bounded-{code}.yaml")
+    recipe = json.loads(run.recipe.read_text("utf-8"))
+    expect = {"verdict": "pass", "flips": {"token_layers": {"below": below}}}
+    path.write_text(json.dumps(recipe | {"expect": expect}), "utf-8")
+    found = flips(path, device="cpu")
+    assert ([finding.expectation for finding in found.findings], found.exit_code) == (
+        [f"flipped token-layers below {below:g}"],
+        code,
+    )

@@ -1,0 +1,70 @@
+"""What the terminal shows of the floor and of the oracle."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+from moeparity.bisection.floor.report import Distance, Floor, FloorTrial, Oracle, OracleNode
+from moeparity.bisection.floor.text import floor_table, oracle_table
+from moeparity.bisection.report import Interval
+
+
+def shown(body: RenderableType) -> str:
+    file = io.StringIO()
+    Console(file=file, width=80).print(body)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def interval(estimate: float) -> Interval:
+    return Interval(estimate=estimate, low=estimate / 2, high=estimate * 2, level=0.95, method="bootstrap-t")
+
+
+def trial(name: str, estimate: float, *, bit_identical: bool, flips: float | None) -> FloorTrial:
+    return FloorTrial(name=name, value=interval(estimate), bit_identical=bit_identical, flipped_routes=flips)
+
+
+def test_floor() -> None:
+    trials = (
+        trial("micro-batch 1", 0.0, bit_identical=True, flips=0.0),
+        trial("orders drawn with seed 0", 1.44e-4, bit_identical=False, flips=0.013),
+        trial("orders drawn with seed 1", 2e-5, bit_identical=False, flips=None),
+    )
+    found = Floor(trials=trials, largest=1.44e-4, bit_identical=False, ratio=2.0, reading=("k3 is 2 x the floor.",))
+    assert shown(floor_table(found, "k3")) == (
+        "the reference against itself, with  k3             flips\n"
+        "micro-batch 1                       bit-identical\n"
+        "orders drawn with seed 0            1.44e-04       1.30%\n"
+        "orders drawn with seed 1            2.00e-05\n"
+        "- k3 is 2 x the floor."
+    )
+
+
+def test_no_trials_show_no_table() -> None:
+    found = Floor(trials=(), largest=0.0, bit_identical=False, ratio=None, reading=("There is no floor.",))
+    assert shown(floor_table(found, "k3")) == "- There is no floor."
+
+
+def test_oracle() -> None:
+    def node(name: str, reference: float, candidate: float) -> OracleNode:
+        one, other = (Distance(relative_l2=size, max_abs=size) for size in (reference, candidate))
+        return OracleNode(node=name, op="add", layer=0, reference=one, candidate=other, ratio=candidate / reference)
+
+    layers = (node("layers[0].moe.residual", 6.14e-3, 4.76e-3), node("lm_head", 6e-3, 3e-3))
+    found = Oracle(
+        kl_reference=interval(3e-4),
+        kl_candidate=interval(1e-4),
+        kl_change=interval(-2e-4),
+        standing="nearer",
+        reading="The candidate is nearer the truth.",
+        layers=layers,
+        nodes=layers,
+    )
+    assert shown(oracle_table(found)) == (
+        "distance from fp64 after  reference  candidate  ratio\n"
+        "layers[0].moe.residual    6.14e-03   4.76e-03   0.78\n"
+        "lm_head                   6.00e-03   3.00e-03   0.50\n"
+        "relative L2 of carried values; ratio: candidate over reference.\n"
+        "- The candidate is nearer the truth."
+    )

@@ -1,0 +1,156 @@
+"""What the reference is tried against itself with, and what the floor says in words."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.floor.words import DRAWS, FloorValue, floor_reading, floor_trials
+from moeparity.engine.forward import Model, open_model
+from moeparity.errors import Where
+from moeparity.ops.declaration import Attribute, Value
+from moeparity.plan.bind import Place, bind
+from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.sides import Side
+from moeparity.plan.spec.schema import Placement
+
+
+@lru_cache(maxsize=2)
+def opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def side(
+    folder: Path,
+    *,
+    profile: str = "hf-eager",
+    micro_batch: int = 8,
+    ranks: int = 1,
+    own: dict[str, Value] | None = None,
+) -> Side:
+    here = Where(Path(__file__))
+    placement = placement_rules(Placement(tensor=ranks), here)
+    plan = bind(
+        opened(folder).graph, load_profile(profile, here), "bf16", overrides(own or {}, here), placement=placement
+    )
+    return Side(plan=plan, micro_batch=micro_batch)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "sequences", "tried"),
+    [(8, 64, [1, 4]), (9, 64, [1, 3]), (7, 64, [1]), (2, 64, [1]), (1, 64, [2]), (1, 1, [])],
+)
+def test_other_micro_batches(micro_batch: int, sequences: int, tried: list[int], qwen3: Path) -> None:
+    """Proper divisors, so that the sequences computed together stay those of the reference."""
+    trials = floor_trials(side(qwen3, micro_batch=micro_batch), sequences)
+    # A dense model has no order to draw.
+    assert list(trials) == [f"micro-batch {size}" for size in tried]
+    assert [trial.micro_batch for trial in trials.values()] == tried
+    assert all(trial.plan == side(qwen3).plan for trial in trials.values())
+
+
+def drawn_attributes(reference: Side) -> dict[Place, Attribute]:
+    """Every order in effect whose other values could be the same engine at another time."""
+    return {
+        (node.name, a.name): a
+        for node in reference.plan.graph.nodes
+        for a in node.attributes
+        if a.kind == "order" and a.redrawn and a.name in reference.plan.active(node)
+    }
+
+
+@pytest.mark.parametrize(("ranks", "own"), [(1, {}), (2, {"layers[*].*.reduce:collective": "none"})])
+def test_orders_are_drawn_for_every_node_and_nothing_else_is(
+    qwen3_moe: Path, ranks: int, own: dict[str, Value]
+) -> None:
+    reference = side(qwen3_moe, ranks=ranks, own=own)
+    drawn = [trial for name, trial in floor_trials(reference, 64).items() if name.startswith("orders")]
+    assert len(drawn) == DRAWS
+    orders = drawn_attributes(reference)
+    for trial in drawn:
+        assert trial.micro_batch == reference.micro_batch
+        for place, setting in trial.plan.settings.items():
+            if place not in orders:
+                assert setting == reference.plan.settings[place]
+            else:
+                assert setting.value in orders[place].values
+                assert "drawn with seed" in setting.rule.evidence
+    one, other = ({p: s.value for p, s in trial.plan.settings.items()} for trial in drawn)
+    assert one != other
+    again = floor_trials(reference, 64)["orders drawn with seed 0"]
+    assert {p: s.value for p, s in again.plan.settings.items()} == one
+
+
+def test_every_order_that_may_vary_gets_drawn(qwen3_moe: Path) -> None:
+    """Other orders are another library, or need an order of time that nobody would take by chance."""
+    reference = side(qwen3_moe, profile="hf-default")
+    orders = drawn_attributes(reference)
+    assert {attribute for _, attribute in orders} == {"slots", "leaves", "order"}
+    assert {node.split(".")[-1] for node, _ in orders} == {"router", "combine"}
+    drawn = floor_trials(reference, 64)["orders drawn with seed 0"].plan
+    assert {place for place, setting in drawn.settings.items() if "floor" in setting.origin} == orders.keys()
+
+
+def test_over_ranks_the_order_of_the_all_reduce_is_drawn_too(qwen3_moe: Path) -> None:
+    one_rank, library = (drawn_attributes(side(qwen3_moe, ranks=ranks)) for ranks in (1, 2))
+    assert one_rank == library, "a library adds in its own order"
+    free = drawn_attributes(side(qwen3_moe, ranks=2, own={"layers[*].*.reduce:collective": "none"}))
+    added = free.keys() - one_rank.keys()
+    assert {(node.split(".")[-1], attribute) for node, attribute in added} == {("reduce", "order")}
+    assert len(added) == 2 * 3
+
+
+def value(name: str, number: float, *, bit_identical: bool = False) -> FloorValue:
+    return FloorValue(name=name, value=number, bit_identical=bit_identical)
+
+
+def reading(*values: FloorValue, of: float = 1e-3, gate: float = 1e-2) -> str:
+    return " ".join(floor_reading(values, metric="k3", value=of, gate=gate))
+
+
+def test_bit_identical_has_no_ratio() -> None:
+    said = reading(value("micro-batch 1", 0.0, bit_identical=True), value("micro-batch 4", 0.0, bit_identical=True))
+    assert said.startswith(
+        "Floor: bit-identical. The reference gives the same bits under micro-batch 1 and micro-batch 4."
+    )
+    assert " x the floor" not in said
+    assert "does not contain decode schedules" in said
+
+
+def test_the_largest_trial_is_the_floor() -> None:
+    said = reading(value("a", 2e-4), value("b", 5e-4), value("c", 0.0, bit_identical=True))
+    assert said.startswith("k3 is 2 x the floor, 0.0005 (b). The candidate is at the floor")
+    assert "against itself" not in said
+    assert "no more than" not in said
+
+
+def test_a_gate_below_the_floor_is_said_to_be() -> None:
+    assert "The gate 0.0001 lies below the floor: the reference does not pass this gate against itself." in reading(
+        value("a", 5e-4), gate=1e-4
+    )
+    assert "lies below the floor" not in reading(value("a", 5e-4), gate=5e-4)
+
+
+def test_a_candidate_within_the_floor_is_said_to_be() -> None:
+    assert "no more than the reference differs from itself" in reading(value("a", 5e-3))
+    assert "The candidate is at the floor" in reading(value("a", 5e-4))
+    assert "at the floor" not in reading(value("a", 4.9e-4))
+
+
+def test_bits_that_differ_without_reaching_the_metric() -> None:
+    said = reading(value("same", 0.0, bit_identical=True), value("a", 0.0))
+    assert said.startswith("Floor: k3 0, although bits differ under a.")
+    assert " x the floor" not in said
+
+
+def test_a_floor_that_is_no_number_is_never_a_ratio() -> None:
+    said = reading(value("a", math.nan), value("b", 1e-3))
+    assert said.startswith("Floor: k3 nan")
+    assert " x the floor" not in said
+
+
+def test_nothing_tried() -> None:
+    assert reading().startswith("There is no floor")

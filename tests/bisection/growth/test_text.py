@@ -1,0 +1,68 @@
+"""Steps of the growth over layers: what counts as one, and how a report shows a jump among many layers."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+
+import pytest
+from rich.console import Console, RenderableType
+
+from moeparity.bisection.growth.steps import Step, largest, steps
+from moeparity.bisection.growth.text import MOST_LAYERS, flips_table, growth_table
+from tests.bisection.reports import grown
+
+
+def printed(table: RenderableType) -> list[str]:
+    """The lines with runs of spaces made one."""
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return [re.sub(r"\s+", " ", line).strip() for line in console.file.getvalue().splitlines()]
+
+
+def test_steps_are_between_layers_and_know_the_flips_of_the_second() -> None:
+    assert steps(grown([0.25, 0.5, 4.0, 1.0], {2: 3})) == (
+        Step(layer="layers[1]", factor=2.0, flips=0),
+        Step(layer="layers[2]", factor=8.0, flips=3),
+    )
+    assert [step.flips for step in steps(grown([0.25, 0.5, 1.0]))] == [None]
+
+
+def test_no_step_leads_into_the_layer_where_the_difference_starts() -> None:
+    assert [step.layer for step in steps(grown([0.0, 0.25, 0.5, 1.0]))] == ["layers[2]"]
+
+
+def test_what_was_not_measured_is_no_largest_step() -> None:
+    assert largest(steps(grown([0.25, 0.5, 4.0, 1.0]))) == 8.0
+    assert math.isnan(largest(()))
+    assert math.isnan(largest(steps(grown([0.25, math.nan, 4.0, 1.0]))))
+
+
+def test_a_bar_is_as_long_as_the_error_on_a_log_scale() -> None:
+    header, *rows = printed(growth_table(grown([1e-6, 3.2e-6, 3.2e-5, 1e-4])))
+    assert header == "after rel. L2 1e-6 to 1e-4 per layer equal bits mean ulp max ulp flips largest local error"
+    assert [len(re.findall("#", row)) for row in rows] == [1, 3, 9, 12]
+    assert ["x" + row.split(" x")[1].split()[0] for row in rows[1:3]] == ["x3.20", "x10.00"]
+
+
+@pytest.mark.parametrize("error", [0.0, math.nan, math.inf])
+def test_what_has_no_logarithm_has_no_bar(error: float) -> None:
+    _, row, other = printed(growth_table(grown([error, 1e-3])))
+    assert "#" not in row
+    assert "#" in other
+
+
+@pytest.mark.parametrize("at", range(1, 60))
+def test_a_jump_and_its_flips_are_shown_however_long_the_tables(at: int) -> None:
+    report = grown([1e-6] * at + [1e-4] * (61 - at) + [1e-4], {at: 1})
+    rows = printed(growth_table(report))
+    shown = [row.split()[0] for row in rows]
+    assert {f"layers[{at - 1}]", f"layers[{at}]", "layers[0]", "lm_head"} <= set(shown)
+    assert sum("x100.00" in row for row in rows) == 1
+    assert len(rows) <= MOST_LAYERS + 2
+    assert report.flips is not None
+    assert f"{at} 1 (0.25%) 0 (0.00%) 0" in printed(flips_table(report.flips))
+    # The last row is no layer.
+    assert rows[-1] == f"{len(rows) - 2} of {len(report.growth)} rows; all of them are in --json."

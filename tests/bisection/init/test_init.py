@@ -1,0 +1,167 @@
+"""`moeparity init` on checkpoints made by transformers: what it writes runs at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as Decoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from moeparity.bisection.init import write_starter
+from moeparity.bisection.init.prompts import PROMPTS
+from moeparity.bisection.prepare import prepare
+from moeparity.errors import CheckpointError, MoeparityError
+from moeparity.inputs.tokens.recipe import recipe_tokens
+from moeparity.inputs.weights import residency
+from moeparity.plan.spec import files
+from tests.command import alone, inside
+
+EXIT = {"pass": 0, "fail": 1, "inconclusive": 3}
+
+
+def byte_tokenizer(path: Path) -> None:
+    """A byte-level tokenizer of 256 tokens, as small as they come."""
+    vocabulary = {character: i for i, character in enumerate(sorted(ByteLevel.alphabet()))}
+    inner = Tokenizer(BPE(vocabulary, []))
+    inner.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    inner.decoder = Decoder()
+    inner.save(str(path))
+
+
+@pytest.fixture
+def model(qwen3_moe: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(qwen3_moe, tmp_path / "my model"))
+
+
+def change(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+
+
+@pytest.mark.parametrize("kind", ["text", "ids", "synthetic"])
+def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "text":
+        byte_tokenizer(model / "tokenizer.json")
+    if kind == "synthetic":
+        (model / "model.safetensors").unlink()
+    # bf16 GEMMs are slow where the processor has none.
+    change(model, dtype="float32")
+    done = (alone if kind == "text" else inside)("init", model, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "next: moeparity bisect recipe.yaml" in done.stdout
+    bisected = inside("bisect", "recipe.yaml", "--json", "report.json", "--device", "cpu", cwd=tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert bisected.returncode == EXIT[report["verdict"]["status"]], bisected.stderr
+    assert report["verdict"]["status"].upper() in bisected.stdout
+    assert report["run"]["sequences"] == len(PROMPTS) >= 25
+    assert report["run"]["scored_tokens"] == 16 * len(PROMPTS)
+    assert report["roots"][0]["node"] == "layers[0].attention.attend"
+    assert len(report["warnings"]) == (kind == "synthetic")
+    assert (report["run"]["pads"] > 0) == (kind == "text")
+    shown = inside("show", "recipe.yaml", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe_mha", "qwen3_moe_odd", "qwen3", "deepseek_v3"])
+def test_every_kind_of_model_gets_a_recipe_that_binds(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    made = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
+    plan = prepare(made.recipe, device="cpu")
+    assert plan.toggles
+    assert len(plan.tokens.input_ids) == len(PROMPTS)
+    assert plan.recipe.candidate.profile == ("hf-eager" if name == "qwen3_moe_odd" else "hf-default")
+
+
+OPTIONAL = re.compile(
+    r"^( *)# (?=(?:weights|tokenizer|sampled_from|set|by|split|swap|oracle|replay|expect): ?|  \"|\"layers)",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_odd", "qwen3"])
+def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """All of them uncommented; `sampled_from` takes the place of `sample`."""
+    made = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
+    text, found = OPTIONAL.subn(r"\1", made.recipe.read_text("utf-8"))
+    assert found >= 9
+    assert "# " in text
+    text = re.sub(r"^  sample: .*\n", "", text, flags=re.MULTILINE)
+    (tmp_path / "all.yaml").write_text(text, "utf-8")
+    plan = prepare(tmp_path / "all.yaml", device="cpu")
+    recipe = plan.recipe
+    assert (recipe.by, recipe.split, recipe.synthetic, recipe.tokens.sampled_from) == ("layer", 1, 0, "candidate")
+    assert recipe.candidate.set
+    assert len(recipe.swap) == 1
+    assert recipe.oracle
+    assert recipe.replay
+    assert recipe.expect.verdict == "pass"
+
+
+def test_text_prompts_are_read_with_the_checkpoints_tokenizer(model: Path, tmp_path: Path) -> None:
+    byte_tokenizer(model / "tokenizer.json")
+    made = write_starter(model, tmp_path / "recipe.yaml")
+    tokens = recipe_tokens(files.read_recipe(made.recipe), made.recipe, model)
+    assert tokens.attention_mask.sum(1).tolist() == [len(text.encode("utf-8")) for text in PROMPTS]
+
+
+@pytest.mark.parametrize("reason", ["outside the vocabulary", "no tokenizer.json", "pip install"])
+def test_why_there_is_no_text_is_said(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    byte_tokenizer(model / "tokenizer.json")
+    if reason == "outside the vocabulary":
+        change(model, vocab_size=200)
+    elif reason == "pip install":
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+    else:
+        (model / "tokenizer.json").write_text("{}", "utf-8")
+    made = write_starter(model, tmp_path / "recipe.yaml")
+    assert reason in made.recipe.read_text("utf-8")
+    recipe = files.read_recipe(made.recipe)
+    assert recipe.tokens.tokenizer is None
+    vocabulary = json.loads((model / "config.json").read_text("utf-8"))["vocab_size"]
+    ids = recipe_tokens(recipe, made.recipe, model).input_ids
+    assert int(ids.max()) < vocabulary
+    assert len(ids.unique()) > vocabulary / 2
+
+
+def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.yaml"
+    write_starter(model, out)
+    out.write_text("mine", "utf-8")
+    with pytest.raises(
+        MoeparityError, match=r"mine\.yaml: is there already\. Name another file with --out, or add --force"
+    ):
+        write_starter(model, out)
+    assert out.read_text("utf-8") == "mine"
+    out.unlink()
+    with pytest.raises(MoeparityError, match=r"mine\.tokens\.jsonl: is there already"):
+        write_starter(model, out)
+    write_starter(model, out, force=True)
+    assert files.read_recipe(out).checkpoint == "my model"
+
+
+def test_few_tokens_where_each_costs_a_pass_over_the_files(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "available_bytes", lambda _: 1000)
+    made = write_starter(model, tmp_path / "recipe.yaml")
+    sample = files.read_recipe(made.recipe).tokens.sample
+    assert sample is not None
+    assert sample.new_tokens == 4
+
+
+def test_pickled_weights_are_not_taken_for_none(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pickled weights are not read"):
+        write_starter(model, tmp_path / "recipe.yaml")
+    assert not (tmp_path / "recipe.yaml").exists()

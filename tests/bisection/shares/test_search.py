@@ -1,0 +1,195 @@
+"""Shares, parts and fix sets of a real run, against formulas and runs of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.mixtures import Mixtures
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.pipeline import bisect, passes
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.shares.search import Blame, blame
+from moeparity.bisection.summarise import summarise
+from moeparity.check import check
+from moeparity.engine.routes import IDS
+from moeparity.errors import SpecError
+from moeparity.plan.toggles import split
+from moeparity.search.memo import Coalition, Outcome
+from moeparity.search.roles import Role
+from tests.planted.places import random_tokens, write_recipe
+from tests.search.games import shapley, subsets
+
+OWN = {
+    "layers[1].moe.gate:output": "bf16",
+    "lm_head:output": "bf16",
+    "layers[*].moe.combine:weighted": "bf16",
+    # Nothing reads the sums of the other form: no bit changes.
+    "layers[*].moe.experts:implementation": "grouped",
+}
+NOISY = {"layers[*].attention.attend:probabilities": "fp32", "layers[*].moe.experts:activation": "fp32"}
+"""Two of many roundings of a bf16 side."""
+GATE = 2e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    plan: Plan
+    observed: Observed
+    blame: Blame
+    every: dict[Coalition, Outcome | None]
+    """Every mixture, of an oracle of its own that was told nothing."""
+
+
+def recipe(folder: Path, checkpoint: Path, *, dtype: str = "fp32", below: float = GATE, **more: object) -> Path:
+    """Four bf16 sites on an fp32 side, whose shares can be told apart."""
+    side: dict[str, object] = {"dtype": dtype, "micro_batch": 5}
+    tokens = {"input_ids": random_tokens(25, 9)}
+    path = write_recipe(folder, checkpoint, tokens, side, {**side, "set": more.pop("own", OWN)}, below=below)
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **more}, indent=1), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
+    path = recipe(tmp_path_factory.mktemp("blame"), qwen3_moe, costs=dict.fromkeys(OWN, 1.0))
+    plan, observed = passes(path, device="cpu")
+    found = blame(plan, observed)
+    assert found is not None
+    return Run(plan, observed, found, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Blame]:
+    path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, own=NOISY, dtype="bf16")
+    plan, observed = passes(path, device="cpu", options=Options(attribute=True))
+    assert plan.recipe.attribute
+    found = blame(plan, observed)
+    assert found is not None
+    return plan, observed, found
+
+
+def values(outcomes: Mapping[Coalition, Outcome | None]) -> dict[Coalition, float]:
+    return {coalition: outcome.value for coalition, outcome in outcomes.items() if outcome is not None}
+
+
+def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: Run) -> None:
+    names = [toggle.name for toggle in run.plan.toggles]
+    rows = {row.name: row for row in run.blame.shares.shares}
+    assert list(rows) == names
+    assert run.blame.shares.exact
+    assert {name: row.share for name, row in rows.items()} == shapley(tuple(names), values(run.every))
+    whole = run.every[frozenset(names)]
+    assert whole is not None
+    assert sum(row.share for row in rows.values()) == run.blame.shares.total == Fraction(whole.value)
+    assert rows["layers[*].moe.experts:implementation"].role is Role.NO_EFFECT
+    assert rows["lm_head:output"].role is Role.CULPRIT
+
+
+def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Blame]) -> None:
+    plan, _, found = noisy
+    assert found.forced is not None
+    names = [toggle.name for toggle in plan.toggles]
+    forced = dict(Mixtures(plan, routes=IDS)(subsets(names)))
+    assert {row.name: row.share for row in found.forced.shares} == shapley(tuple(names), values(forced))
+    assert found.forced.total != found.shares.total
+
+
+def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
+    names = [toggle.name for toggle in run.plan.toggles]
+
+    def passing(restored: Coalition) -> bool:
+        outcome = run.every[frozenset(names) - restored]
+        return outcome is not None and (outcome.exact or outcome.upper < GATE)
+
+    minimal = [s for s in subsets(names) if passing(s) and not any(passing(less) for less in subsets(s) if less != s)]
+    assert [frozenset(found.toggles) for found in run.blame.fixes.sets] == minimal != []
+    assert run.blame.fixes.complete
+    kept = run.blame.kept
+    assert kept is not None
+    assert set(kept.toggles) == set(names) - min(minimal, key=len)
+    assert kept.cost == min(map(len, minimal))
+
+
+def test_every_smallest_fix_restored_in_a_recipe_of_its_own_passes(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
+    restored = run.blame.fixes.sets[0].toggles
+    own = {name: value for name, value in OWN.items() if name not in restored}
+    assert summarise(run.plan, run.observed).verdict.status == "fail"
+    assert bisect(recipe(tmp_path, qwen3_moe, own=own), device="cpu").verdict.status == "pass"
+
+
+def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> None:
+    names = [toggle.name for toggle in run.plan.toggles]
+    seen = 2 * len(names)
+    natural = len(subsets(names)) - seen
+    parts = run.blame.mixtures - natural - len(subsets(names))
+    assert parts >= 0, "what the first pass saw is not walked again"
+    assert run.blame.passes < run.blame.mixtures / 4
+
+
+def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path) -> None:
+    own = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
+    plan, observed = passes(recipe(tmp_path, qwen3_moe, own=own), device="cpu")
+    found = blame(plan, observed)
+    assert found is not None
+    assert found.inside is not None
+    rows = {row.name: row for row in found.inside.shares}
+    toggle, early, *leaves = (rows[f"layers[{which}].moe.combine:weighted"] for which in ("*", "0:2", "0", "1", "2"))
+    assert [row.depth for row in (toggle, early, *leaves)] == [0, 1, 2, 2, 1]
+    assert early.share == leaves[0].share + leaves[1].share
+    assert toggle.share == early.share + leaves[2].share
+    halves = split(plan.toggles[0])
+    parts = [*plan.toggles, *halves, *split(halves[0])]
+    names = [frozenset({leaf.name}) for leaf in leaves]
+    alone = Mixtures(replace(plan, toggles=tuple(parts)))(names)
+    assert [alone[name] for name in names] == [leaf.alone for leaf in leaves]
+
+
+def test_saturated_choices_are_called_so_and_fp32_is_measured(
+    noisy: tuple[Plan, Observed, Blame], tmp_path: Path, qwen3_moe: Path
+) -> None:
+    found = summarise(*noisy)
+    assert found.attribution is not None
+    assert [row.role for row in found.attribution.shares.rows] == ["saturated", "saturated"]
+    wide = bisect(recipe(tmp_path, qwen3_moe, own={}, dtype="fp32"), device="cpu")
+    assert found.attribution.in_fp32 == wide.metrics.kl == 0.0
+    words = " ".join(found.reading)
+    assert "at the floor of bf16 rounding" in words
+    assert "interchangeable" in words
+
+
+def test_without_toggles_nothing_is_shared_out(tmp_path: Path, qwen3_moe: Path) -> None:
+    report = bisect(recipe(tmp_path, qwen3_moe, own={}, attribute=True), device="cpu")
+    assert report.attribution is None
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ({"lm_head:outptu": 1.0}, "which is no toggle of this recipe; .* Did you mean 'lm_head:output'"),
+        ({"lm_head:output": 1.0}, "costs has nothing for .*layers.1..moe.gate:output"),
+    ],
+)
+def test_costs_are_one_for_each_toggle(tmp_path: Path, qwen3_moe: Path, costs: dict[str, float], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        bisect(recipe(tmp_path, qwen3_moe, costs=costs), device="cpu")
+
+
+def test_shares_and_fixes_are_expected_of_a_recipe(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
+    fix = list(run.blame.fixes.sets[0].toggles)
+    expect = {
+        "shares": {"lm_head:output": {"above": 0.05, "below": 0.99}, "layers[1].moe.gate:output": {"below": 1e-6}},
+        "saturated": ["lm_head:output"],
+        "smallest_fix": fix,
+    }
+    found = check(recipe(tmp_path, qwen3_moe, attribute=True, expect=expect), device="cpu")
+    assert found.error is None
+    assert [finding.status for finding in found.findings] == ["ok", "fail", "fail", "ok"]
+    undecided = check(recipe(tmp_path, qwen3_moe, attribute=False, expect=expect), device="cpu")
+    assert undecided.error is not None
+    assert "expect.shares needs shares, and this recipe takes none. Add `attribute: true`." in undecided.error

@@ -1,0 +1,125 @@
+"""What the terminal shows of shares and fixes."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+from rich.console import Console
+
+from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
+from moeparity.bisection.shares.text import attribution_sections
+from tests.bisection.reports import made
+
+A = made(ShareRow, name="moe.gate:output", share=3e-4, of_whole=0.75, low=2e-4, high=4e-4, k3=2.5e-4, role="culprit")
+B = made(ShareRow, name="lm_head:output", share=1e-4, of_whole=0.25, low=5e-5, high=2e-4, k3=None, role="contributes")
+A = replace(A, alone=3.2e-4, restored=8e-5, of_whole_low=0.6, of_whole_high=0.85)
+B = replace(B, alone=1.2e-4, restored=None, of_whole_low=-3e-5, of_whole_high=0.4)
+SHARES = Shares(total=4e-4, exact=True, orders=2, left_out=0, rows=(A, B))
+FORCED = Shares(total=1e-4, exact=True, orders=2, left_out=0, rows=(replace(A, share=8e-5), replace(B, share=2e-5)))
+INSIDE = Shares(
+    total=4e-4,
+    exact=False,
+    orders=16,
+    left_out=0,
+    rows=(
+        A,
+        replace(A, name="layers[0].moe.gate:output", depth=1, share=6e-5, standard_error=1.5e-5),
+        replace(A, name="layers[1].moe.gate:output", depth=1, share=2.4e-4, standard_error=1.5e-5),
+        B,
+    ),
+)
+FIX = FixSetRow(toggles=(A.name,), kl=8e-5, upper=9e-5, exact=False, minimal=True, spoiled_by=())
+PAIR = made(InteractionRow, first="a", second="b", in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4)
+FOUND = Attribution(
+    shares=SHARES,
+    forced=FORCED,
+    inside=INSIDE,
+    interactions=(PAIR,),
+    fixes=(FIX,),
+    complete=True,
+    exhaustive=2,
+    refused=0,
+    kept=None,
+    in_fp32=None,
+    mixtures=12,
+    passes=2,
+    seconds=3.25,
+)
+
+
+def sections(found: Attribution) -> dict[str, str]:
+    shown = {}
+    for title, body in attribution_sections(found):
+        file = io.StringIO()
+        Console(file=file, width=140).print(body)
+        shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    return shown
+
+
+def test_the_waterfall_with_and_without_forced_routes() -> None:
+    lines = [" ".join(line.split()) for line in sections(FOUND)["KL waterfall"].splitlines()]
+    assert lines[:4] == [
+        "toggle share of KL 95% k3 alone restored ids forced role",
+        "moe.gate:output 3.00e-04 75% 60% to 85% 2.50e-04 80% 20% 20% culprit",
+        "lm_head:output 1.00e-04 25% >-0.1% to 40% 30% cannot run 5% contributes",
+        "whole 4.00e-04 100% 25%",
+    ]
+    assert "a mean over all 2 orders" in lines[4]
+    plain = sections(replace(FOUND, forced=None))["KL waterfall"]
+    assert "ids forced" not in plain
+    drawn = replace(SHARES, exact=False, orders=16, left_out=3, rows=(replace(A, of_whole_low=-math.inf), B))
+    shown = sections(replace(FOUND, shares=drawn))["KL waterfall"]
+    assert "unknown" in shown
+    assert "a mean over 16 drawn orders" in shown
+    assert "3 orders are left out: on their way an op refuses a mixture, or a KL is not finite." in shown
+
+
+def test_parts_are_told_as_shares_of_their_toggle() -> None:
+    lines = sections(FOUND)["Inside the largest shares"].splitlines()
+    assert [line.split()[:3] for line in lines[1:4]] == [
+        ["moe.gate:output", "100%", "80%"],
+        ["layers[0].moe.gate:output", "20%", "5%"],
+        ["layers[1].moe.gate:output", "80%", "5%"],
+    ]
+    assert "lm_head" not in "\n".join(lines), "nothing of it was taken apart"
+    assert lines[-1].startswith("of it: of the toggle's own share, from 16 drawn orders, with the standard error")
+    every = sections(replace(FOUND, inside=replace(INSIDE, exact=True, orders=6)))["Inside the largest shares"]
+    assert "from all 6 orders; a part" in every
+    assert "Inside the largest shares" not in sections(replace(FOUND, inside=replace(INSIDE, rows=(A, B))))
+
+
+def test_interactions_that_are_sure_and_tell_something() -> None:
+    assert sections(FOUND)["Interactions"].splitlines()[1].split() == ["a", "and", "b", "50%", "cannot", "run"]
+    assert "Interactions" not in sections(replace(FOUND, interactions=(replace(PAIR, in_reference_low=-1e-4),)))
+    small = replace(PAIR, in_reference=3e-6, in_reference_low=2e-6)
+    assert "Interactions" not in sections(replace(FOUND, interactions=(small,)))
+    saturated = replace(SHARES, rows=(replace(A, role="saturated"), replace(B, role="saturated")))
+    assert "Interactions" not in sections(replace(FOUND, shares=saturated))
+
+
+def test_fixes() -> None:
+    shown = sections(replace(FOUND, fixes=(FIX, replace(FIX, exact=True, minimal=False))))["Smallest fixes"]
+    assert [line.split()[1:] for line in shown.splitlines()[1:]] == [
+        ["8.00e-05", "9.00e-05"],
+        ["all", "bits", "9.00e-05", "perhaps", "not", "minimal"],
+    ]
+    undone = sections(replace(FOUND, fixes=(replace(FIX, spoiled_by=("x",)),) * 10))["Smallest fixes"]
+    assert undone.count("undone by restoring more") == 8
+    assert undone.endswith("and 2 more, in the JSON")
+    two = sections(replace(FOUND, fixes=(replace(FIX, toggles=("a", "b")), FIX)))["Smallest fixes"].splitlines()
+    assert [line.split()[:2] for line in two[1:]] == [["a", "8.00e-05"], ["and", "b"], [A.name, "8.00e-05"]]
+    assert "nothing" in sections(replace(FOUND, fixes=(replace(FIX, toggles=()),)))["Smallest fixes"]
+    assert "Smallest fixes" not in sections(replace(FOUND, fixes=()))
+
+
+def test_what_it_cost_and_no_shares() -> None:
+    assert sections(FOUND)["Cost of the search"] == (
+        "12 mixtures in 2 passes over the weights, 3.2 s, beyond what the bisection saw; one by one they take 12 passes"
+    )
+    assert "Cost of the search" not in sections(replace(FOUND, mixtures=0, passes=0)), "the bisection saw it all"
+    none = sections(replace(FOUND, shares=Shares(total=None, exact=True, orders=2, left_out=0, rows=())))
+    assert none["KL waterfall"].startswith("No shares: the candidate's KL is not finite")
+    stopped = sections(replace(FOUND, shares=replace(SHARES, rows=())))
+    assert stopped["KL waterfall"] == "No shares: in each order of restoring there is a mixture that an op refuses."

@@ -1,0 +1,205 @@
+"""Mixtures in batches: what each gives in a batch is what it gives alone, and none is evaluated twice."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeparity.bisection import mixtures as module
+from moeparity.bisection.mixtures import Mixtures
+from moeparity.bisection.observe import observe
+from moeparity.bisection.observers import Logits
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.engine.footprint import estimate
+from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.routes import NATURAL, ORDER, REPLAYED, Routes
+from moeparity.errors import MoeparityError, SpecError
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.plan.sides import REFERENCE
+from moeparity.plan.toggles import mixed
+from moeparity.search.memo import Coalition
+from tests.planted.places import random_tokens, write_recipe
+
+OWN = {
+    "layers[*].moe.combine:accumulate": "fp32",
+    "layers[1].moe.gate:output": "fp32",
+    "layers[*].moe.experts:activation": "fp32",
+    "layers[0].attention.rope:products": "fp32",
+}
+
+
+def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, **more: Any) -> Plan:
+    candidate = {"set": more.pop("own", OWN), "micro_batch": more.pop("micro_batch", 5)}
+    reference = {"micro_batch": 5}
+    tokens = random_tokens(more.pop("sequences", 5), 9)
+    path = write_recipe(folder, checkpoint, {"input_ids": tokens}, reference, candidate, **more)
+    return prepare(path, device="cpu", options=options)
+
+
+def subsets(plan: Plan) -> list[Coalition]:
+    names = [toggle.name for toggle in plan.toggles]
+    return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
+
+
+def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe, micro_batch=2)
+    together = Mixtures(plan)
+    asked = subsets(plan)
+    assert len(asked) == 32, "four choices and the micro-batch"
+    found = together(asked)
+    assert (list(found), together.passes) == (asked, 1)
+    for coalition in asked[::5]:
+        alone = Mixtures(plan)
+        assert alone([coalition])[coalition] == found[coalition]
+    empty, whole = found[asked[0]], found[asked[-1]]
+    assert (empty.value, empty.k3, empty.upper, empty.exact) == (0.0, 0.0, 0.0, True)
+    assert whole.value > 0
+    assert not whole.exact
+
+
+@pytest.mark.parametrize("reduce", ["token", "sequence"])
+def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path, reduce: str) -> None:
+    plan = prepared(tmp_path, qwen3_moe, reduce=reduce, sequences=25)
+    moved = list(plan.toggles[:2])
+    coalition = frozenset(toggle.name for toggle in moved)
+    outcome = Mixtures(plan)([coalition])[coalition]
+    side = mixed(plan.reference, moved, plan.candidate)
+    logits = Logits("lm_head", REFERENCE, ("own",), plan.tokens.input_ids, plan.tokens.loss_mask, "candidate")
+    walkers = [
+        Walker(name=name, plan=s.plan, micro_batch=s.micro_batch)
+        for name, s in ((REFERENCE, plan.reference), ("own", side))
+    ]
+    run(walkers, plan.model.weights, plan.tokens.input_ids, [logits])
+    sums = logits.sums("own")
+    assert outcome.sums == tuple(sums.kl_candidate_reference.tolist())
+    assert outcome.tokens == tuple(sums.tokens.tolist()) == (8.0,) * 25
+    assert outcome.value == float(sums.kl_candidate_reference.sum()) / 200
+    assert outcome.k3 == float(sums.k3.sum()) / 200
+    mean = token_mean if reduce == "token" else sequence_mean
+    assert outcome.upper == mean(sums.k3, sums.tokens).high > outcome.k3
+
+
+def test_with_too_few_sequences_for_a_verdict_only_equal_bits_are_under_a_gate(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe, sequences=24, micro_batch=4)
+    names = [toggle.name for toggle in plan.toggles]
+    found = Mixtures(plan)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
+    assert [(found[c].upper, found[c].exact) for c in found] == [(0.0, True), (0.0, True), (math.inf, False)]
+
+
+def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:
+    oracle, asked = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
+    first = oracle(asked[:6])
+    spent = oracle.counts.evaluations.total()
+    assert oracle([*asked[:6], *asked[:6]]) == first
+    assert (oracle.passes, oracle.counts.evaluations.total()) == (1, spent)
+    oracle(asked[:7])
+    assert oracle.passes == 2
+
+
+def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe)
+    fresh, knowing = Mixtures(plan), Mixtures(plan)
+    knowing.learn(observe(plan, plan.toggles))
+    names = [toggle.name for toggle in plan.toggles]
+    asked = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
+    assert knowing(asked) == fresh(asked)
+    assert (knowing.passes, fresh.passes) == (0, 1)
+
+
+def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = prepared(tmp_path, qwen3_moe)
+    asked = subsets(plan)
+    whole = Mixtures(plan)
+    expected = whole(asked)
+    walkers = whole._walkers(
+        mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in asked
+    )
+    few = estimate(walkers[:5], plan.model.weights, *plan.tokens.input_ids.shape).total
+    assert few < estimate(walkers, plan.model.weights, *plan.tokens.input_ids.shape).total
+    limited = Mixtures(prepared(tmp_path, qwen3_moe, options=Options(memory_limit=few)))
+    batches: list[int] = []
+
+    def counting(walkers: list[Walker], *args: Any, **more: Any) -> Any:
+        batches.append(len(walkers) - 1)
+        return run(walkers, *args, **more)
+
+    monkeypatch.setattr(module, "run", counting)
+    assert limited(asked) == expected
+    assert batches[0] == 4, "what fits, and not one less"
+    assert sum(batches) == len(asked)
+
+
+def test_too_little_memory_for_one_is_refused(tmp_path: Path, qwen3_moe: Path) -> None:
+    plan = prepared(tmp_path, qwen3_moe, options=Options(memory_limit=1000.0))
+    with pytest.raises(MoeparityError, match="are allowed by --memory-limit"):
+        Mixtures(plan)(subsets(plan))
+
+
+def test_a_mixture_that_an_op_refuses_is_none(tmp_path: Path, qwen3_moe_even: Path) -> None:
+    # Rows of 36 elements are whole 16 bytes in fp32 only, and the grouped GEMM takes no others.
+    own = {"layers[*].moe.experts:implementation": "grouped", "layers[*].moe.experts:projections": "fp32"}
+    own |= {"layers[*].moe.experts:product": "fp32", "lm_head:output": "fp32"}
+    plan = prepared(tmp_path, qwen3_moe_even, own=own)
+    found = Mixtures(plan)(subsets(plan))
+    refused = [coalition for coalition, outcome in found.items() if outcome is None]
+    grouped = next(t.name for t in plan.toggles if "implementation" in t.name)
+    assert refused
+    assert all(grouped in coalition for coalition in refused)
+    assert found[frozenset(t.name for t in plan.toggles)] is not None
+
+
+def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
+    tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = prepared(tmp_path, qwen3_moe)
+    asked = subsets(plan)
+    bad = plan.toggles[1]
+
+    def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
+        for walker in walkers:
+            if walker.name != REFERENCE and all(
+                walker.plan.settings[place].value == plan.candidate.plan.settings[place].value
+                for member in bad.members
+                for place in member.places
+            ):
+                raise SpecError("refused")
+        return run(walkers, *args, **more)
+
+    expected = Mixtures(plan)(asked)
+    monkeypatch.setattr(module, "run", refusing)
+    found = Mixtures(plan)(asked)
+    assert found == {c: None if bad.name in c else expected[c] for c in asked}
+
+
+def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
+    with pytest.raises(KeyError, match="no toggles of this plan: \\['nothing'\\]"):
+        Mixtures(prepared(tmp_path, qwen3_moe))([frozenset({"nothing"})])
+
+
+def test_forced_routes_take_the_routers_part_away(tmp_path: Path, qwen3_moe: Path) -> None:
+    own = {"layers[*].moe.router:scores": "bf16", "layers[1].moe.combine:accumulate": "fp32"}
+    plan = prepared(tmp_path, qwen3_moe, own=own)
+    router, combine = (next(t.name for t in plan.toggles if part in t.name) for part in ("router", "combine"))
+    natural, forced = (
+        Mixtures(plan, routes=routes)([frozenset({router}), frozenset({combine})]) for routes in (NATURAL, ORDER)
+    )
+    assert natural[frozenset({router})].value > 0
+    assert (forced[frozenset({router})].value, forced[frozenset({combine})].value > 0) == (0.0, True)
+    assert forced[frozenset({router})].exact, "what its router computes, nobody is handed"
+
+
+@pytest.mark.parametrize("routes", [NATURAL, *REPLAYED])
+def test_one_in_and_leave_one_out_are_one_pass(tmp_path: Path, qwen3_moe: Path, routes: Routes) -> None:
+    """Weights are read once, and work that mixtures share is done once (`benchmarks/attribution.py` counts it)."""
+    plan = prepared(tmp_path, qwen3_moe)
+    names = [toggle.name for toggle in plan.toggles]
+    oracle, single = Mixtures(plan, routes=routes), Mixtures(plan)
+    oracle([frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names])
+    single([frozenset()])
+    assert oracle.passes == 1
+    assert oracle.counts.bytes_read == single.counts.bytes_read > 0
+    assert oracle.counts.evaluations.total() < 0.8 * (1 + 2 * len(names)) * len(plan.model.graph.nodes)

@@ -1,0 +1,276 @@
+"""What observers make of the values they are shown, on hand-made nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from moeparity.bisection import observers
+from moeparity.bisection.observers import Changes, Divergence, Logits, NodeRecord, Routes
+from moeparity.engine.batches import Rows
+from moeparity.engine.lockstep import NodeView
+from moeparity.engine.values import Block
+from moeparity.errors import Where
+from moeparity.metrics.divergence import compare
+from moeparity.ops.registry import OPS
+from moeparity.plan.graph import Node
+
+REFERENCE, CANDIDATE, SHADOW = "reference", "candidate", "shadow"
+CELLS: tuple[Rows, ...] = ((0, 1), (1, 2))
+
+Values = Sequence[tuple[list[float], int]]
+"""Per cell, one sequence's elements and the identity of the value."""
+
+
+def block(values: Values, *, dtype: torch.dtype = torch.float32, first: int = 0) -> list[Block]:
+    """All cells as one block."""
+    rows = [torch.tensor(elements).to(dtype) for elements, _ in values]
+    return [Block(torch.stack(rows), (first, first + len(rows)), tuple(identity for _, identity in values))]
+
+
+def blocks(values: Values, *, first: int = 0) -> list[Block]:
+    """One block per cell."""
+    return [one for i, value in enumerate(values) for one in block([value], first=first + i)]
+
+
+def node(op: str = "add") -> Node:
+    declared = OPS[op]
+    return Node(
+        name=op,
+        op=declared,
+        inputs=tuple(f"given_{port}" for port in declared.inputs),
+        outputs=declared.outputs,
+        weights={},
+        params={parameter.name: None for parameter in declared.parameters},
+        layer=0,
+        where=Where(Path(__file__)),
+    )
+
+
+def view(
+    outputs: dict[str, list[Block]], inputs: dict[str, list[Block] | None], *, first: int = 0, op: str = "add"
+) -> NodeView:
+    cells = tuple((first + start, first + end) for start, end in CELLS)
+    wave = (first, first + 2)
+    given = {name: (blocks_,) for name, blocks_ in inputs.items()}
+    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {}, {})
+
+
+SAME = blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)])
+OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
+
+
+def seen(*views: NodeView) -> NodeRecord:
+    observer = Divergence(REFERENCE, CANDIDATE, SHADOW)
+    for one in views:
+        observer.see(one)
+    (record,) = observer.records.values()
+    return record
+
+
+def test_carried_error_is_the_candidates_own_and_local_that_of_its_numerics_alone() -> None:
+    outputs = {
+        REFERENCE: block([([1.0, 2.0], 0), ([3.0, 4.0], 0)]),
+        CANDIDATE: block([([1.0, 2.5], 1), ([7.0, 4.0], 1)]),
+        SHADOW: block([([1.0, 2.5], 1), ([3.0, 4.0], 0)]),
+    }
+    record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
+    assert record.carried is not None
+    assert record.local is not None
+    assert (record.carried.sum_abs, record.carried.max_abs, record.carried.equal_share) == (4.5, 4.0, 0.5)
+    assert (record.local.sum_abs, record.local.max_abs, record.local.equal_share) == (0.5, 0.5, 0.75)
+    assert record.local.squared_reference == record.carried.squared_reference == 30.0
+
+
+def test_a_root_is_equal_inputs_and_unequal_output() -> None:
+    """The first sequence is a root, the second inherits: its input differs already."""
+    outputs = {
+        REFERENCE: block([([1.0], 0), ([3.0], 0)]),
+        CANDIDATE: block([([2.0], 1), ([7.0], 1)]),
+        SHADOW: block([([2.0], 1), ([3.0], 0)]),
+    }
+    record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
+    assert record.root_sequences == 1
+
+
+def test_an_input_that_one_side_does_not_read_makes_no_difference() -> None:
+    outputs = {
+        REFERENCE: block([([1.0], 0), ([3.0], 0)]),
+        CANDIDATE: block([([2.0], 1), ([7.0], 1)]),
+        SHADOW: block([([2.0], 1), ([7.0], 1)]),
+    }
+    record = seen(view(outputs, {REFERENCE: None, CANDIDATE: OTHER, SHADOW: None}))
+    assert record.root_sequences == 2
+
+
+def test_waves_and_micro_batches_add_up() -> None:
+    """The candidate computes one sequence at a time; each wave counts."""
+
+    def wave(first: int) -> NodeView:
+        outputs = {
+            REFERENCE: block([([1.0, 2.0], 0), ([3.0, 4.0], 0)], first=first),
+            CANDIDATE: blocks([([1.0, 2.0], 0), ([3.0, 6.0], 1)], first=first),
+            SHADOW: blocks([([1.0, 2.0], 0), ([3.0, 6.0], 1)], first=first),
+        }
+        inputs: dict[str, list[Block] | None] = {
+            REFERENCE: block([([0.0], 0), ([0.0], 0)], first=first),
+            CANDIDATE: blocks([([0.0], 0), ([0.0], 0)], first=first),
+            SHADOW: block([([0.0], 0), ([0.0], 0)], first=first),
+        }
+        return view(outputs, inputs, first=first)
+
+    record = seen(wave(0), wave(2))
+    assert record.root_sequences == 2
+    assert record.carried is not None
+    assert (record.carried.elements, record.carried.sum_abs, record.carried.max_abs) == (8, 4.0, 2.0)
+
+
+def test_integers_have_no_error() -> None:
+    ids = block([([1.0], 0), ([3.0], 0)], dtype=torch.int64)
+    record = seen(
+        view(dict.fromkeys((REFERENCE, CANDIDATE, SHADOW), ids), dict.fromkeys((REFERENCE, CANDIDATE, SHADOW), SAME))
+    )
+    assert (record.carried, record.local) == (None, None)
+
+
+def test_changes_and_their_roots() -> None:
+    outputs = {
+        "a": block([([1.0], 0), ([3.0], 0)]),
+        "acts": block([([2.0], 1), ([3.0], 0)]),
+        "inherits": block([([1.0], 0), ([4.0], 1)]),
+    }
+    changes = Changes([("acts", "a"), ("inherits", "a"), ("a", "a")])
+    changes.see(view(outputs, {"a": SAME, "acts": SAME, "inherits": OTHER}))
+    assert changes.nodes == {("acts", "a"): {"add"}, ("inherits", "a"): {"add"}, ("a", "a"): set()}
+    assert changes.roots == {("acts", "a"): {"add"}, ("inherits", "a"): set(), ("a", "a"): set()}
+
+
+def test_routes() -> None:
+    def at(layer_ids: dict[str, list[list[int]]]) -> NodeView:
+        router = node("router")
+        cells = ((0, 1),)
+        outputs = {}
+        for name, ids in layer_ids.items():
+            tensor = torch.tensor([ids])
+            weights = torch.ones(tensor.shape)
+            outputs[name] = ([Block(tensor, (0, 1), (0,))], [Block(weights, (0, 1), (0,))])
+        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {})
+
+    routes = Routes(REFERENCE, [CANDIDATE])
+    routes.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
+    routes.see(view({REFERENCE: SAME, CANDIDATE: SAME}, {}))
+    total = routes.total(CANDIDATE)
+    assert total is not None
+    assert (total.tokens, total.set_flips, total.slot_flips, total.slots_replaced) == (3, 1, 2, 1)
+    assert routes.tokens_flipped(CANDIDATE) == 1
+    assert routes.total("nobody") is None
+
+    padded = Routes(REFERENCE, [CANDIDATE], torch.tensor([[True, True, False]]))
+    padded.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
+    total = padded.total(CANDIDATE)
+    assert total is not None
+    assert (total.tokens, total.set_flips, total.slot_flips, total.slots_replaced) == (2, 0, 1, 0)
+    assert padded.tokens_flipped(CANDIDATE) == 0
+
+
+@pytest.mark.parametrize("sampled_from", ["candidate", "reference"])
+def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "reference"]) -> None:
+    ids, mask = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 2, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (torch.randn(2, 2, 3, generator=generator) for _ in range(2))
+
+    def given(x: torch.Tensor, rows: Rows, identity: int) -> tuple[list[Block]]:
+        return ([Block(x[rows[0] : rows[1]], rows, (identity,))],)
+
+    logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
+    for rows in CELLS:
+        outputs = {REFERENCE: given(ours, rows, 0), CANDIDATE: given(theirs, rows, 1), "same": given(ours, rows, 0)}
+        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}, {}))
+        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}, {}))
+    sums = logits.sums(CANDIDATE)
+    assert sums.tokens.tolist() == [1.0, 1.0]
+    x, y = ours.double().log_softmax(-1), theirs.double().log_softmax(-1)
+    delta = (x - y)[:, 0].gather(-1, ids[:, 1:]).squeeze(-1)
+    expected = delta if sampled_from == "candidate" else -delta
+    assert torch.equal(sums.k3, expected.expm1() - expected)
+    assert not bool(logits.sums("same").k3.any())
+
+
+Made = dict[str, tuple[torch.Tensor, int, dict[str, object]]]
+"""By walker: a value [2, T, V], its identity in both sequences, and the form and temperature it was made with."""
+LOGITS: dict[str, object] = {"form": "unrounded", "temperature": 1.0}
+REPORTED: dict[str, object] = {"form": "shifted", "temperature": 1.0}
+
+
+def at_log_probs(made: Made) -> NodeView:
+    outputs = {name: ([Block(tensor, (0, 2), (own, own))],) for name, (tensor, own, _) in made.items()}
+    given: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(made, (SAME,))
+    active = {name: choices for name, (_, _, choices) in made.items()}
+    return NodeView(node("log_softmax"), (0, 2), CELLS, outputs, given, active, {}, {})
+
+
+def some_logits(seed: int = 0) -> torch.Tensor:
+    return torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def test_logits_in_place_of_log_probs_have_no_error() -> None:
+    """What differs there differs at the head already; a root is a root all the same."""
+    ours, theirs = some_logits(0), some_logits(1)
+    shown = at_log_probs({REFERENCE: (ours, 0, LOGITS), CANDIDATE: (theirs, 1, LOGITS), SHADOW: (ours, 0, LOGITS)})
+    record = seen(shown)
+    assert (record.carried, record.local, record.root_sequences) == (None, None, 2)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12, 1 << 19])
+def test_the_error_of_log_probs_is_of_what_is_reported(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(observers, "CHUNK", chunk)
+    logits = some_logits()
+    exact = logits.double().log_softmax(-1)
+    first, second = exact.float() + 0.25, exact.to(torch.bfloat16)
+    cases: list[tuple[Made, torch.Tensor, torch.Tensor]] = [
+        ({REFERENCE: (logits, 0, LOGITS), CANDIDATE: (first, 1, REPORTED)}, exact.float(), first),
+        ({REFERENCE: (second, 1, REPORTED), CANDIDATE: (logits, 0, LOGITS)}, second, exact.float()),
+        ({REFERENCE: (first, 0, REPORTED), CANDIDATE: (second, 1, REPORTED)}, first, second),
+    ]
+    for made, ours, theirs in cases:
+        record = seen(at_log_probs({**made, SHADOW: made[CANDIDATE]}))
+        assert record.carried is not None
+        assert record.local is not None
+        expected = compare(ours, theirs)
+        for error in (record.carried, record.local):
+            assert (error.elements, error.equal) == (30, expected.equal)
+            assert (error.max_abs, error.max_ulp, error.sum_ulp) == (
+                expected.max_abs,
+                expected.max_ulp,
+                expected.sum_ulp,
+            )
+            assert error.sum_abs == pytest.approx(expected.sum_abs, rel=1e-14)
+
+
+def test_logits_over_another_temperature_are_other_log_probs() -> None:
+    logits = some_logits()
+    cold = logits.double() / 0.5
+    shown = {REFERENCE: (logits, 0, LOGITS), CANDIDATE: (cold, 1, LOGITS | {"temperature": 0.5})}
+    record = seen(at_log_probs({**shown, SHADOW: shown[CANDIDATE]}))
+    assert record.carried is not None
+    exact = (logits.double().log_softmax(-1).float(), cold.log_softmax(-1).float())
+    assert record.carried.max_abs == compare(*exact).max_abs > 0.1
+
+
+def test_one_value_as_logits_and_as_log_probs_is_scored_twice() -> None:
+    """Bits alone do not say what a walker's value is."""
+    values = some_logits() - 3
+    shown = at_log_probs(
+        {REFERENCE: (values, 0, LOGITS), CANDIDATE: (values, 0, LOGITS), "tells": (values, 0, REPORTED)}
+    )
+    ids, mask = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
+    scores = Logits("log_softmax", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
+    scores.see(shown)
+    assert not scores.sums(CANDIDATE).abs_delta.any()
+    delta = values.double().log_softmax(-1)[:, :-1, 0] - values.double()[:, :-1, 0]
+    assert torch.equal(scores.sums("tells").abs_delta, delta.abs().sum(-1))
+    assert scores.sums("tells").unequal.tolist() == [2.0, 2.0]

@@ -1,0 +1,49 @@
+"""A score that is applied elsewhere, and a scale: one toggle moves the maker and all that go along with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from moeparity.ops.declaration import Value
+from tests.planted.places import bisected, random_tokens, write_recipe
+
+EPILOGUE: dict[str, Value] = {
+    "layers[1].moe.experts:score_site": "epilogue",
+    "layers[1].moe.combine:weighted": "fp32",
+    "layers[1].moe.combine:accumulate": "fp32",
+}
+
+
+def test_the_score_site_is_one_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
+    ids = {"input_ids": random_tokens(4, 48)}
+    found = bisected(write_recipe(tmp_path, qwen3_moe, ids, {}, {"set": EPILOGUE}))
+    assert {t.members[0].attribute for t in found.plan.toggles} == {"score_site", "accumulate"}
+    assert {root.node for root in found.report.roots} == {"layers[1].moe.experts"}
+    (both,) = [t for t in found.report.toggles if t.name.endswith("score_site")]
+    assert not both.had_no_effect
+    assert not both.restores_all, "the accumulator differs too"
+
+
+@pytest.mark.parametrize("scaling", ["accumulator", "output", "shared_add", "shared_fma"])
+def test_the_scale_is_one_toggle(tmp_path: Path, deepseek_v3: Path, scaling: str) -> None:
+    ids = {"input_ids": random_tokens(4, 48)}
+    own = {"layers[1].moe.router:scaling": scaling}
+    found = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": own}))
+    (toggle,) = found.report.toggles
+    assert toggle.restores_all
+    assert [root.node for root in found.report.roots] == ["layers[1].moe.router"]
+    # The same sum in exact arithmetic: a scale that was lost or applied twice would be seen.
+    assert toggle.alone.kl < 1e-3
+
+
+@pytest.mark.parametrize("shared", ["first", "last", "slot"])
+def test_the_shared_expert_is_added_once(tmp_path: Path, deepseek_v3: Path, shared: str) -> None:
+    ids = {"input_ids": random_tokens(4, 48)}
+    own = {"layers[1].moe.combine:shared": shared}
+    found = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": own}))
+    (toggle,) = found.report.toggles
+    assert toggle.restores_all
+    assert [root.node for root in found.report.roots] == ["layers[1].moe.combine"]
+    assert toggle.alone.kl < 1e-3

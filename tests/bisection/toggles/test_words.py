@@ -1,0 +1,138 @@
+"""What the table of effects says in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from moeparity.bisection.toggles.words import Effect, Trial, reading
+from moeparity.plan.toggles import Toggle
+
+TOTAL = 1e-3
+
+
+def effect(
+    name: str, alone: float, restored: float, *, nodes: tuple[int, int] = (3, 3), spread: float = TOTAL / 1000
+) -> Effect:
+    """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
+    toggle = Toggle(
+        name=name,
+        kind="rounding",
+        reference="bf16",
+        candidate="fp32",
+        reference_origin="a.yaml:1",
+        candidate_origin="b.yaml:1",
+    )
+    without, with_it = (
+        Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=changed)
+        for kl, changed in zip((alone, restored), nodes, strict=True)
+    )
+    # As an interval of sums that are not finite: no bounds.
+    finite = math.isfinite(restored)
+    change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
+    return Effect(toggle=toggle, alone=without, restored=with_it, change=change, restores_all=False)
+
+
+def without(name: str) -> Effect:
+    return effect(name, 0.0, TOTAL, nodes=(0, 0))
+
+
+def test_no_toggles_say_nothing() -> None:
+    assert reading([], TOTAL) == []
+    assert reading([], 0.0) == []
+
+
+def test_no_effect() -> None:
+    assert reading([without("a")], 0.0) == ["a had no effect: no bit changed at any node."]
+    said = reading([without("a"), without("b"), without("c")], 0.0)
+    assert said == ["a, b and c had no effect: no bit changed at any node."]
+
+
+def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
+    assert effect("a", 0.0, TOTAL, nodes=(0, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, nodes=(1, 0)).had_no_effect
+    assert not effect("a", 0.0, TOTAL, nodes=(0, 1)).had_no_effect
+
+
+def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
+    said = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
+    assert said == ["Bits change, but none of the changes reaches the logits."]
+
+
+def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
+    refused = replace(effect("a", TOTAL, TOTAL), alone=None)
+    assert not refused.had_no_effect
+    assert not refused.is_masked
+    said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
+    assert said == ["An op refuses a mixed with the other side's choices: see the table."]
+
+
+def test_one_active() -> None:
+    said = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
+    assert said == ["a had no effect: no bit changed at any node.", "b alone makes the whole difference."]
+
+
+def test_saturated_names_the_interchangeable_ones_only() -> None:
+    effects = [
+        effect("a", TOTAL, TOTAL),
+        effect("b", TOTAL / 2, TOTAL / 2, spread=TOTAL),
+        effect("c", TOTAL / 100, TOTAL),
+    ]
+    (said,) = reading(effects, TOTAL)
+    assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
+    assert "only restoring all toggles gives the reference's bits" in said
+
+
+def test_one_large_toggle_is_not_saturation() -> None:
+    assert reading([effect("a", TOTAL, TOTAL), effect("b", TOTAL / 100, TOTAL)], TOTAL) == []
+
+
+def test_decisive() -> None:
+    said = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
+    assert said == ["Restoring a alone removes 90% of the divergence."]
+
+
+def test_interacting() -> None:
+    said = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
+    assert said == ["Restoring b alone raises the divergence: toggles interact."]
+
+
+@pytest.mark.parametrize("restored", [TOTAL / 10, TOTAL, 2 * TOTAL])
+def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: float) -> None:
+    effects = [effect("a", TOTAL / 4, restored, spread=1.1 * TOTAL), effect("b", TOTAL / 4, TOTAL)]
+    assert reading(effects, TOTAL) == []
+
+
+def test_masked() -> None:
+    said = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
+    assert said == ["Masked in the candidate: a. Restoring alone changes no bit there."]
+    assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
+    assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
+
+
+def test_nothing_is_claimed_of_a_nan() -> None:
+    nan = math.nan
+    assert reading([effect("a", nan, nan), effect("b", nan, nan)], nan) == []
+    assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", nan, nan)], TOTAL) == []
+    assert reading([effect("a", TOTAL, nan), effect("b", nan, TOTAL), effect("c", TOTAL, TOTAL)], TOTAL) == []
+    assert reading([without("a"), effect("b", nan, nan), effect("c", nan, nan)], nan)[1:] == []
+
+
+def test_flags_and_profiles_are_named_dearest_first() -> None:
+    def told(name: str, kl: float, reference: str, candidate: str) -> Effect:
+        found = effect(name, kl, TOTAL / 10)
+        return replace(found, toggle=replace(found.toggle, reference_set_by=reference, candidate_set_by=candidate))
+
+    effects = [
+        told("a", 1e-4, "--a (one)", "--b (two)"),
+        told("b", 2e-4, "", "--c (two)"),
+        without("c"),
+        told("d", 3e-4, "one", "two"),
+        told("e", 1e-5, "", "--c (two)"),
+    ]
+    assert [s for s in reading(effects, TOTAL) if " set on " in s] == [
+        "b and e are set on the candidate by --c (two).",
+        "a is set on the reference by --a (one) and on the candidate by --b (two).",
+    ]

@@ -1,0 +1,161 @@
+"""Planted faults are named, and nothing is on clean logs: a quick subset of benchmarks/semantics.py, and its edges."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from benchmarks.language import NOISES, STYLES, Setting, log
+from benchmarks.semantics import CASES, Case, named, outcome
+from moeparity.logs.diagnosis import Diagnosis, Observer
+from moeparity.logs.diagnosis.intervals import bounds
+from moeparity.logs.diagnosis.text import lines
+from moeparity.logs.record import Sampling, Sequence
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.groups import select
+
+SIZE = {"sequences": 32, "tokens": 100, "vocabulary": 128}
+
+
+def case(name: str) -> Case:
+    return next(each for each in CASES if each.name == name)
+
+
+def diagnose(*chunks: Chunk) -> Diagnosis:
+    observer = Observer()
+    for chunk in chunks:
+        observer.add(chunk)
+    return observer.diagnosis()
+
+
+@pytest.mark.parametrize("planted", CASES, ids=lambda planted: planted.name)
+def test_planted(planted: Case) -> None:
+    found = diagnose(log(planted.setting, STYLES["usual"], NOISES["moe"], **SIZE, seed=5))
+    assert outcome(planted, found) in ({"right", "open"} if planted.may_be_open else {"right"})
+
+
+@pytest.fixture(scope="module")
+def clean() -> Chunk:
+    return log(Setting(entropy=True), STYLES["usual"], NOISES["moe"], **SIZE, seed=1)
+
+
+def test_equal_sides_name_nothing(clean: Chunk) -> None:
+    found = diagnose(dataclasses.replace(clean, trainer=clean.rollout))
+    assert named(found) == set()
+    assert found.find("truncation").verdict == "not tested"
+    assert found.find("E[rho]").evidence[0].value == 1
+
+
+def test_cutting_a_log_into_chunks_changes_nothing(clean: Chunk) -> None:
+    parts = [select(clean, (clean.sequence >= low) & (clean.sequence < low + 11)) for low in (0, 11, 22)]
+    whole, cut = diagnose(clean).to_json(), diagnose(*parts).to_json()
+    assert json.dumps(whole) == json.dumps(cut)
+
+
+def test_too_few_sequences_name_no_share(clean: Chunk) -> None:
+    fault = log(
+        Setting(temperature=0.7, rollout=dataclasses.replace(Setting().rollout, temperature=0.7)),
+        STYLES["usual"],
+        NOISES["moe"],
+        sequences=4,
+        tokens=100,
+        vocabulary=128,
+    )
+    found = diagnose(fault)
+    assert named(found) == set()
+    assert found.find("temperature").verdict == "undecided"
+
+
+def test_the_temperature_is_estimated_with_an_interval() -> None:
+    planted = case("sampler at T = 0.9, trainer at 1").setting
+    found = diagnose(log(planted, STYLES["usual"], NOISES["moe"], **SIZE)).find("temperature")
+    assert found.evidence[0].name == "T"
+    low, high = bounds(found.evidence[0])
+    assert low < 0.91
+    assert high > 0.88
+    assert high - low < 0.06
+
+
+def test_kept_mass_and_kind_of_truncation() -> None:
+    p, k = (
+        diagnose(log(case(name).setting, STYLES["flat"], NOISES["dense"], **SIZE)).find("truncation")
+        for name in ("top_p = 0.9", "top_k = 20")
+    )
+    assert "top-p or min-p" in p.reason
+    assert "top-k" in k.reason
+    least = next(each.value for each in p.evidence if each.name.startswith("kept mass"))
+    assert 0.89 < least < 0.92
+
+
+def test_all_zeros_cannot_be_told_from_greedy(clean: Chunk) -> None:
+    found = diagnose(dataclasses.replace(clean, rollout=torch.zeros_like(clean.rollout)))
+    finding = found.find("placeholders")
+    assert finding.verdict == "named"
+    assert any("greedy" in each for each in finding.alternatives)
+
+
+def test_one_lone_zero_is_left_open(clean: Chunk) -> None:
+    rollout = clean.rollout.clone()
+    rollout[int(clean.trainer.argmin())] = 0.0
+    finding = diagnose(dataclasses.replace(clean, rollout=rollout)).find("placeholders")
+    assert finding.verdict == "undecided"
+    assert finding.tells_apart
+
+
+def test_a_hard_truncation_is_no_other_base() -> None:
+    setting = case("min_p = 0.3").setting
+    found = diagnose(log(setting, STYLES["flat"], NOISES["moe"], sequences=128, tokens=100, vocabulary=512, seed=0))
+    assert found.find("log base").verdict == "ruled out"
+    assert found.find("truncation").verdict == "named"
+
+
+def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
+    found = diagnose(select(clean, clean.sequence < 3)).find("E[rho]")
+    assert found.verdict == "undecided"
+    assert "[no bounds]" in str(found.evidence[0])
+
+
+def test_rates_stay_between_0_and_1(clean: Chunk) -> None:
+    outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip share").evidence
+    for each in (outside, beyond):
+        low, high = bounds(each)
+        assert 0 <= low <= each.value <= high <= 1
+        assert high > 0
+
+
+def test_minus_infinity_is_named_and_left_out(clean: Chunk) -> None:
+    trainer = clean.trainer.clone()
+    trainer[7] = -math.inf
+    found = diagnose(dataclasses.replace(clean, trainer=trainer))
+    assert named(found) == {"impossible tokens"}
+    assert math.isfinite(found.find("E[rho]").evidence[0].value)
+
+
+def test_no_tokens() -> None:
+    assert Observer().diagnosis().names("named") == ()
+
+
+def test_text_and_json_hold_the_findings(clean: Chunk) -> None:
+    observer = Observer()
+    observer.add(clean)
+    observer.note(
+        Sequence(
+            id="s0",
+            where=clean.where[0],
+            token_ids=clean.tokens[:2],
+            mask=torch.ones(2, dtype=torch.bool),
+            versions=torch.tensor([3, 4]),
+            sampling=Sampling(temperature=0.7, logprobs_mode="raw"),
+        )
+    )
+    found = observer.diagnosis()
+    text = "\n".join(lines(found))
+    assert "temperature 0.7, log-probabilities raw: 1 sequence" in text
+    assert "1 sequence was sampled by more than one version" in " ".join(text.split())
+    assert "moeparity init CHECKPOINT" in text
+    assert all(len(line) <= 120 for line in lines(found))
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["tokens"] == 3200

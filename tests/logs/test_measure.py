@@ -1,0 +1,395 @@
+"""Logs measured: intervals that hold, verdicts that are refused, gates, groups, outliers, text and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+from moeparity.check import check
+from moeparity.cli.commands import app
+from moeparity.errors import MoeparityError, Where
+from moeparity.logs.asked import Asked, LogGate, read_gate
+from moeparity.logs.chunks import Chunker
+from moeparity.logs.diagnosis import CAUSES
+from moeparity.logs.files import measure_files
+from moeparity.logs.measure import Measurement, interval, measure
+from moeparity.logs.record import Sequence
+from moeparity.logs.report import LogFile, LogReport
+from moeparity.logs.text import print_log
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.chunk import UNKNOWN
+from moeparity.metrics.groups import Groups
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.registry import METRICS
+from tests.metrics.made import noisy, records
+
+
+def given(column: Tensor | None) -> Tensor:
+    assert column is not None
+    return column
+
+
+def gated(count: int, *, gate: str = "k3<1e-3", size: float = 0.02) -> LogReport:
+    return measure(records(count, 60, size), Asked(gate=read_gate(gate)))
+
+
+def text(report: LogReport, *sets: str) -> str:
+    out = io.StringIO()
+    print_log(report, Console(file=out, width=160, highlight=False, markup=False), sets=sets)
+    return out.getvalue()
+
+
+def test_of_many_files_the_first_and_the_last_are_shown() -> None:
+    report = gated(2)
+    files = tuple(LogFile(path=f"step{i}.jsonl", format="own", note="made by hand" * (i == 3)) for i in range(9))
+    shown = text(replace(report, files=files))
+    assert "step0.jsonl (own)" in shown
+    assert "... 7 more (own) (own; made by hand); --json names all" in shown
+    assert "step8.jsonl (own)" in shown
+    assert "step4.jsonl" not in shown
+    assert "step5.jsonl (own)" in text(replace(report, files=files[:6]))
+
+
+def write(path: Path, sequences: list[Sequence], *, trainer: bool = True) -> Path:
+    """The sequences as a file of moeparity's own format."""
+    lines = []
+    for each in sequences:
+        line = {"id": each.id, "input_ids": each.token_ids.tolist(), "step": each.step, "prompt_tokens": 0}
+        line["logprobs"] = each.rollout.tolist()
+        if trainer:
+            line["trainer_logprobs"] = each.trainer.tolist()
+        lines.append(json.dumps(line))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "gate", "status"),
+    [(30, "k3<1e-3", "pass"), (30, "k3<1e-4", "fail"), (24, "k3<1e-3", "inconclusive"), (24, "k3<1e-4", "fail"),
+     (30, "k3<2e-4", "inconclusive"), (1, "k3<1e-3", "inconclusive")],
+)  # fmt: skip
+def test_verdicts(count: int, gate: str, status: str) -> None:
+    report = gated(count, gate=gate)
+    assert report.verdict.status == status
+    assert report.exit_code == {"pass": 0, "fail": 1, "inconclusive": 3}[status]
+
+
+def test_equal_sides_pass_no_gate_below_25_sequences() -> None:
+    alike = [replace(each, trainer=each.rollout) for each in records(25, 5, 0.1)]
+    assert measure(alike[:24], Asked(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
+    assert measure(alike, Asked(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
+
+
+def test_a_token_of_probability_0_fails() -> None:
+    [first, *rest] = records(30, 60, 0.02)
+    spoilt = first.rollout.clone()
+    spoilt[3] = -math.inf
+    report = measure([replace(first, rollout=spoilt), *rest], Asked(gate=read_gate("k3<1e-3")))
+    assert (report.verdict.status, report.infinite) == ("fail", 1)
+    assert "got probability 0 from one side only" in text(report)
+    assert json.loads(report.to_json())["verdict"]["value"]["estimate"] == "inf"
+
+
+@pytest.mark.parametrize("name", ["token_mult_prob_error", "mean_ratio"])
+def test_intervals_move_with_the_offset(name: str) -> None:
+    report = gated(30, gate=f"{name}<1.5")
+    metric = report.metric(name)
+    assert metric.value.low < metric.value.estimate < metric.value.high
+    assert abs(metric.value.estimate - 1) < 0.1
+    assert report.verdict.value == metric.value
+
+
+@pytest.mark.parametrize("name", ["k1", "areal/behave_approx_kl", "verl/log_ppl_diff", "verl/chi2_token"])
+def test_far_below_parity_is_no_parity(name: str) -> None:
+    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
+    swapped = [replace(each, rollout=each.trainer, trainer=each.rollout) for each in shifted]
+    statuses = [measure(log, Asked(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (shifted, swapped)]
+    assert statuses == ["fail", "fail"]
+    assert "as a distance from 0" in measure(shifted, Asked(gate=read_gate(f"{name}<0.01"))).verdict.reason
+
+
+def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
+    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
+    for name in ("mean_ratio", "nemo-rl/sampling_importance_ratio", "verl/ppl_ratio"):
+        assert measure(shifted, Asked(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
+
+
+def test_intervals_are_those_of_the_recipes() -> None:
+    given, totals = noisy([50, 20, 70, 10], 0.1), Accumulator((METRICS["k3"], METRICS["k3_sequence"]))
+    totals.add(given)
+    k3 = given.delta.expm1() - given.delta
+    sums = torch.zeros(4, dtype=torch.float64).index_add_(0, given.sequence, k3)
+    assert interval(totals, METRICS["k3"]) == token_mean(sums, given.counts)
+    assert interval(totals, METRICS["k3_sequence"]) == sequence_mean(sums, given.counts)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    # Gaussian delta of its own size in each sequence: E[k1] = -E[delta] = 0.
+    generator, covered, trials = torch.Generator().manual_seed(5), 0, 200
+    for _ in range(trials):
+        sizes = torch.rand(30, 1, dtype=torch.float64, generator=generator)
+        sums = (torch.randn(30, 20, dtype=torch.float64, generator=generator) * sizes).sum(1)
+        found = token_mean(sums, torch.full((30,), 20.0), resamples=200)
+        covered += found.low <= 0 <= found.high
+    assert 0.9 <= covered / trials <= 0.99
+
+
+def test_an_event_that_was_not_seen_is_bounded_and_not_ruled_out() -> None:
+    report = gated(30, gate="f2<1e-3")
+    assert report.metric("f2").value.high == pytest.approx(3 / 1800)
+    assert report.metric("f2").value.method == "rule of three"
+    assert report.verdict.status == "inconclusive"
+    assert gated(30, gate="f2<2e-3").verdict.status == "pass"
+
+
+def test_chunks_of_any_size_give_the_same_report() -> None:
+    whole, parts = Measurement(Asked(by=("step",))), Measurement(Asked(by=("step",)))
+    for measurement, size in ((whole, 1 << 20), (parts, 100)):
+        for chunk in measurement.chunker.chunks(records(30, 20, 0.1), tokens=size):
+            measurement.add(chunk)
+    first, second = (json.loads(each.report(()).to_json()) for each in (whole, parts))
+    for one, other in zip(first.pop("metrics"), second.pop("metrics"), strict=True):
+        values = [float(each["value"]["estimate"]) for each in (one, other)]
+        assert values[0] == pytest.approx(values[1], rel=1e-12, nan_ok=True)
+    assert first["outliers"] == second["outliers"]
+    assert [g["name"] for g in first["groupings"][0]["groups"]] == ["0", "1"]
+
+
+def test_the_worst_sequences_are_found_in_any_chunk() -> None:
+    sequences = records(12, 10, 0.01)
+    spoilt = replace(sequences[7], trainer=given(sequences[7].trainer) - 1)
+    sequences[7] = spoilt
+    report = measure(sequences, Asked())
+    assert report.outliers[0].id == "s7"
+    assert report.outliers[0].where == "log.jsonl:8"
+    assert report.outliers[0].mean_abs_delta == pytest.approx(1, rel=0.02)
+
+
+def test_unscored_tokens_and_sequences_do_not_count() -> None:
+    sequences = records(3, 10, 0.1)
+    half = torch.arange(10) < 5
+    spoilt = torch.where(half, given(sequences[0].trainer), torch.nan)
+    sequences[0] = replace(sequences[0], mask=half, trainer=spoilt)
+    sequences[1] = replace(sequences[1], mask=torch.zeros(10, dtype=torch.bool))
+    report = measure(sequences, Asked())
+    assert (report.sequences, report.tokens) == (2, 15)
+    assert report.left_out == ("1 sequence without a scored token",)
+
+
+def test_labels_of_a_chunk() -> None:
+    [first, second] = records(2, 4, 0.1)
+    routes = torch.tensor([0, 1]).repeat(4, 1, 1)
+    other = routes.flip(-1).clone()
+    other[1, 0] = torch.tensor([0, 2])
+    other[2] = -1
+    extra = {"routed_experts": routes, "trainer_routed_experts": other}
+    told: dict[str, Any] = {
+        "versions": torch.tensor([3, 3, 4, 4]),
+        "trainer_version": 5,
+        "group": "maths",
+        "extra": extra,
+    }
+    chunker = Chunker()
+    [chunk] = chunker.chunks([replace(first, **told), replace(second, **told, prompt=2)])
+    assert chunk.labels["version_lag"].tolist() == [2, 2, 1, 1] * 2
+    # A token is predicted by the position before it; equal sets in another order are no flip.
+    assert chunk.labels["flipped"].tolist() == [-1, 0, 1, -1] * 2
+    assert chunk.labels["step"].tolist() == [0] * 4 + [1] * 4
+    assert chunk.position.tolist() == [0, 1, 2, 3, -2, -1, 0, 1]
+    assert chunker.groups == {"maths": 0}
+
+
+def test_what_one_sequence_does_not_say_is_kept_of_the_others() -> None:
+    [first, second] = records(2, 4, 0.1)
+    routes = torch.tensor([0, 1]).repeat(4, 1, 1)
+    told: dict[str, Any] = {
+        "versions": torch.tensor([3, -1, 4, 4]),
+        "trainer_version": 5,
+        "group": "maths",
+        "extra": {"routed_experts": routes, "trainer_routed_experts": routes},
+    }
+    [chunk] = Chunker().chunks([replace(first, **told), replace(second, step=None)])
+    unknown = [UNKNOWN] * 4
+    assert chunk.labels["version_lag"].tolist() == [2, UNKNOWN, 1, 1, *unknown]
+    assert chunk.labels["step"].tolist() == [0] * 4 + unknown
+    assert chunk.labels["group"].tolist() == [0] * 4 + unknown
+    assert chunk.labels["flipped"].tolist() == [-1, 0, 0, 0] + [-1] * 4
+    steps = Groups("step")
+    steps.add(chunk)
+    assert (list(steps.parts), steps.parts[0].tokens, steps.unknown) == ([0], 4, 4)
+
+
+@pytest.mark.parametrize("given", ["k3", "k3<", "k3<0", "k3<-1", "k3<1.2.3", "<1", "k3>1e-3"])
+def test_what_is_no_gate_is_refused(given: str) -> None:
+    with pytest.raises(MoeparityError, match="is no gate; expected a metric"):
+        read_gate(given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (Asked(gate=LogGate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
+        (Asked(gate=LogGate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
+        (Asked(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
+        (Asked(by=("layer",)), "'layer' is no way of grouping tokens"),
+        (Asked(metrics=("verl/k3",)), "Did you mean"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_before_reading(asked: Asked, says: str) -> None:
+    with pytest.raises(MoeparityError, match=says):
+        measure(iter([]), asked)
+
+
+def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
+    with pytest.raises(MoeparityError, match="entropy cannot be computed: the log has no entropy"):
+        measure(records(3, 4, 0.1), Asked(gate=LogGate(metric="entropy", below=1)))
+
+
+def test_steps_become_series() -> None:
+    sequences = [replace(each, step=10 * (index // 5)) for index, each in enumerate(records(30, 20, 0.02))]
+    report = measure(sequences, Asked(by=("step",)))
+    assert [series["series"]["metric"] for series in report.series] == ["k3", "mean_abs_delta"]
+    points = report.series[0]["series"]["points"]
+    assert [point["step"] for point in points] == [0, 10, 20, 30, 40, 50]
+    assert [point["value"] for point in points] == [group.values["k3"] for group in report.groupings[0].groups]
+    assert "Over steps" in text(report)
+    assert not measure([replace(each, step=None) for each in sequences], Asked()).series
+
+
+def test_alarms_are_marked() -> None:
+    shown = text(measure(records(30, 60, 0.3), Asked(sets=("verl",))), "verl")
+    assert "! 0.0" in next(line for line in shown.splitlines() if line.strip().startswith("k3 "))
+    assert "As verl defines them" in shown
+    assert "healthy" in shown
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["metrics", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("logs") / "log.jsonl", records(30, 20, 0.02))
+
+
+def test_the_command(log: Path, tmp_path: Path) -> None:
+    done = run(log, "--set", "all", "--by", "step", "--gate", "k3<1e-3", "--json", tmp_path / "out.json")
+    assert done.exit_code == 0, done.output
+    assert "600 tokens of 30 sequences" in done.output
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["schema"] == "moeparity.log/1"
+    assert {metric["name"] for metric in found["metrics"]} == METRICS.keys()
+    assert run(log, "--gate", "k3<1e-5").exit_code == 1
+
+
+def test_a_log_without_steps_is_not_drawn(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", [replace(each, step=1) for each in records(3, 5, 0.1)])
+    with pytest.raises(MoeparityError, match="does not tell of two steps"):
+        measure_files([path], Asked(), plot=tmp_path / "out.svg")
+    done = run(path, "--plot", tmp_path / "out.svg", "--json", tmp_path / "out.json")
+    assert isinstance(done.exception, MoeparityError)
+    assert "15 tokens of 3 sequences" in done.output
+    assert json.loads((tmp_path / "out.json").read_text())["tokens"] == 15
+
+
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for repeats in ([], ["--repeats"]):
+        done = run(tmp_path / "none.jsonl", tmp_path / "none.jsonl", "--plot", tmp_path / "out.gif", *repeats)
+        assert "a picture ends in one of" in str(done.exception)
+
+
+def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
+    sequences = records(30, 20, 0.02)
+    alone = write(tmp_path / "rollout.jsonl", sequences, trainer=False)
+    joined = run(alone, "--trainer", log)
+    assert joined.exit_code == 0, joined.output
+    assert isinstance(run(alone).exception, MoeparityError)
+
+
+def test_runs_of_one_batch_are_told_apart(log: Path, tmp_path: Path) -> None:
+    spiked = records(30, 20, 0.02)
+    values = spiked[4].trainer.clone()
+    values[7] -= 5
+    spiked[4] = replace(spiked[4], trainer=values)
+    other = write(tmp_path / "again.jsonl", spiked)
+    third = write(tmp_path / "third.jsonl", records(30, 20, 0.02))
+    done = run("--repeats", log, other, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
+    assert done.exit_code == 0, done.output
+    assert "k3 of one batch in 3 runs" in done.output
+    assert f"1 of 3 runs with a spike: {other}" in " ".join(done.output.split())
+    found = json.loads((tmp_path / "out.json").read_text())
+    k3, _ = found["metrics"]
+    assert k3["values"][0] == k3["values"][2] == k3["least"] < k3["values"][1] == k3["greatest"]
+    assert [each["id"] for each in k3["unsteady"]] == [spiked[4].id]
+    assert (tmp_path / "runs.svg").read_text().startswith("<?xml")
+    for wrong, says in ((("--gate", "k3<1"), "--gate is for one log"), ((), "one run; at least 2 runs")):
+        assert says in str(run("--repeats", log, *wrong).exception)
+
+
+def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1e-3}") -> Path:
+    path = folder / "check.yaml"
+    path.write_text(f"kind: log\nfiles: ['lo*.jsonl']\ngate: {gate}\n{expect}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("expect", "code"),
+    [
+        ("", 0),
+        ("expect: {metrics: {token_mult_prob_error: {below: 1.05}, verl/k3_kl: {below: 1e-3}}}", 0),
+        ("expect: {metrics: {max_abs_delta: {below: 1e-3}}}", 1),
+        ("expect: {metrics: {entropy: {above: 0}}}", 1),
+        ("expect: {verdict: fail}", 1),
+        ("expect: {causes: none}", 0),
+        ("expect: {causes: [misaligned]}", 1),
+        ("expect: {interval: {below: 1e-3}}", 0),
+        ("expect: {interval: {below: 2e-4}}", 3),
+        ("expect: {metrics: {k4: {below: 1}}}", 2),
+        ("expect: {metrics: {}}", 2),
+        ("expects: {}", 2),
+        ("expect: {causes: [misalignd]}", 2),
+    ],
+)
+def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> None:
+    done = check(write_check(log.parent, expect))
+    assert done.exit_code == code, (done.error, done.findings)
+
+
+def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
+    shifted = [replace(each, trainer=given(each.trainer).roll(1)) for each in records(40, 60, 0.02)]
+    write(tmp_path / "log.jsonl", shifted)
+    assert check(write_check(tmp_path, "expect: {causes: [misaligned]}")).exit_code == 0
+    assert check(write_check(tmp_path, "expect: {causes: none}")).exit_code == 1
+
+
+def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
+    found = json.loads(measure_files([log], Asked()).to_json())["diagnosis"]["findings"]
+    assert {each["name"] for each in found} - {"heavy tail", "clip share"} <= set(CAUSES)
+    done = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
+    assert "Did you mean 'misaligned'" in str(done.error)
+
+
+def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:
+    done = check(write_check(tmp_path, ""))
+    assert done.exit_code == 2
+    assert "there is no file 'lo*.jsonl'" in str(done.error)
+    assert str(Where(tmp_path / "check.yaml")) in str(done.error)
+
+
+def test_a_narrow_terminal_keeps_the_names_of_groups_and_whole_numbers() -> None:
+    out = io.StringIO()
+    report = measure(records(30, 60, 0.02), Asked(by=("position",)))
+    print_log(report, Console(file=out, width=80, highlight=False, markup=False))
+    table = out.getvalue().partition("By position")[2].partition("Sequences farthest")[0]
+    assert "…" not in table
+    assert "0 to 0" in table

@@ -1,0 +1,252 @@
+"""The shipped profiles: each fits every shipped architecture, says where each value is from, and whom it speaks of."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from moeparity.errors import Where
+from moeparity.ops.declaration import EDGE
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import EVIDENCE_LEVELS, UNKNOWN, Profile, load_profile, placement_rules
+from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph
+from moeparity.plan.match import assignments
+from moeparity.plan.spec import files, schema
+from moeparity.plan.spec.schema import Placement
+
+HERE = Where(Path(__file__))
+CONFIGS = files.shipped("configs", "json")
+NAMES = tuple(files.shipped("profiles"))
+ENGINES = {
+    *("hf-eager", "hf-default", "hf-v4", "vllm", "vllm-batch-invariant", "sglang", "sglang-deterministic"),
+    *("sglang-rl-on-policy", "trtllm", "flashinfer-fused", "megatron", "megatron-deterministic", "nemo-rl-dtensor"),
+    *("nemo-rl-dtensor-stable", "torchtitan", "deepep-normal", "deepep-internode", "deepep-low-latency"),
+    *("fireworks-unfused", "fireworks-mlp-fusion", "fireworks-bmm", "oracle", "verl-fsdp"),
+}
+
+
+@cache
+def graph(name: str) -> Graph:
+    return expand(Config(CONFIGS[name]))
+
+
+@cache
+def profile(name: str) -> Profile:
+    return load_profile(name, HERE)
+
+
+def test_every_engine_has_its_profile_and_every_graph_its_sizes() -> None:
+    assert set(NAMES) >= ENGINES
+    models = {name for path in files.shipped("models").values() for name in files.read_graph(path).model_type}
+    assert set(CONFIGS) == models
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_binds_to_every_architecture(name: str) -> None:
+    for architecture in CONFIGS:
+        plan = bind(graph(architecture), profile(name), "bf16")
+        assert plan.dtypes == ("bf16",)
+
+
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    """OLMoE with clipped queries, keys and values, for what concerns clamps."""
+    path = tmp_path_factory.mktemp("olmoe") / "config.json"
+    path.write_text(json.dumps({**json.loads(CONFIGS["olmoe"].read_text("utf-8")), "clip_qkv": 8.0}), "utf-8")
+    return expand(Config(path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
+    graphs = [clipped, *(graph(architecture) for architecture in CONFIGS)]
+    known = [{(node.name, a.name) for node in each.nodes for a in node.attributes} for each in graphs]
+    for rule in (rule for layer in profile(name).layers for rule in layer):
+        found = set()
+        for each, places in zip(graphs, known, strict=True):
+            for node, attribute, _ in assignments(each, rule):
+                site, edge, _ = attribute.partition(EDGE)
+                found |= {site + edge} if edge or (node, attribute) in places else set()
+        wanted = {key.rpartition(":")[2] for key, _ in rule.values}
+        assert {"".join(attribute.partition(EDGE)[:2]) for attribute in wanted} == found, f"{rule.where} {rule.label}"
+
+
+@pytest.mark.parametrize("path", files.shipped("profiles").values(), ids=NAMES)
+def test_every_value_has_its_source_and_its_flag(path: Path) -> None:
+    spec = files.read_profile(path)
+    assert path.stem == spec.name
+    stated: list[schema.Fusion | schema.Rule] = [*spec.fusions, *spec.rules]
+    for given in stated:
+        assert given.evidence is not None, f"{path}:{given.line}: no evidence"
+        assert len(given.evidence.source.split()) > 1, f"{path}:{given.line}: {given.evidence.source!r} is no source"
+        assert given.flag, f"{path}:{given.line}: no flag; where none changes it, say none"
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_a_profile_of_an_engine_names_it_and_its_version(name: str) -> None:
+    spec = files.read_profile(files.shipped("profiles")[name])
+    assert spec.engine is not None
+    assert all((spec.engine.name, spec.engine.version, spec.engine.says))
+
+
+def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -> None:
+    own = "kind: profile\nname: mine\n{}extends: hf-default\nrules:\n  - {{op: combine, set: {{accumulate: fp32}}}}\n"
+    plans = {}
+    for engine in (
+        "",
+        'engine: {name: transformers, version: "5", says: so}\n',
+        'engine: {name: X, version: "1", says: so}\n',
+    ):
+        path = tmp_path / "mine.yaml"
+        path.write_text(own.format(engine), "utf-8")
+        plans[engine[15:16]] = bind(graph("qwen3_moe"), load_profile("./mine.yaml", Where(tmp_path / "x")), "bf16")
+
+    def setting(plan: BoundGraph, name: str) -> tuple[str, str | None]:
+        found = plan.settings["layers[0].moe.experts", name]
+        return found.level, found.rule.flag if found.rule else None
+
+    flag = 'experts_implementation="grouped_mm"'
+    assert [setting(plan, "implementation") for plan in plans.values()] == [
+        ("verified", flag),
+        ("verified", flag),
+        (UNKNOWN, None),
+    ]
+    assert plans["X"].settings["layers[0].moe.experts", "implementation"].value == "grouped"
+    combine = plans["X"].settings["layers[0].moe.combine", "accumulate"]
+    assert (combine.level, combine.value) == (UNKNOWN, "fp32")
+    assert plans["X"].settings["layers[0].moe.experts", "tf32"].level == ""
+
+
+def active(name: str, architecture: str, node: str, key: str, tensor: int = 1) -> tuple[object, str]:
+    """What runs at a node, and its evidence."""
+    ranks = placement_rules(Placement(tensor=tensor), HERE)
+    found = bind(graph(architecture), profile(name), "bf16", placement=ranks).settings[node, key]
+    return found.value, found.level
+
+
+@pytest.mark.parametrize("architecture", ["deepseek_v3", "glm4_moe"])
+def test_vllm_scales_the_routed_output_not_the_weights(architecture: str) -> None:
+    router = next(n.name for n in graph(architecture).nodes if n.op.name == "router")
+    assert active("vllm", architecture, router, "scaling") == ("shared_fma", "inferred")
+    for eager in ("vllm-eager", "vllm-batch-invariant-eager"):
+        assert active(eager, architecture, router, "scaling") == ("output", "read")
+
+
+FUSED_NORMS = [
+    (name, fusion)
+    for name, path in files.shipped("profiles").items()
+    for fusion in files.read_profile(path).fusions
+    if {"all_reduce", "rms_norm"} <= set(fusion.chain)
+]
+
+
+@pytest.mark.parametrize(("name", "fusion"), FUSED_NORMS, ids=[f"{name}-{fusion.name}" for name, fusion in FUSED_NORMS])
+def test_a_norm_fused_with_an_all_reduce_has_an_order_of_its_own(name: str, fusion: schema.Fusion) -> None:
+    """It is another kernel: the tree of the engine's plain norm says nothing of it."""
+    assert "rms_norm:order" in fusion.set, f"{name}: {fusion.name}"
+
+
+def test_vllm_takes_flashinfers_mnnvl_kernel_on_one_node() -> None:
+    norm, reduce = "layers[0].moe.norm", "layers[0].attention.reduce"
+    for overlay, order, square, collective in (
+        ("vllm-allreduce-norm", "flashinfer.mnnvl_rms_norm", "model", "flashinfer.mnnvl_one_shot"),
+        ("vllm-allreduce-norm-trtllm", "trtllm.all_reduce_rms_norm", "fp32", "flashinfer.one_shot_fp32"),
+    ):
+        assert active(overlay, "qwen3_moe", norm, "order", 4)[0] == order
+        assert active(overlay, "qwen3_moe", norm, "square", 4)[0] == square
+        assert active(overlay, "qwen3_moe", reduce, "collective", 4)[0] == collective
+
+
+def test_sglangs_norms_are_flashinfers_in_cutedsl_but_those_of_heads() -> None:
+    orders = {
+        node: active("sglang", "qwen3_moe", f"layers[0].{node}", "order")[0]
+        for node in ("attention.norm", "attention.q_norm", "moe.norm")
+    }
+    assert orders == {
+        "attention.norm": "flashinfer.cutedsl_rms_norm",
+        "attention.q_norm": "sglang.qk_rms_norm",
+        "moe.norm": "flashinfer.cutedsl_rms_norm",
+    }
+    assert (
+        active("sglang-deterministic", "qwen3_moe", "layers[0].attention.q_norm", "order")[0] == "vllm.batch_invariant"
+    )
+    assert active("sglang-allreduce-norm", "qwen3_moe", "layers[0].moe.norm", "order", 4) == (
+        "trtllm.all_reduce_rms_norm",
+        "read",
+    )
+
+
+def log_probs(name: str, tensor: int = 1) -> dict[str, object]:
+    """What a profile states of the log-softmax, as far as it takes effect."""
+    plan = bind(graph("qwen3_moe"), profile(name), "bf16", placement=placement_rules(Placement(tensor=tensor), HERE))
+    node = next(node for node in plan.graph.nodes if node.op.name == "log_softmax")
+    return {key: value for key, value in plan.active(node).items() if plan.settings[node.name, key].level}
+
+
+IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
+IN_FP32 = {"order": "fold_lo(4) | fold_hi(256) | sequential"}
+RAW = {"temperature": 1}
+SERVED = {"inputs": "fp32", "output": "fp32"}
+SHIFTED = {"form": "shifted", "block": 0, **SERVED}
+LOG_PROBS: dict[str, dict[str, object]] = {
+    "hf-default": {"form": "unrounded", **RAW},
+    "hf-v4": {"form": "unrounded", **RAW},
+    "vllm": {**SHIFTED, **RAW, **IN_16_BITS},
+    "vllm-batch-invariant": {**SHIFTED, **RAW, **IN_16_BITS},
+    "vllm-fp32-head": {**SHIFTED, **RAW, **IN_FP32},
+    "sglang": {"form": "log_of_softmax", **SERVED},
+    "sglang-prompt-logprobs": {**SHIFTED, **RAW, "block": 16384},
+    "sglang-deterministic": {**SHIFTED, **IN_FP32},
+    "sglang-rl-on-policy": {**SHIFTED, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
+    "megatron": {**SHIFTED, **RAW, "order": "native"},
+    "nemo-rl-dtensor-stable": {**SHIFTED, "order": "native"},
+    "torchtitan": {"form": "log_softmax", **RAW, **SERVED},
+    "torchtitan-batch-invariant": {**SHIFTED, **RAW, **IN_FP32},
+    "trtllm": {"form": "log_softmax", **RAW, **SERVED},
+    "verl-fsdp": {"form": "minus_logsumexp", **RAW, "block": 16384, **SERVED},
+    "fireworks-unfused": {},
+}
+
+
+@pytest.mark.parametrize("name", LOG_PROBS)
+def test_each_engine_makes_log_probabilities_in_its_own_way(name: str) -> None:
+    assert log_probs(name) == LOG_PROBS[name]
+
+
+@pytest.mark.parametrize(("name", "level"), [("megatron", "inferred"), ("megatron-deterministic", "read")])
+def test_trainers_reduce_the_sums_of_a_vocabulary_that_is_cut(name: str, level: str) -> None:
+    assert active(name, "qwen3_moe", "log_probs", "collective", 4) == ("nccl.ring", level)
+    cut = {"tensor": 4, "parallel": "vocabulary", "collective": "nccl.ring"}
+    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], **cut}
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-batch-invariant", "sglang-deterministic", "sglang-rl-on-policy"])
+def test_servers_gather_logits_before_their_log_softmax(name: str) -> None:
+    assert log_probs(name, 4) == {**LOG_PROBS[name], "tensor": 4, "parallel": "gathered"}
+
+
+def test_what_divides_by_a_temperature_rounds_it_as_its_engine_does() -> None:
+    for name, division, scaled in (
+        ("vllm", "divide", "fp32"),
+        ("sglang", "divide", "fp32"),
+        ("sglang-rl-on-policy", "divide", "bf16"),
+        ("nemo-rl-dtensor", "reciprocal", "model"),
+        ("verl-fsdp", "divide", "model"),
+    ):
+        assert active(name, "qwen3_moe", "log_probs", "division") == (division, "read")
+        assert active(name, "qwen3_moe", "log_probs", "scaled") == (scaled, "read")
+
+
+def test_overlays_on_another_engine_claim_only_their_own() -> None:
+    plan = bind(graph("qwen3_moe"), profile("deepep-normal"), "bf16")
+    levels = {name: plan.settings[name].level for name in plan.settings}
+    assert levels["layers[0].moe.combine", "partial"] == "read"
+    assert levels["layers[0].moe.experts", "score_site"] == UNKNOWN
+    stated = {level for level in levels.values() if level}
+    assert stated == {"read", UNKNOWN}
+    eager = bind(graph("qwen3_moe"), profile("oracle"), "bf16")
+    assert {setting.level for setting in eager.settings.values()} <= {*EVIDENCE_LEVELS, ""}

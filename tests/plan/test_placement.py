@@ -1,0 +1,215 @@
+"""Differences of placement as toggles: one choice each, thrown and restored with all that hangs on it."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from moeparity.bisection.observers import Changes
+from moeparity.bisection.pipeline import bisect
+from moeparity.bisection.report import Report
+from moeparity.engine.forward import Model, open_model
+from moeparity.engine.lockstep import Walker, run
+from moeparity.errors import SpecError, Where
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import bind
+from moeparity.plan.difference import differences
+from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.spec.names import By
+from moeparity.plan.spec.schema import Placement
+from moeparity.plan.toggles import mixed, split, toggles
+from tests.planted.places import random_tokens, write_recipe
+
+Variant = dict[str, Any]
+BUNDLES: tuple[By, ...] = get_args(By)
+
+
+@lru_cache(maxsize=4)
+def opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def side(folder: Path, variant: Variant) -> Side:
+    here = Where(Path(__file__))
+    own: dict[str, Value] = variant.get("set", {})
+    plan = bind(
+        opened(folder).graph,
+        load_profile(variant.get("profile", "hf-eager"), here),
+        variant.get("dtype", "bf16"),
+        overrides(own, here),
+        placement=placement_rules(Placement(**variant.get("placement", {})), here),
+    )
+    return Side(plan=plan, micro_batch=variant.get("micro_batch", 2))
+
+
+def report_of(
+    folder: Path, checkpoint: Path, reference: Variant, candidate: Variant, *, floor: bool = False, **more: Any
+) -> Report:
+    variants = ({"micro_batch": 2, **variant} for variant in (reference, candidate))
+    path = write_recipe(folder, checkpoint, {"input_ids": random_tokens(2, 7)}, *variants, floor=floor)
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | more), "utf-8")
+    return bisect(path, device="cpu")
+
+
+FOUR: Variant = {"placement": {"tensor": 4}}
+LATER = {"**.combine_reduce:reduce": "later", "**.shared_reduce:reduce": "later"}
+LOOP = {"**.experts:implementation": "loop"}
+NONE = {"layers[*].*.reduce:collective": "none", "layers[*].*.reduce:accumulate": "fp32"}
+ONE_TOGGLE: dict[str, tuple[str, Variant, Variant, str, str, str, str]] = {
+    "one rank against four": ("qwen3_moe", {}, FOUR, "placement tensor", "placement", "1", "4"),
+    "four against one": ("qwen3_moe", FOUR, {}, "placement tensor", "placement", "4", "1"),
+    "two against four": (
+        *("deepseek_v3", {"placement": {"tensor": 2}}, FOUR),
+        *("placement tensor", "placement", "2", "4"),
+    ),
+    "experts on ranks": (
+        *("qwen2_moe", {}, {"placement": {"expert": 4}}),
+        *("placement expert", "placement", "1", "4"),
+    ),
+    "sequence parallel": (
+        *("qwen3_moe", FOUR, {"placement": {"tensor": 4, "sequence": True}}),
+        *("placement sequence", "placement", "whole", "scattered"),
+    ),
+    "row-wise against column-wise": (
+        "qwen3_moe",
+        {**FOUR, "profile": "dtensor-rowwise", "set": LOOP},
+        {**FOUR, "profile": "dtensor-columnwise", "set": LOOP},
+        *("op linear:parallel", "placement", "plan", "column"),
+    ),
+    "the library": (
+        *("deepseek_v3", FOUR, {**FOUR, "set": {"layers[*].*.*reduce:collective": "flashinfer.one_shot"}}),
+        *("layers[*].*.*reduce:collective", "order", "gloo.all_reduce", "flashinfer.one_shot"),
+    ),
+    "the bias": (
+        "qwen3_moe_mha",
+        FOUR,
+        {**FOUR, "set": {"**.o_proj:bias": "after"}},
+        *("**.o_proj:bias", "form", "shared", "after"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_TOGGLE)
+def test_one_choice_is_one_toggle_and_restores_all_bits(
+    request: pytest.FixtureRequest, tmp_path: Path, case: str
+) -> None:
+    name, reference, candidate, *expected = ONE_TOGGLE[case]
+    report = report_of(tmp_path, request.getfixturevalue(name), reference, candidate)
+    (toggle,) = report.toggles
+    assert [toggle.name, toggle.kind, toggle.reference, toggle.candidate] == expected
+    assert toggle.alone.changed_nodes == toggle.restored.changed_nodes > 0
+    assert (toggle.restored.kl, toggle.restored.k3, toggle.restored.flipped_routes) == (0.0, 0.0, 0.0)
+    assert toggle.restores_all
+    assert toggle.alone.kl == report.metrics.kl
+    assert report.roots
+
+
+BETWEEN: dict[str, tuple[str, Variant, Variant]] = {
+    "a library for one dtype": (
+        "qwen3_moe",
+        {**FOUR, "dtype": "fp32", "set": {"layers[*].*.reduce:collective": "openmpi.ring"}},
+        {**FOUR, "set": {"layers[*].*.reduce:collective": "torch.symm_mem_two_shot"}},
+    ),
+    "degrees": ("qwen2_moe", {"placement": {"tensor": 2}}, {"placement": {"tensor": 4}, "set": LATER}),
+    "one rank": ("deepseek_v3", {}, {"placement": {"tensor": 4, "expert": 4}, "set": {**LATER, **NONE}}),
+    "kinds": ("qwen2_moe", {"placement": {"tensor": 4}}, {"placement": {"expert": 4}, "profile": "hf-default"}),
+    "numerics too": (
+        "qwen3_moe_mha",
+        {"placement": {"tensor": 2}},
+        {
+            "profile": "dtensor-columnwise",
+            "placement": {"tensor": 4, "sequence": True},
+            "set": {
+                "**.experts:implementation": "loop",
+                "**.experts:partial": "fp32",
+                "layers[*].moe.reduce:collective": "nccl.ring",
+                "lm_head:splits": 2,
+            },
+        },
+    ),
+    "blocks": (
+        "qwen3_moe",
+        {"placement": {"tensor": 2}},
+        {"set": {"**.o_proj:blocks": 8, "**.o_proj:partial": "fp32", "**.experts:blocks": 4, **NONE}},
+    ),
+    "dtype": ("qwen3_moe", FOUR, {**FOUR, "dtype": "fp32"}),
+}
+
+
+@pytest.mark.parametrize("by", BUNDLES)
+@pytest.mark.parametrize("case", BETWEEN)
+def test_all_toggles_together_are_the_other_side(request: pytest.FixtureRequest, case: str, by: By) -> None:
+    """Whatever they are bundled by: the plans, and the bits of every node of either mixture."""
+    name, ours, theirs = BETWEEN[case]
+    folder = request.getfixturevalue(name)
+    reference, candidate = side(folder, ours), side(folder, theirs)
+    found = toggles(reference, candidate, by)
+    members = [member for toggle in found for member in toggle.members]
+    assert sorted(map(repr, members)) == sorted(map(repr, differences(reference.plan, candidate.plan)))
+    given = {
+        REFERENCE: reference,
+        CANDIDATE: candidate,
+        "thrown": mixed(reference, found, candidate),
+        "restored": mixed(candidate, found[::-1], reference),
+    }
+    pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
+    for mixture, whole in pairs:
+        assert differences(given[mixture].plan, given[whole].plan) == []
+        assert given[mixture].plan.partials == given[whole].plan.partials
+    changes = Changes(pairs)
+    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
+    run(walkers, opened(folder).weights, random_tokens(2, 6), [changes])
+    assert changes.nodes == {pair: set() for pair in pairs}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_toggles_are_taken_apart_without_losing_any(request: pytest.FixtureRequest, case: str) -> None:
+    """To single differences; a mixture is a plan that runs, or is refused in a user's words."""
+    name, ours, theirs = BETWEEN[case]
+    folder = request.getfixturevalue(name)
+    reference, candidate = side(folder, ours), side(folder, theirs)
+    waiting, known, refused = list(toggles(reference, candidate)), set[str](), []
+    while waiting:
+        toggle = waiting.pop()
+        assert toggle.name not in known
+        known.add(toggle.name)
+        parts = split(toggle)
+        assert not parts or sorted(repr(m) for p in parts for m in p.members) == sorted(map(repr, toggle.members))
+        waiting += parts
+        for base, source in ((reference, candidate), (candidate, reference)):
+            try:
+                mixed(base, [toggle], source)
+            except SpecError as error:
+                refused.append(str(error))
+    assert len(known) > 1
+    assert all(error.endswith(".") for error in refused)
+
+
+# One bundling for each: above every case is taken apart by each of them, and a pass knows of plans only. The finer one
+# is slow where everything differs.
+RUN_BY: dict[str, By] = {
+    "a library for one dtype": "block",
+    "degrees": "node",
+    "one rank": "node",
+    "kinds": "block",
+    "numerics too": "block",
+    "blocks": "node",
+    "dtype": "block",
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_a_bisection_runs_however_it_is_bundled(request: pytest.FixtureRequest, tmp_path: Path, case: str) -> None:
+    """With a further pass, swaps and the floor; nothing is said to have had no effect that had one."""
+    name, ours, theirs = BETWEEN[case]
+    swap = ["layers[0]", "layers[*].attention", "layers[1].moe"]
+    checkpoint = request.getfixturevalue(name)
+    report = report_of(tmp_path, checkpoint, ours, theirs, floor=True, by=RUN_BY[case], split=1, swap=swap)
+    assert report.metrics.kl > 0
+    assert report.toggles
+    assert report.roots

@@ -1,0 +1,173 @@
+"""Differences as switches: which there are, and that thrown together they turn one side into the other, bit for bit."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.observers import Changes
+from moeparity.engine.forward import Model, open_model
+from moeparity.engine.lockstep import Walker, run
+from moeparity.errors import Where
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import bind
+from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.toggles import Toggle, mixed, toggles
+from tests.planted.places import random_tokens
+
+Settings = dict[str, Value]
+
+
+@lru_cache(maxsize=4)
+def opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def side(
+    folder: Path, own: Settings | None = None, *, profile: str = "hf-eager", dtype: str = "bf16", micro_batch: int = 4
+) -> Side:
+    here = Where(Path(__file__))
+    plan = bind(opened(folder).graph, load_profile(profile, here), dtype, overrides(own or {}, here))
+    return Side(plan=plan, micro_batch=micro_batch)
+
+
+def names(found: list[Toggle]) -> list[str]:
+    return [toggle.name for toggle in found]
+
+
+def test_hf_eager_against_hf_default_with_an_own_set(qwen3_moe: Path) -> None:
+    reference = side(qwen3_moe)
+    candidate = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"}, profile="hf-default")
+    found = toggles(reference, candidate)
+    assert [(t.name, t.kind, t.reference, t.candidate, len(t.nodes)) for t in found] == [
+        ("op attention:implementation", "form", "eager", "sdpa", 3),
+        ("layers[*].moe.gate:output", "rounding", "model (bf16)", "fp32", 3),
+        ("op experts:implementation", "form", "loop", "grouped", 3),
+        ("op combine:accumulate", "rounding", "model (bf16)", "fp32", 3),
+        ("op combine:leaves", "order", "expert", "slot", 3),
+        ("op combine:order", "order", "sequential", "native", 3),
+    ]
+    assert found[0].flag == 'attn_implementation="sdpa"'
+    assert all("hf-eager.yaml" in t.reference_origin for t in found if t.kind in ("form", "order"))
+    assert found[1].reference_origin.endswith("(op gate)")
+    sdpa, gate = found[0], found[1]
+    assert sdpa.reference_set_by == 'attn_implementation="eager" (hf-eager)'
+    assert sdpa.candidate_set_by == 'attn_implementation="sdpa" (hf-default)'
+    assert (gate.reference_set_by, gate.candidate_set_by) == ("hf-eager", "")
+    assert found[1].candidate_origin.endswith("test_toggles.py (layers[*].moe.gate)")
+
+
+def test_equal_sides_have_no_toggle(qwen3_moe: Path) -> None:
+    assert toggles(side(qwen3_moe), side(qwen3_moe)) == []
+    # The same values by other rules, spelled otherwise, are no difference.
+    one = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"})
+    each = side(qwen3_moe, {f"layers[{i}].moe.gate:output": "fp32" for i in range(3)})
+    assert toggles(one, each) == []
+
+
+def test_both_sides_set_the_attribute_by_rules_of_their_own(qwen3_moe: Path) -> None:
+    reference = side(qwen3_moe, {"layers[*].moe.gate:output": "fp16"})
+    candidate = side(qwen3_moe, {f"layers[{i}].moe.gate:output": "fp32" for i in (1, 2)})
+    found = toggles(reference, candidate)
+    assert [(t.name, t.reference, t.candidate, t.nodes) for t in found] == [
+        ("layers[*].moe.gate:output", "fp16", "model (bf16)", ("layers[0].moe.gate",)),
+        ("layers[1].moe.gate:output", "fp16", "fp32", ("layers[1].moe.gate",)),
+        ("layers[2].moe.gate:output", "fp16", "fp32", ("layers[2].moe.gate",)),
+    ]
+    assert found[0].candidate_origin.endswith("(op gate)")
+    assert all(t.reference_origin.endswith("(layers[*].moe.gate)") for t in found)
+
+
+def test_one_rule_against_several_values_makes_toggles_with_names_of_their_own(qwen3_moe: Path) -> None:
+    reference = side(qwen3_moe, {"layers[0].moe.gate:output": "fp16"})
+    candidate = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"})
+    found = toggles(reference, candidate)
+    assert names(found) == [
+        "layers[*].moe.gate:output fp16 -> fp32",
+        "layers[*].moe.gate:output model (bf16) -> fp32",
+    ]
+    assert [t.nodes for t in found] == [("layers[0].moe.gate",), ("layers[1].moe.gate", "layers[2].moe.gate")]
+
+
+FOLDED: dict[str, tuple[Settings, Settings, str]] = {
+    "attention": (
+        {"layers[1].attention.attend:scores": "fp32", "layers[1].attention.attend:probabilities": "fp32"},
+        {"layers[1].attention.attend:implementation": "sdpa"},
+        "implementation",
+    ),
+    "router": (
+        {"layers[1].moe.router:slots": "unsorted"},
+        {"layers[1].moe.router:tie_break": "lowest_index"},
+        "tie_break",
+    ),
+    "norm": (
+        {"layers[1].moe.norm:normalized": "fp32", "layers[1].moe.norm:association": "weight_rstd_first"},
+        {"layers[1].moe.norm:normalized": "bf16"},
+        "normalized",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_an_attribute_in_effect_on_one_side_is_folded(qwen3_moe: Path, case: str) -> None:
+    ours, theirs, parent = FOLDED[case]
+    for a, b in ((ours, theirs), (theirs, ours)):
+        reference, candidate = side(qwen3_moe, a), side(qwen3_moe, b)
+        assert [t.members[0].attribute for t in toggles(reference, candidate)] == [parent]
+        assert_all_together_are_the_other_side(opened(qwen3_moe), reference, candidate)
+
+
+ROUNDING: Settings = {"layers[*].moe.combine:weighted": "fp32", "lm_head:output": "fp32"}
+ORDER: Settings = {"layers[*].moe.combine:order": "reverse", "layers[1].moe.combine:leaves": "slot"}
+FORM: Settings = {"layers[*].moe.router:renormalize": "reciprocal", "layers[*].moe.router:weights": "fp32"}
+SEMANTICS: Settings = {"layers[*].moe.router:tie_break": "lowest_index", "norm:eps": 1e-3}
+EVERYTHING = ROUNDING | ORDER | FORM | SEMANTICS
+# `association` takes effect where `normalized` is fp32, as `model` is in fp32.
+SWITCHED_BY_DTYPE: Settings = {"**norm:association": "weight_rstd_first"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [ROUNDING, ORDER, FORM, SEMANTICS, EVERYTHING, SWITCHED_BY_DTYPE],
+    ids=["rounding", "order", "form", "semantics", "all", "switched_by_dtype"],
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("micro_batch", [4, 3])
+@pytest.mark.parametrize("profile", ["hf-eager", "hf-default"])
+def test_all_toggles_together(qwen3_moe: Path, own: Settings, dtype: str, micro_batch: int, profile: str) -> None:
+    reference = side(qwen3_moe)
+    candidate = side(qwen3_moe, own, profile=profile, dtype=dtype, micro_batch=micro_batch)
+    found = toggles(reference, candidate)
+    assert ("dtype" in names(found), "micro_batch" in names(found)) == (dtype != "bf16", micro_batch != 4)
+    assert len(set(names(found))) == len(found)
+    assert_all_together_are_the_other_side(opened(qwen3_moe), reference, candidate)
+
+
+def test_all_toggles_together_with_mla(deepseek_v3: Path) -> None:
+    reference, candidate = side(deepseek_v3), side(deepseek_v3, profile="hf-default", dtype="fp32", micro_batch=3)
+    assert [t.kind for t in toggles(reference, candidate)][-2:] == ["dtype", "schedule"]
+    assert_all_together_are_the_other_side(opened(deepseek_v3), reference, candidate)
+
+
+def assert_all_together_are_the_other_side(model: Model, reference: Side, candidate: Side) -> None:
+    """Not only the plans: the bits of every node of either mixture, logits among them."""
+    found = toggles(reference, candidate)
+    given = {
+        REFERENCE: reference,
+        CANDIDATE: candidate,
+        "thrown": mixed(reference, found, candidate),
+        "restored": mixed(candidate, found[::-1], reference),
+    }
+    pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
+    for mixture, whole in pairs:
+        assert given[mixture].micro_batch == given[whole].micro_batch
+        for node in model.graph.nodes:
+            assert given[mixture].plan.active(node) == given[whole].plan.active(node), node.name
+            assert given[mixture].plan.dtype_of(node.name) == given[whole].plan.dtype_of(node.name), node.name
+    changes = Changes(pairs)
+    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
+    run(walkers, model.weights, random_tokens(4, 6), [changes])
+    assert changes.nodes == {pair: set() for pair in pairs}

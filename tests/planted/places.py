@@ -1,0 +1,373 @@
+"""Recipes with one planted value: a node's attribute on the candidate's side, everything else the same on both."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from moeparity.bisection import observe
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.report import Report
+from moeparity.bisection.summarise import summarise
+from moeparity.engine.forward import Model, open_model
+from moeparity.errors import Where
+from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, Value
+from moeparity.ops.registry import OPS
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.graph import Node
+from tests.planted import moe as planted_moe
+from tests.planted import ranks as planted_ranks
+from tests.planted.ranks import CELLS, RANKS, WHOLE_NUMBERS
+
+PROFILE = "hf-eager"
+SEQUENCES, TOKENS = 2, 16
+
+MODEL_OF = {
+    "mla": "deepseek_v3",
+    # Behind a projection whose inputs 3, 4, 8 and 16 ranks can share, and before a shared expert.
+    "all_reduce": "deepseek_v3",
+    # The bias of a row-wise projection.
+    "linear:bias": "qwen3_moe_mha",
+    **planted_moe.MODEL_OF,
+    "swiglu": "deepseek_v3",
+    "sigmoid_gate": "qwen2_moe",
+    "clamp": "olmoe_clip",
+    # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
+    "experts:gate_up": "qwen3_moe_odd",
+    # With grouped queries the keys are copied anyway.
+    "attention:kv_layout": "qwen3_moe_mha",
+    **dict.fromkeys(("attention:shifted", "attention:sink"), "gpt_oss"),
+    "rope:layout": "deepseek_v3",
+    # A norm's bf16 weight times its bf16 rows leaves 16 bits, whose product with cos is exact.
+    "rope:contraction": "qwen2",
+    # It takes no heads of 32.
+    "rms_norm:order=sglang.rms_norm": "qwen2_moe",
+}
+"""Op, attribute or value -> fixture, where it is not the shipped checkpoint: what Qwen3-MoE lacks, or a shape."""
+
+SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3), **planted_moe.SHORT}
+SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
+"""Attribute -> sequences, tokens and micro-batch, where it matters for small shapes, or shows in many tokens, only."""
+
+FEW = (2, 6, 2)
+"""The same for GEMMs in orders written out, which are slow, and for ranks."""
+
+NUMBERS: dict[str, float] = {
+    "rms_norm:eps": 1e-3,
+    "rms_norm:offset": 1.0,
+    "router:renormalize_eps": 1e-2,
+    "log_softmax:temperature": 0.7,
+}
+"""What is planted where any number is allowed."""
+
+GEMMS = ("linear", "gate", "lm_head")
+FORMS = ("order", "splits", "split", "splits_order")
+ATTENDS = ("attention", "mla")
+
+ORDERS: dict[str, tuple[str, ...]] = {
+    "combine:order": (
+        "rotate(1, 1)",
+        "rotate(-1, -1)",
+        "fold_hi(skip)",
+        "blocks(2) | sequential",
+        "lanes(2) | sequential",
+        "threads(2, vector=2, accumulate=fp32, round=bf16) | reverse",
+        "sequential(kahan)",
+        "sequential(fma)",
+        "fused(2)",
+        "tree(0+3+(1+2)+(4+5))",
+        "tree([0+1+2+3+4+5])",
+        "cascade",
+        "unordered(1)",
+    ),
+    **planted_moe.ORDERS,
+    **{f"{op}:order": ("lanes(4) | fold_lo", "sequential(fma)") for op in (*GEMMS, "experts")},
+    **{f"{op}:splits_order": ("tree(0+2+(1+3))",) for op in (*GEMMS, "experts")},
+    "all_reduce:order": ("rotate(1, 1)", "tree(0+2+(1+3))"),
+    "rms_norm:order": (
+        "cascade",
+        "sequential(fma)",
+        "lanes(3) | reverse",
+        "threads(4, vector=8) | fold_hi(2) | fold_lo",
+    ),
+    **{f"{op}:denominator": ("lanes(8) | fold_hi",) for op in ATTENDS},
+    **{f"{op}:row_sum": ("lanes(8) | fold_hi",) for op in ATTENDS},
+    **{f"{op}:splits_order": ("sequential(fma)",) for op in ATTENDS},
+    "log_softmax:order": ("blocks(64) | sequential", "lanes(8) | fold_hi"),
+    "log_softmax:ranks": ("tree(0+2+(1+3))",),
+}
+"""Orders written out, planted beside the words where any order is allowed."""
+
+BACKGROUND: dict[str, dict[str, Value]] = {
+    # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
+    "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
+    # One bit of the root shows in few bf16 elements.
+    **{
+        f"rms_norm:{name}": {"normalized": "fp32", "output": "fp32"}
+        for name in ("square", "statistic", "order", "mean", "rsqrt")
+    },
+    # 1 + a bf16 weight is exact in fp32 already.
+    "rms_norm:weight": {"offset": 0.1, "normalized": "fp32", "output": "fp32"},
+    **planted_moe.BACKGROUND,
+    # In bf16 torch has no sum of its own, and `native` is `sequential`.
+    "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
+    # An fma is one of two fp32 operations.
+    "combine:order=sequential(fma)": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
+    "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
+    "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
+    **{
+        f"experts:{name}": {"projections": "fp32", "product": "fp32", "output": "fp32"}
+        for name in ("tf32", "order", "splits", "split")
+    },
+    "experts:splits_order": {"split": "bf16"},
+    "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
+    # One bit of a probability, or of a sum of them, shows in few bf16 elements.
+    **{
+        f"{op}:{name}": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"}
+        for op in ATTENDS
+        for name in ("softmax", "exp", "denominator", "tf32")
+    },
+    **{
+        f"{op}:{name}": {"kv_block": block, "probabilities": "fp32", "output": "fp32"}
+        for op in ATTENDS
+        # Blocks come in an order where there are several; torch's sum of a few values is sequential.
+        for name, block in (("kv_order", 4), ("exponential", 16), ("row_sum", 16), ("normalize", 16))
+    },
+    **{
+        f"{op}:{name}": {"kv_block": block, "probabilities": "fp32", "output": "fp32"}
+        for op in ATTENDS
+        for name, block in (("kv_block", 64), ("splits", 2))
+    },
+    **{
+        f"{op}:{name}": {"kv_block": 4, "splits": 2, "output": "fp32"}
+        for op in ATTENDS
+        for name in ("split", "merge", "splits_order", "split_by")
+    },
+    **{
+        f"{op}:{name}": {"kv_block": 2, "splits": 2, "split_by": "keys", "output": "fp32"}
+        for op in ATTENDS
+        for name in ("q_block", "split_unit")
+    },
+    **{f"{op}:split_keys": {"kv_block": 2, "output": "fp32"} for op in ATTENDS},
+    **{f"{op}:splits=fixed": {"kv_block": 2, "split_keys": 4, "output": "fp32"} for op in ATTENDS},
+    # A sum may start from the sink where scores are scaled; the same sum begun elsewhere shows in few bf16 elements.
+    "attention:sink": {"exponential": "exp", "probabilities": "fp32", "output": "fp32"},
+    # The latent is bf16, which fits; the latent output does not.
+    "mla:kv_b_tf32": {"projection": "absorbed", "o_latent": "fp32", "output": "fp32"},
+    # The GEMM behind it rounds its inputs too.
+    "mla:o_latent": {"kv_b": "fp32"},
+    # Of a product that is exact an fma rounds as much.
+    "rope:contraction": {"output": "fp32"},
+    # The order of fp32 sums, and split-K, show in few sums rounded to bf16.
+    **{f"{op}:{name}": {"output": "fp32"} for op in GEMMS for name in ("order", "splits", "split")},
+    **{f"{op}:splits_order": {"split": "bf16"} for op in GEMMS},
+}
+"""Values both sides have on the node, beyond those the attribute's `when` asks for."""
+
+REFERENCE_VALUE: dict[str, Value] = {
+    # torch's own kernel, and a chain of fma (products of bf16 are exact), may be sequential.
+    **{
+        f"{op}:order={order}": "reverse"
+        for op in (*GEMMS, "experts")
+        for order in ("native", "sequential", "sequential(fma)")
+    },
+    # Simple's chunks are as long in a message of this size.
+    **{f"all_reduce:protocol={name}": "ll" for name in ("simple", "ll128")},
+    # The graph's own way is row-wise where this is planted.
+    "linear:parallel=plan": "column",
+    "linear:parallel=row": "column",
+    "all_reduce:collective=gloo.all_reduce": "none",
+    # Scattered, the profile's gloo.all_reduce is this one.
+    "all_reduce:collective=gloo.reduce_scatter_tensor": "none",
+    **planted_moe.REFERENCE_VALUE,
+    "combine:order=native": "reverse",
+    # Of four rows it is sequential.
+    "combine:order=cascade": "reverse",
+    # What is merged in fp32 is no longer in fp64.
+    **{f"{op}:split={dtype}": "bf16" for op in ATTENDS for dtype in ("fp32", "fp64")},
+    # On CPU it is torch's own.
+    "rms_norm:order=cascade": "reverse",
+}
+"""What the reference has where the profile's value will not do."""
+
+FED_FP32 = (
+    "linear:inputs",
+    "gate:inputs",
+    "lm_head:inputs",
+    "log_softmax:inputs",
+    "combine:order=sequential(fma)",
+    *planted_moe.FED_FP32,
+    "rope:contraction",
+    *(f"{op}:tf32" for op in GEMMS),
+)
+"""What rounds what comes in, or its products: both sides give their node fp32, as bf16 fits into every other dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One value of one attribute, to be planted."""
+
+    op: Op
+    attribute: Attribute
+    value: Value
+
+    @property
+    def label(self) -> str:
+        return f"{self.place}={self.value}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.op.name}:{self.attribute.name}"
+
+    @property
+    def model(self) -> str:
+        named = (MODEL_OF[key] for key in (self.label, self.place, self.op.name) if key in MODEL_OF)
+        return next(named, "quickstart")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sequences, tokens of each, and micro-batch."""
+        few = self.op.name == "all_reduce" or self.attribute.needs in ("pieces", "partials")
+        few |= self.attribute.kind == "placement" or self.place in WHOLE_NUMBERS
+        few |= self.op.name in (*GEMMS, "experts") and self.attribute.name in FORMS
+        return SHORT.get(self.place, FEW if few else (SEQUENCES, TOKENS, SEQUENCES))
+
+
+def all_values() -> list[Planted]:
+    """Every value of every attribute of every op."""
+    return [
+        Planted(op=op, attribute=attribute, value=value)
+        for op in OPS.values()
+        for attribute in op.attributes
+        for value in values_of(op, attribute)
+    ]
+
+
+def values_of(op: Op, attribute: Attribute) -> list[Value]:
+    """The words allowed, and the listed number or orders where any are."""
+    place = f"{op.name}:{attribute.name}"
+    number = [NUMBERS[place]] if attribute.number else []
+    whole = [WHOLE_NUMBERS[place]] if place in WHOLE_NUMBERS else []
+    return [*attribute.values, *number, *whole, *(ORDERS[place] if attribute.order else ())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The node a value was planted on, what each side has there, and what both set."""
+
+    node: str
+    reference: Value
+    candidate: Value
+    sets: tuple[dict[str, Value], dict[str, Value]]
+
+
+def plant(planted: Planted, model: Model) -> Sides:
+    """Which node, by a seeded draw, and what each side sets there."""
+    base = _base(model)
+    node = random.Random(planted.label).choice(_nodes(planted, model))  # noqa: S311
+    own_names = {attribute.name for attribute in node.attributes}
+    asked: dict[str, Value] = {
+        name: RANKS if value == ABOVE_1 else 0.7 if value == OTHER_THAN_1 else value
+        for name, (value, *_) in planted.attribute.when.items()
+        if name in own_names and value is not None
+    }
+    asked |= BACKGROUND.get(planted.label, BACKGROUND.get(planted.place, {}))
+    both = {f"{node.name}:{name}": value for name, value in asked.items()}
+    both |= planted_ranks.background(planted.attribute, planted.place, planted.value, node, model.graph)
+    both |= {f"{node.inputs[0]}:output": "fp32"} if {planted.place, planted.label} & {*FED_FP32} else {}
+    address = f"{node.name}:{planted.attribute.name}"
+    reference = REFERENCE_VALUE.get(planted.label, _other(planted, base, node))
+    own = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}
+    return Sides(
+        node=node.name,
+        reference=reference,
+        candidate=planted.value,
+        sets=({**both, **own}, {**both, address: planted.value}),
+    )
+
+
+_BASES: dict[Path, BoundGraph] = {}
+
+
+def _base(model: Model) -> BoundGraph:
+    """The profile bound to a model, once: a model cannot be hashed."""
+    if model.folder not in _BASES:
+        _BASES[model.folder] = bind(model.graph, load_profile(PROFILE, Where(Path(__file__))), model.dtype)
+    return _BASES[model.folder]
+
+
+def _nodes(planted: Planted, model: Model) -> list[Node]:
+    return [
+        n
+        for n in model.graph.nodes
+        if n.op is planted.op
+        and planted.attribute in n.attributes
+        and planted_ranks.fits(planted.place, n, model.graph)
+    ]
+
+
+def _other(planted: Planted, base: BoundGraph, node: Node) -> Value:
+    """The profile's value where it is another one, else a value that is."""
+    usual = base.settings[node.name, planted.attribute.name].value
+    for value in (usual, *reversed(values_of(planted.op, planted.attribute))):
+        if base.resolved(node.name, value) != base.resolved(node.name, planted.value):
+            return value
+    raise AssertionError(f"{planted.place} has one value only; list a number")
+
+
+def write_recipe(
+    folder: Path,
+    checkpoint: Path,
+    tokens: Mapping[str, torch.Tensor],
+    reference: Mapping[str, object],
+    candidate: Mapping[str, object],
+    *,
+    sampled_from: str = "candidate",
+    below: float = 1e-4,
+    reduce: str = "token",
+    floor: bool = False,
+    oracle: bool = False,
+) -> Path:
+    """A recipe with its token file; JSON is YAML."""
+    save_file(dict(tokens), folder / "tokens.safetensors")
+    recipe = {
+        "kind": "recipe",
+        "checkpoint": str(checkpoint),
+        "tokens": {"file": "tokens.safetensors", "sampled_from": sampled_from},
+        "reference": {"profile": PROFILE, **reference},
+        "candidate": {"profile": PROFILE, **candidate},
+        "gate": {"metric": "k3", "below": below, "reduce": reduce},
+        "floor": floor,
+        "oracle": oracle,
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(recipe, indent=1), "utf-8")
+    return path
+
+
+def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: int = 512, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, vocab, (sequences, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(slots=True)
+class Bisection:
+    """A bisection, step by step."""
+
+    plan: Plan
+    observed: Observed
+    report: Report
+
+
+def bisected(path: Path, opener: Callable[..., Model] = open_model) -> Bisection:
+    """The steps of `moeparity.bisect`."""
+    plan = prepare(path, device="cpu", opener=opener)
+    observed = observe(plan, plan.toggles)
+    return Bisection(plan=plan, observed=observed, report=summarise(plan, observed))

@@ -1,0 +1,197 @@
+"""Every value of every attribute, planted alone on one node, is found: the node, the attribute, both values."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from moeparity.bisection.prepare import prepare
+from moeparity.bisection.report import Report
+from moeparity.engine.forward import Model, forward, open_model
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import MODEL
+from moeparity.numerics.orders import parse
+from moeparity.ops.declaration import Value
+from moeparity.ops.registry import OPS
+from moeparity.plan.address import file_key
+from moeparity.plan.toggles import toggles
+from tests.checkpoint_factory import make_random
+from tests.planted import moe as planted_moe
+from tests.planted.moe import WITHOUT_EFFECT
+from tests.planted.places import (
+    MODEL_OF,
+    NUMBERS,
+    ORDERS,
+    REFERENCE_VALUE,
+    SHORT,
+    Bisection,
+    Planted,
+    Sides,
+    all_values,
+    bisected,
+    plant,
+    random_tokens,
+    write_recipe,
+)
+from tests.planted.ranks import WHOLE_NUMBERS
+from tests.small_models import SMALL
+
+HOST_DEPENDENT = {
+    "experts:implementation": "torch's grouped GEMM on CPU is one GEMM per expert, on some CPUs the one `loop` calls",
+    "experts:gate_up": "whether one GEMM of width 2I and two of width I agree is up to the CPU's GEMM kernels",
+    "attention:kv_layout": "whether a strided and a contiguous operand agree is up to the CPU's GEMM kernels",
+    **{
+        f"{op}:{name}": "whether a GEMM and one of fewer columns or heads agree is up to the CPU's GEMM kernels"
+        for op in ("attention", "mla", "lm_head")
+        for name in ("tensor", "blocks")
+    },
+    **{f"swiglu:{name}": "only where torch's silu chooses by position" for name in ("tensor", "blocks")},
+    **planted_moe.HOST_DEPENDENT,
+    "embedding:tensor": "only -0 becomes +0, and the fixture has none",
+    "rms_norm:mean": "torch's own mean divides on CPU, as `divide` does",
+    "rms_norm:rsqrt": "torch's own rsqrt on CPU is 1 / sqrt in two roundings, as `sqrt_div` is",
+}
+"""Attributes whose effect is the processor's business: two separate forwards say whether there is one."""
+
+VALUES = {planted.label: planted for planted in all_values()}
+
+
+QUICKSTART = Path(__file__).parents[2] / "checkpoints/quickstart"
+# A node has the same numerics in every layer, and what a test costs goes with their number.
+LAYERS = 2
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the shipped checkpoint."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    config = json.loads((QUICKSTART / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": LAYERS}), "utf-8")
+    later = tuple(f"model.layers.{layer}." for layer in range(LAYERS, config["num_hidden_layers"]))
+    tensors = load_file(QUICKSTART / "model.safetensors")
+    save_file({key: x for key, x in tensors.items() if not key.startswith(later)}, folder / "model.safetensors")
+    return folder
+
+
+def _shallow(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return make_random({**SMALL[name], "num_hidden_layers": LAYERS}, tmp_path_factory.mktemp(name))
+
+    return checkpoint
+
+
+# In this file the small checkpoints too have no more.
+globals().update({name: _shallow(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
+
+
+def opened(folder: Path, **_: object) -> Model:
+    """What `prepare` calls to open a checkpoint: each is opened once."""
+    return _opened(folder)
+
+
+@lru_cache
+def _opened(folder: Path) -> Model:
+    return open_model(folder, device="cpu", residency="resident")
+
+
+def recipe_with(planted: Planted, folder: Path, checkpoint: Path) -> tuple[Path, Sides]:
+    model = opened(checkpoint)
+    sides = plant(planted, model)
+    sequences, tokens, micro_batch = planted.shape
+    reference, candidate = ({"set": values, "micro_batch": micro_batch} for values in sides.sets)
+    ids = {"input_ids": random_tokens(sequences, tokens, vocab=model.vocab_size)}
+    return write_recipe(folder, checkpoint, ids, reference, candidate), sides
+
+
+@pytest.mark.parametrize("label", VALUES)
+def test_planted_value_is_found(request: pytest.FixtureRequest, tmp_path: Path, label: str) -> None:
+    planted = VALUES[label]
+    path, sides = recipe_with(planted, tmp_path, request.getfixturevalue(planted.model))
+    found = bisected(path, opened)
+    assert [(t.nodes, t.members[0].attribute) for t in found.plan.toggles] == [((sides.node,), planted.attribute.name)]
+    open_ = {planted.place, planted.label} & HOST_DEPENDENT.keys() and not differs_here(found, sides)
+    if open_ or label in WITHOUT_EFFECT:
+        assert_without_effect(found.report)
+    else:
+        assert_found(found, planted, sides)
+
+
+def differs_here(found: Bisection, sides: Sides) -> bool:
+    """What two separate forwards say of the planted node."""
+    ids, size = found.plan.tokens.input_ids, found.plan.candidate.micro_batch
+    one, two = (
+        forward(found.plan.model, ids, settings=values, micro_batch=size, save=[sides.node]) for values in sides.sets
+    )
+    # A router has two values.
+    keys = [key for key in one if f"{key}.".startswith(f"{file_key(sides.node)}.")]
+    return not all(same_bits(one[key], two[key]) for key in keys)
+
+
+def assert_found(found: Bisection, planted: Planted, sides: Sides) -> None:
+    root, *later = found.report.roots
+    assert (root.node, root.op) == (sides.node, planted.op.name)
+    assert [(choice.attribute, choice.reference, choice.candidate) for choice in root.choices] == [
+        (planted.attribute.name, shown(sides.reference), shown(sides.candidate))
+    ]
+    assert not later, "one planted node is the only root"
+    (toggle,) = found.report.toggles
+    assert (toggle.reference, toggle.candidate) == (shown(sides.reference), shown(sides.candidate))
+    assert not toggle.had_no_effect
+    assert toggle.alone.changed_nodes == toggle.restored.changed_nodes > 0
+    # A dense model has no routes.
+    assert (toggle.restored.kl, toggle.restored.k3, toggle.restored.flipped_routes or 0.0) == (0.0, 0.0, 0.0)
+    assert toggle.alone.kl == found.report.metrics.kl
+    assert toggle.restores_all, "the restored trial has the reference's bits at every node"
+
+
+def assert_without_effect(report: Report) -> None:
+    assert [toggle.had_no_effect for toggle in report.toggles] == [True]
+    assert report.reading == (f"{report.toggles[0].name} had no effect: no bit changed at any node.",)
+    assert (report.roots, report.verdict.status) == ((), "pass")
+
+
+def shown(value: Value) -> str:
+    """A value as a report prints it, in the fixtures' dtype."""
+    return "model (bf16)" if value == MODEL else str(value)
+
+
+def test_the_tables_name_values_that_exist() -> None:
+    places = {planted.place for planted in VALUES.values()}
+    assert VALUES.keys() >= REFERENCE_VALUE.keys() | WITHOUT_EFFECT.keys()
+    assert places >= SHORT.keys() | NUMBERS.keys()
+    assert places | VALUES.keys() >= HOST_DEPENDENT.keys()
+    assert places | VALUES.keys() | OPS.keys() >= MODEL_OF.keys()
+
+
+def test_every_number_is_listed() -> None:
+    assert NUMBERS.keys() == {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.number}
+
+
+def test_every_whole_number_is_listed() -> None:
+    expected = {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.least is not None}
+    assert expected == WHOLE_NUMBERS.keys()
+
+
+def test_orders_are_listed_as_they_are_printed() -> None:
+    assert ORDERS.keys() == {f"{o.name}:{a.name}" for o in OPS.values() for a in o.attributes if a.order}
+    assert all(str(parse(order)) == order for listed in ORDERS.values() for order in listed)
+
+
+SITES = [p for p in VALUES.values() if p.attribute.kind == "rounding" and p.value == MODEL]
+
+
+@pytest.mark.parametrize("site", SITES, ids=lambda site: site.place)
+def test_model_is_the_dtype_of_the_variant(request: pytest.FixtureRequest, tmp_path: Path, site: Planted) -> None:
+    """`model` and the variant's own dtype are one value: no toggle."""
+    checkpoint = request.getfixturevalue(site.model)
+    node = plant(site, opened(checkpoint)).node
+    sides = ({"set": {f"{node}:{site.attribute.name}": value}} for value in (MODEL, "bf16"))
+    path = write_recipe(tmp_path, checkpoint, {"input_ids": random_tokens(vocab=256)}, *sides)
+    ready = prepare(path, device="cpu", opener=opened)
+    assert toggles(ready.reference, ready.candidate) == []

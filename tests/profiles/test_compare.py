@@ -1,0 +1,199 @@
+"""Engine profiles against each other, without weights: what differs, how sure it is, what sets it, what comes first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.outline import outline_checkpoint
+from moeparity.errors import SpecError
+from moeparity.plan.spec.schema import Placement
+from moeparity.profiles.compare import SHARES, architectures, compare, described, profiles, statements
+from moeparity.profiles.report import EngineDifference, EngineToggle
+from scripts.engine_tables import page
+from tests.command import ROOT, Done, alone, inside
+
+RANKS = Placement(tensor=8)
+
+
+def run(*arguments: str | Path) -> Done:
+    return inside("engines", *arguments)
+
+
+def named(found: EngineDifference) -> dict[str, EngineToggle]:
+    return {toggle.name: toggle for toggle in found.toggles}
+
+
+@pytest.mark.parametrize("name", ["hf-eager", "vllm", "sglang-deterministic", "megatron", "deepep-normal"])
+def test_an_engine_differs_from_itself_in_nothing(name: str) -> None:
+    for architecture in architectures():
+        found = compare(name, name, architecture)
+        assert (found.toggles, found.known_of_first, found.known_of_second) == ((), (), ())
+
+
+def test_batch_invariance_is_what_vllm_says_of_it() -> None:
+    found = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
+    assert {name: (t.first.value, t.second.value) for name, t in named(found).items()} == {
+        "op all_reduce:collective": ("flashinfer.mnnvl", "vllm.one_stage")
+    }
+    # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
+    assert set(found.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
+    assert named(found)["op all_reduce:collective"].second.set_by == "VLLM_BATCH_INVARIANT (vllm-batch-invariant)"
+
+
+def test_deterministic_training_and_serving_add_ranks_in_another_order() -> None:
+    found = named(compare("megatron-deterministic", "sglang-deterministic", placement=RANKS))
+    collective = found["op all_reduce:collective"]
+    assert (collective.first.value, collective.second.value) == ("nccl.ring", "nccl.tree")
+
+
+def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities() -> None:
+    found = named(compare("sglang", "sglang-deterministic", placement=RANKS))
+    assert set(found) == {
+        "op all_reduce:collective",
+        "fusion native_add_norm",
+        "fusion triton_norm_after_embedding",
+        "fusion triton_norm_after_linear",
+        "op log_softmax:form",
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "toggle"),
+    [
+        ("vllm", "vllm-fp32-head", "op lm_head:output"),
+        ("flashinfer-fused", "flashinfer-cutedsl-norm", "op rms_norm:order"),
+        ("megatron", "megatron-permute-fusion", "op combine:accumulate"),
+        ("megatron", "megatron-unfused-rope", "op rope:products"),
+        ("fireworks-unfused", "fireworks-mlp-fusion", "op experts:gate_up"),
+        ("nemo-rl-dtensor", "nemo-rl-dtensor-stable", "op linear:parallel"),
+        ("torchtitan", "torchtitan-deepep", "op router:weights"),
+        ("trtllm", "trtllm-gen", "op router:weights"),
+    ],
+)
+def test_every_fusion_is_a_toggle_of_its_own(first: str, second: str, toggle: str) -> None:
+    assert toggle in named(compare(first, second, placement=RANKS if "parallel" in toggle else None))
+
+
+def test_what_a_table_says_costs_most_comes_first() -> None:
+    found = compare("hf-eager", "vllm")
+    kinds = [(toggle.kind, toggle.share) for toggle in found.toggles]
+    assert kinds[0] == ("semantics", None)
+    shares = [share.least for _, share in kinds if share is not None]
+    assert shares == sorted(shares, reverse=True)
+    unmeasured = [kind for kind, share in kinds[1:] if share is None]
+    assert unmeasured == sorted(unmeasured, key=["rounding", "form", "order"].index)
+    assert named(found)["op combine:leaves"].share == SHARES[0]
+    exact = named(compare("vllm", "flashinfer-unfused-finalize"))["op combine:order"]
+    assert exact.share is not None
+    assert exact.share.least < 0.001
+
+
+def test_shares_are_those_of_the_committed_table() -> None:
+    text = (ROOT / "docs" / "roundings.md").read_text("utf-8")
+    for share in SHARES:
+        row = next(line for line in text.splitlines() if line.startswith(f"| {share.row} |"))
+        assert row.split("|")[2].strip().startswith(share.shown)
+        assert share.least == pytest.approx(float(share.shown.split()[0]) / 100)
+
+
+def test_evidence_and_flags_of_both_sides_are_told() -> None:
+    found = named(compare("hf-eager", "vllm"))
+    attention = found["op attention:implementation"]
+    assert (attention.first.evidence, attention.second.evidence) == ("verified", "inferred")
+    assert attention.first.set_by == 'attn_implementation="eager" (hf-eager)'
+    assert attention.second.set_by == "--attention-backend (vllm)"
+    # The profile of DeepEP says nothing of experts: what it takes over from vllm's is no evidence.
+    assert named(compare("hf-eager", "deepep-normal"))["op experts:score_site"].second.evidence == "unknown"
+
+
+def test_profiles_are_described() -> None:
+    found = {profile.name: profile for profile in profiles()}
+    assert found["vllm"].version == "0.33.0"
+    assert found["vllm"].not_stated.startswith("the order of the squares")
+    assert found["hf-tf32"].engine == "transformers"
+    assert described("sglang-fp32-head").extends == "sglang"
+    stated = statements("sglang-fp32-head")
+    assert [(s.on, s.attribute, s.value, s.evidence) for s in stated] == [
+        ("lm_head", "inputs", "model", "read"),
+        ("lm_head", "output", "fp32", "read"),
+    ]
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"profile 'vlm' is not shipped; .* Did you mean 'vllm'"):
+        compare("vlm", "hf-eager")
+    with pytest.raises(SpecError, match=r"'qwen3-moe' is no shipped architecture; .* Did you mean 'qwen3_moe'"):
+        compare("vllm", "hf-eager", "qwen3-moe")
+
+
+def test_the_command_lists_profiles() -> None:
+    done = run()
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+    assert set(names) >= {profile.name for profile in profiles()}
+
+
+def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    done = alone("engines", "hf-eager", "vllm", "--json", out)
+    assert done.returncode == 0, done.stderr
+    assert "13 toggles" in done.stdout
+    assert "expert (verified)" in done.stdout
+    written = json.loads(out.read_text("utf-8"))
+    assert (written["schema"], len(written["found"]["toggles"])) == ("moeparity.engines/1", 13)
+    same = run("vllm", "vllm")
+    assert "They differ in nothing that takes effect here." in same.stdout
+
+
+def test_the_command_prints_one_profile() -> None:
+    done = run("sglang")
+    assert done.returncode == 0, done.stderr
+    assert "moe_fused_gate.py" in done.stdout
+    assert "Not stated: shared experts" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("vlm",), "error: engines: profile 'vlm' is not shipped"),
+        (("vllm", "sglang", "--graph", "gpt"), "error: --graph: 'gpt' is no shipped architecture"),
+        (("vllm", "sglang", "--tensor", "3"), "do not divide"),
+        (("vllm", "--config", "x.yaml"), "error: engines: --config reads a launch configuration"),
+        (("vllm", "--json", "nowhere/x.json"), "there is no folder nowhere"),
+    ],
+)
+def test_mistakes_are_told_in_one_message(arguments: tuple[str, ...], says: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_torch_is_imported() -> None:
+    code = (
+        "import sys\nfrom moeparity.cli import main\nsys.argv = ['moeparity', 'engines', 'hf-eager', 'vllm']\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "sys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_is_what_the_profiles_say() -> None:
+    assert (ROOT / "docs" / "engines.md").read_text("utf-8") == page(), "run `python scripts/engine_tables.py`"
+
+
+def test_show_prints_the_evidence_of_every_value() -> None:
+    rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "deepep-normal").rows
+    found = {(row.op, row.attribute): row.evidence for row in rows}
+    assert found["combine", "accumulate"] == "unknown"
+    assert found["experts", "tf32"] == "unknown"
+    rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "vllm").rows
+    found = {(row.op, row.attribute): row.evidence for row in rows}
+    assert (found["combine", "accumulate"], found["rope", "products"]) == ("read", "inferred")
+    assert (found["experts", "tf32"], found["add", "output->norm"]) == ("unknown", "inferred")

@@ -1,0 +1,251 @@
+"""`moeparity ops --fidelity`, docs/fidelity.md, and whether what profiles call verified is backed by a test."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moeparity.errors import Where
+from moeparity.numerics.collectives.registry import COLLECTIVES
+from moeparity.ops.kernels.key_tiles import cuts
+from moeparity.ops.norm.reductions import RULES
+from moeparity.ops.registry import OPS
+from moeparity.plan.engine_profile import checked, load_profile
+from moeparity.plan.spec.files import shipped
+from moeparity.profiles import fidelity
+from moeparity.profiles.fidelity import NAMED, NO_ENGINE, Finding, Key, Proof
+from scripts.fidelity import DATA, PAGE, as_text, merged, page, targets
+from tests.command import ROOT, Done, alone, inside
+from tests.evidence import FOLDER, record
+
+FOUND = fidelity.findings()
+OF = {(f.op, f.attribute, f.value): f for f in FOUND}
+REWRITE = "write it anew: python scripts/fidelity.py --page"
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_declared_value_has_a_level(op: str) -> None:
+    declared = {(a.name, value) for a in OPS[op].attributes for value in (*a.values, str(a.default))}
+    assert declared <= {(f.attribute, f.value) for f in FOUND if f.op == op}
+
+
+def test_no_value_stands_twice() -> None:
+    assert len(OF) == len(FOUND)
+
+
+def test_what_collectives_and_launch_rules_say_of_themselves() -> None:
+    stated = [(("all_reduce", "collective", name), c.evidence) for name, c in COLLECTIVES.items()]
+    stated += [(("rms_norm", "order", name), rule.evidence) for name, rule in RULES.items()]
+    for key, evidence in stated:
+        found = OF[key]
+        assert found.level == evidence.level or (found.level == "verified" and found.proofs), key
+        assert found.level == "verified" or evidence.source in found.sources, key
+
+
+def test_levels_of_known_values() -> None:
+    """Verified is the data file's word only; a profile's own evidence stands for the rest."""
+    assert OF["combine", "order", "sequential"].level == "verified"
+    assert OF["rope", "contraction", "none"].level == "verified"
+    assert OF["combine", "order", "unordered(0)"].level == "opaque"
+    assert OF["combine", "order", "reverse"].level == "read"
+    assert any("megatron" in source for source in OF["combine", "order", "reverse"].sources)
+    assert OF["router", "tie_break", "highest_index"].level == "inferred"
+
+
+@pytest.mark.parametrize("key", NAMED, ids=":".join)
+def test_the_declaration_names_that_source(key: Key) -> None:
+    attribute = OPS[key[0]].attribute(key[1])
+    assert key[2] in {*attribute.values, str(attribute.default)}
+    texts = [OPS[key[0]].source, attribute.says, " ".join(str(cuts.__doc__).split())]
+    assert any(NAMED[key] in text for text in texts[: 3 if cuts.__module__ in texts[0] else 2])
+    assert OF[key].level == "read"
+
+
+@cache
+def functions(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_proof_names_a_test_that_is_there() -> None:
+    tests = {test for f in FOUND for proof in f.proofs for test in proof.tests}
+    assert tests
+    gone = [test for test in tests if test.partition("::")[2] not in functions(test.partition("::")[0])]
+    assert gone == []
+    assert {test.partition("::")[0] for test in tests} <= set(targets()), "they still write down evidence"
+
+
+def test_every_value_of_the_data_file_is_one_as_it_is_kept() -> None:
+    here = Where(Path("evidence.json"))
+    for op, attribute, value in fidelity.verified():
+        declared = OPS[op].attribute(attribute.partition("->")[0])
+        given: Any = value
+        if value not in declared.values and (declared.number or declared.least is not None):
+            given = float(value) if declared.number else int(value)
+        assert str(checked(OPS[op], attribute, given, here)[1]) == value
+
+
+def backed(source: str, proofs: tuple[Proof, ...]) -> bool:
+    """A claim that names test files needs a proof from one of them."""
+    files = {test.partition("::")[0] for proof in proofs for test in proof.tests}
+    return bool(proofs) and ("tests/" not in source or any(file in source for file in files))
+
+
+def test_what_profiles_call_verified_is_in_the_data_file() -> None:
+    claimed = [c for c in fidelity.claims() if c.level == "verified" and c.engine != NO_ENGINE]
+    assert claimed
+    wrong = [f"{c.where}: {':'.join(c.key)}: {c.source}" for c in claimed if not backed(c.source, OF[c.key].proofs)]
+    assert wrong == []
+
+
+def test_what_collectives_call_verified_is_in_the_data_file() -> None:
+    claimed = {name: c.evidence.source for name, c in COLLECTIVES.items() if c.evidence.level == "verified"}
+    assert claimed
+    for name, source in claimed.items():
+        assert backed(source, OF["all_reduce", "collective", name].proofs), name
+    assert not any(rule.evidence.level == "verified" for rule in RULES.values()), "then check these too"
+
+
+def test_no_shipped_rule_is_lost_for_naming_nodes_and_no_op() -> None:
+    profiles = [load_profile(name, Where(Path("here"))) for name in shipped("profiles")]
+    assert all(rule.nodes is None for profile in profiles for layer in profile.layers for rule in layer)
+
+
+def test_the_page_is_what_the_script_makes_of_the_data_file() -> None:
+    assert PAGE.read_text("utf-8") == page(FOUND), REWRITE
+
+
+def test_the_data_file_is_as_the_script_writes_it() -> None:
+    text = DATA.read_text("utf-8")
+    data = json.loads(text)
+    assert as_text(data) == text
+    assert as_text(merged(data, [], "2000-01-01")) == text
+    assert len(text) < 100_000
+
+
+LINE = {
+    "op": "combine",
+    "values": {"order": ["sequential"], "output": ["bf16", "model"]},
+    "against": "some engine 1.0",
+    "device": "some GPU",
+    "torch": "2.13.0",
+    "test": "tests/test_a.py::test_b",
+}
+
+
+def test_a_run_replaces_what_was_known_of_its_device_and_nothing_else() -> None:
+    first = merged({"sources": [], "tests": [], "values": {}}, [LINE, LINE], "2000-01-01")
+    assert first["sources"] == [
+        {"against": "some engine 1.0", "device": "some GPU", "torch": "2.13.0", "date": "2000-01-01"}
+    ]
+    assert first["values"]["combine"] == {
+        "order": {"sequential": [[0, 0]]},
+        "output": {"bf16": [[0, 0]], "model": [[0, 0]]},
+    }
+    again = [LINE | {"values": {"order": ["reverse"]}, "test": f"tests/test_a.py::test_{name}"} for name in "zc"]
+    other = LINE | {"device": "another GPU", "values": {"order": ["reverse"]}, "test": "tests/test_d.py::test_e"}
+    both = merged(merged(first, [other], "2000-01-02"), again, "2000-01-03")
+    proofs = fidelity.proofs_of(both)
+    assert proofs.keys() == {("combine", "order", "reverse")}
+    old, new = proofs["combine", "order", "reverse"]
+    assert (old.device, old.date, old.tests) == ("another GPU", "2000-01-02", ("tests/test_d.py::test_e",))
+    assert (new.device, new.date, new.tests) == ("some GPU", "2000-01-03", ("tests/test_a.py::test_c",))
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.iterdir() for line in file.read_text("utf-8").splitlines()]
+
+
+def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what takes effect, and nothing of sites where nothing is rounded; without the folder nothing at all."""
+    at: dict[str, Any] = {"weighted": torch.bfloat16, "accumulate": torch.float32, "order": "sequential"}
+    at |= {"output": torch.bfloat16, "partial": torch.bfloat16, "expert": 1, "score_site": "combine"}
+    monkeypatch.delenv(FOLDER, raising=False)
+    record("combine", at, "this test")
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr("tests.evidence._written", set())
+    assert written(tmp_path) == []
+    record("combine", at, "this test", operands=torch.bfloat16)
+    record("combine", at, "this test", operands=torch.bfloat16)
+    record("combine", at | {"score_site": "epilogue"}, "this", operands=torch.bfloat16, blind=("order",))
+    record("combine", dict.fromkeys(("output", "accumulate"), torch.float32), "fp32", operands=torch.float32)
+    full, blind, plain = written(tmp_path)
+    both = ["bf16", "model"]
+    sites = {"accumulate": ["fp32"], "output": both}
+    assert full["values"] == {**sites, "expert": ["1"], "order": ["sequential"], "weighted": both}
+    assert full["test"] == "tests/profiles/test_fidelity.py::test_record"
+    assert (full["against"], full["torch"]) == ("this test", torch.__version__)
+    assert blind["values"] == {**sites, "expert": ["1"]}
+    assert plain["values"] == {}
+    with pytest.raises(AssertionError, match="combine has no"):
+        record("combine", {"ordre": "sequential"}, "a misspelt attribute")
+
+
+def command(*arguments: str) -> Done:
+    return inside("ops", *arguments)
+
+
+def test_all_ops_on_the_command_line(tmp_path: Path) -> None:
+    done = alone("ops", "--fidelity", "--json", tmp_path / "all.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(op in done.stdout for op in OPS if OPS[op].attributes)
+    found = json.loads((tmp_path / "all.json").read_text("utf-8"))
+    assert [(f["op"], f["attribute"], f["value"], f["level"]) for f in found] == [
+        (f.op, f.attribute, f.value, f.level) for f in FOUND
+    ]
+
+
+def test_an_op_without_attributes() -> None:
+    assert command("split", "--fidelity").stdout == "no attributes: nothing about it can differ\n"
+
+
+def test_one_op_on_the_command_line() -> None:
+    done = command("combine", "--fidelity")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "transformers" in done.stdout
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert ["shared", "add", "verified"] in rows
+    assert any(row[:1] == ["leaves"] for row in rows)
+    assert "router" not in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("combin", "--fidelity"), "error: op 'combin' is unknown; expected one of"),
+        (("--json", "x.json"), "error: ops: --json writes what --fidelity finds."),
+        (("--fidelity", "--json", "no/such/folder/x.json"), "cannot be written: there is no folder"),
+    ],
+)
+def test_a_users_mistake(arguments: tuple[str, ...], says: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_it_takes_no_torch() -> None:
+    code = "import sys, moeparity.cli.fidelity as f; f.findings(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_lines_join_values_that_rest_on_the_same() -> None:
+    of = [Finding(op="a", attribute="x", value=value, level="inferred") for value in ("1", "3")]
+    of.insert(1, Finding(op="a", attribute="x", value="2", level="opaque"))
+    of.append(Finding(op="a", attribute="y", value="1", level="inferred"))
+    assert [(line.attribute, line.values, line.level) for line in fidelity.lines(of)] == [
+        ("x", ("1", "3"), "inferred"),
+        ("x", ("2",), "opaque"),
+        ("y", ("1",), "inferred"),
+    ]
+    groups = [key for key, _ in groupby(FOUND, key=lambda f: (f.op, f.attribute))]
+    assert len(groups) == len(set(groups)), "what belongs together stands together"

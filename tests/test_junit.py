@@ -1,0 +1,67 @@
+"""JUnit XML: what a reader of it sees, whatever characters the messages hold."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from moeparity.bisection.expectations import Checked, Finding, Status
+from moeparity.junit import junit
+from tests.bisection.reports import REPORT
+
+
+def finding(status: Status, found: str = "0.5") -> Finding:
+    return Finding(expectation=f"k3 {status}", status=status, found=found)
+
+
+GOOD = Checked(recipe="recipes/a.yaml", findings=(finding("ok"),), error=None, report=REPORT, seconds=1.25)
+MIXED = Checked(
+    recipe="recipes/b.yaml",
+    findings=(finding("ok"), finding("fail"), finding("inconclusive")),
+    error=None,
+    report=REPORT,
+    seconds=2.0,
+)
+BROKEN = Checked(recipe="recipes/c.yaml", findings=(), error='c.yaml:3: "<&>" is unknown', report=None, seconds=0.0)
+
+
+def test_a_suite_per_recipe_and_a_case_per_expectation() -> None:
+    root = ET.fromstring(junit([GOOD, MIXED, BROKEN]))
+    assert (root.tag, root.get("tests"), root.get("failures"), root.get("errors")) == ("testsuites", "5", "2", "1")
+    assert root.get("time") == "3.250"
+    counts = [[s.get(k) for k in ("name", "tests", "failures", "errors", "skipped")] for s in root]
+    assert counts == [
+        ["recipes/a.yaml", "1", "0", "0", "0"],
+        ["recipes/b.yaml", "3", "2", "0", "0"],
+        ["recipes/c.yaml", "1", "0", "1", "0"],
+    ]
+    assert [case.get("name") for case in root[1].iter("testcase")] == ["k3 ok", "k3 fail", "k3 inconclusive"]
+    assert {case.get("classname") for case in root[1].iter("testcase")} == {"recipes/b.yaml"}
+
+
+def test_open_is_a_failure_of_its_own_type_and_a_broken_recipe_an_error() -> None:
+    root = ET.fromstring(junit([MIXED, BROKEN]))
+    failures = {failure.get("type"): failure.get("message") for failure in root.iter("failure")}
+    assert failures == {
+        "expectation": "k3 fail is not met: 0.5",
+        "inconclusive": "k3 inconclusive is open: 0.5",
+    }
+    assert [error.get("message") for error in root.iter("error")] == ['c.yaml:3: "<&>" is unknown']
+    assert not list(root.iter("skipped"))
+
+
+def test_the_machine_is_told() -> None:
+    root = ET.fromstring(junit([GOOD, BROKEN]))
+    told = {one.get("name"): one.get("value") for one in root.iter("property")}
+    assert told["cpu"] == REPORT.run.cpu
+    assert told["verdict"] == "fail"
+    assert told["k3"] == "0.0013 [0.0009, 0.0017]"
+    assert root[1].find("properties") is None
+
+
+def test_characters_that_xml_cannot_hold_are_replaced() -> None:
+    text = "a\x00b\x1b[31m\ud800 <&\"'> \ufffe é"
+    bad = Checked(recipe=f"r{text}", findings=(finding("fail", text),), error=None, report=None, seconds=0.0)
+    written = junit([bad]).encode("utf-8")
+    suite = ET.fromstring(written)[0]
+    assert suite.get("name") == "ra\ufffdb\ufffd[31m\ufffd <&\"'> \ufffd é"
+    assert "\ufffd" in suite[0][0].get("message", "")

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
-from moeparity.bisection import observe
+from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
 from moeparity.engine.forward import Model
 from moeparity.engine.lockstep import Walker, run

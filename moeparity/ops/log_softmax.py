@@ -144,7 +144,7 @@ LOG_PROBS = Op(
     ),
     refuses=_refuses,
     pieces=cut,
-    kernel="log_probs:log_softmax",
+    kernel="log_softmax:log_softmax",
     source="torch 2.13.0 log_softmax, softmax and logsumexp; NVIDIA-NeMo/RL 0433dae8dd, "
     "nemo_rl/distributed/model_utils.py _compute_distributed_log_softmax",
 )

@@ -27,8 +27,8 @@ MESSAGES = BAD / "messages"
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 PACKAGE = Path(moeparity.__file__).resolve().parent
 CHECKED = (
-    *("spec", "graph", "weights"),
-    *("tokens", "sampling.py", "starter", "model.py", "plan.py", "outline.py", "engine/device.py", "ops/registry.py"),
+    *("plan", "inputs", "engine/forward.py", "ops/registry.py"),
+    *("bisection/init", "bisection/sample.py", "bisection/prepare.py", "bisection/outline.py"),
 )
 
 # As a user runs them, in a process of their own: one of each kind of input, as `test_message` runs the same `main`.

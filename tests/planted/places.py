@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from moeparity.bisection import observe
+from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.report import Report

@@ -27,7 +27,7 @@ from tests.errors.base import BASE
 # Raises SIGTERM in the process itself when its second pass begins.
 KILLED = """
 import os, signal
-from moeparity import pipeline
+from moeparity.bisection import pipeline
 begun, observe = 0, pipeline.observe
 def counted(*args, **kwargs):
     global begun

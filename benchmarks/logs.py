@@ -29,7 +29,7 @@ from moeparity.logs.measure import Measurement
 
 WIDTH, PROMPT, POOL = 4096, 512, 32
 """Tokens of a padded sequence and of a prompt, and different sequences, which are repeated until the file is full."""
-PARSED, READ, MEASURED = "orjson.loads of each line", "moeparity.logs.opening", "the same, measured"
+PARSED, READ, MEASURED = "orjson.loads of each line", "moeparity.logs.open", "the same, measured"
 
 
 def write(path: Path, megabytes: int) -> None:

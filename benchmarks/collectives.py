@@ -17,7 +17,7 @@ import torch
 
 from benchmarks import orders
 from benchmarks.turns import Work, header, in_turn
-from moeparity.engine.memory import keep_freed_memory
+from moeparity.inputs.machine import keep_freed_memory
 from moeparity.numerics import compiled
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.collectives.execute import all_reduce

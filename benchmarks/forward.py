@@ -22,7 +22,8 @@ import torch
 import transformers
 
 from benchmarks.turns import header
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
 from tests.hf.reference import ARGUMENTS, load

@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, Walker, run
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.turns import header
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
 from moeparity.plan.address import file_key
 

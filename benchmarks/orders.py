@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.turns import Work, header, in_turn, seconds
-from moeparity.engine.memory import keep_freed_memory
+from moeparity.inputs.machine import keep_freed_memory
 from moeparity.numerics import compiled
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.compiled import Executor

@@ -27,10 +27,10 @@ from safetensors.torch import save_file
 from benchmarks.turns import header
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
-from moeparity.engine.forward import Model
 from moeparity.engine.lockstep import Walker, run
 from moeparity.engine.memory import Peak
 from moeparity.errors import Where
+from moeparity.inputs.model import Model
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.ops.memory import weight_bytes

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from moeparity.bisection.report import Report
     from moeparity.bisection.sweep.report import Sweep
     from moeparity.bisection.sweep.run import sweep
-    from moeparity.engine.forward import Model, forward, open_model
+    from moeparity.engine.forward import forward
+    from moeparity.inputs.model import Model, open_model
 
 __version__ = "0.1.0"
 __all__ = ["Model", "MoeparityError", "Options", "Report", "Sweep", "bisect", "forward", "open_model", "sweep"]
 
 _HOMES = {
-    "Model": "moeparity.engine.forward",
+    "Model": "moeparity.inputs.model",
     "Options": "moeparity.bisection.prepare",
     "Report": "moeparity.bisection.report",
     "Sweep": "moeparity.bisection.sweep.report",
     "bisect": "moeparity.bisection.pipeline",
     "forward": "moeparity.engine.forward",
-    "open_model": "moeparity.engine.forward",
+    "open_model": "moeparity.inputs.model",
     "sweep": "moeparity.bisection.sweep.run",
 }
 

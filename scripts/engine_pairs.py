@@ -12,9 +12,9 @@ import torch
 
 from moeparity.bisection.arrival.words import arrival_draws
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Observer, Walker, run
 from moeparity.errors import SpecError, Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import read_tokens
 from moeparity.numerics.bits import same_bits

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from moeparity.engine.forward import Model
 from moeparity.errors import Where
+from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Op, Value, holds
 from moeparity.ops.registry import OPS

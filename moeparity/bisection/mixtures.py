@@ -13,9 +13,9 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import alone, restored
 from moeparity.engine.footprint import estimate, require
 from moeparity.engine.lockstep import Counts, Walker, run
-from moeparity.engine.memory import available_bytes
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.errors import SpecError
+from moeparity.inputs.machine import available_bytes
 from moeparity.metrics.interval import MINIMUM_SEQUENCES, sequence_mean, token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.sides import REFERENCE, Side

@@ -18,7 +18,7 @@ from moeparity.bisection.sample import generate
 from moeparity.bisection.shares.search import blame
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.toggles.words import worth_splitting
-from moeparity.engine.forward import Model, open_model
+from moeparity.inputs.model import Model, open_model
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from moeparity import user_code
 from moeparity.bisection.oracle.words import ORACLE, oracle_side
-from moeparity.engine.forward import Model, checked_tokens, open_model
 from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.recipe import recipe_tokens
 from moeparity.inputs.tokens.records import check_fits

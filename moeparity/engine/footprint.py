@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from moeparity.engine.liveness import Values
 from moeparity.engine.lockstep import Walker
-from moeparity.engine.memory import available_bytes
 from moeparity.engine.work import Work
 from moeparity.errors import MoeparityError
+from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.ops.memory import weight_bytes

@@ -1,13 +1,23 @@
-"""Which device a run uses: CUDA where there is one, and never needed; and which processor it is."""
+"""The machine a run has: its device (CUDA where there is one, and never needed), its processor, its free memory."""
 
 from __future__ import annotations
 
+import ctypes
 import platform
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from moeparity.errors import DeviceError
+
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+# Parameter numbers of mallopt(3) in glibc.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 512 << 20
+_LARGEST_BLOCK = 32 << 20
+"""glibc accepts no more; larger blocks, such as a layer's experts, still go back to the system when freed."""
 
 NAMES = ("auto", "cpu", "cuda")
 
@@ -27,3 +37,91 @@ def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let glibc keep up to 512 MB of freed blocks of up to 32 MB each; True where that could be set.
+
+    Otherwise glibc returns such blocks to the system and every node faults its pages in again,
+    more or less of them depending on what the process allocated before. Bits are not affected. Source: mallopt(3).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    trimmed: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    mapped: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+    return trimmed == mapped == 1
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Bytes a run may still take: of the GPU, else of the machine and the control groups of this process.
+
+    None where that is not known. Sources: proc_meminfo(5), cgroups(7), kernel documentation cgroup-v2.
+    """
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    found = [left for left in (_of_machine(), *_of_groups()) if left is not None]
+    return min(found) if found else None
+
+
+def _of_machine() -> int | None:
+    kilobytes = _field(_PROC / "meminfo", "MemAvailable:")
+    return None if kilobytes is None else kilobytes << 10
+
+
+def _of_groups() -> list[int | None]:
+    """What is left in each group this process is in, and in the groups around it."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        return []
+    left: list[int | None] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in {"", "memory"}:
+            root = _CGROUPS / controllers
+            group = root / path.lstrip("/")
+            left += [_left(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return left
+
+
+def _left(group: Path) -> int | None:
+    """The limit less what is used and cannot be dropped: pages of files can."""
+    limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+    used = _number(group / "memory.current", group / "memory.usage_in_bytes")
+    if limit is None or used is None:
+        return None
+    # Version 1 says `total_` where children are counted too, as they are in its limit.
+    names = ("inactive_file", "active_file")
+    whole = [_field(group / "memory.stat", f"total_{name}") for name in names]
+    own = [_field(group / "memory.stat", name) for name in names]
+    return limit - used + sum(pages or 0 for pages in (own if whole[0] is None else whole))
+
+
+def _number(*paths: Path) -> int | None:
+    """The first file's number; None for `max`, or where there is none."""
+    for path in paths:
+        try:
+            text = path.read_text("utf-8").strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None
+    return None
+
+
+def _field(path: Path, name: str) -> int | None:
+    """The number after a name at the start of a line."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)
+
+
+def anonymous_bytes() -> int | None:
+    """Anonymous memory of this process now; None where the system does not say."""
+    kilobytes = _field(_PROC / "self" / "status", "RssAnon:")
+    return None if kilobytes is None else kilobytes << 10

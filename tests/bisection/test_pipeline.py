@@ -21,7 +21,8 @@ from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import SCHEMA, Report
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.batches import cells, micro_batches
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.metrics.interval import MINIMUM_SEQUENCES
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key

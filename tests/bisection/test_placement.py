@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.collectives.registry import COLLECTIVES
 

@@ -142,7 +142,7 @@ def test_killed_at_any_moment(forward: tuple[list[str], Path]) -> None:
 
 
 MOMENTS: dict[str, tuple[str, str, str]] = {
-    "while the weights are checked": ("moeparity.engine.forward", "check", "before"),
+    "while the weights are checked": ("moeparity.inputs.model", "check", "before"),
     "while a layer is read": ("moeparity.inputs.weights.store", "WeightStore.load", "before"),
     "while an op runs": ("moeparity.ops.kernels.experts", "experts", "after"),
     "while the file is written": ("safetensors.torch", "save_file", "before"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS

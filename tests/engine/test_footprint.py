@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.errors import MoeparityError, Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.ops.memory import widths
 from moeparity.plan.bind import bind

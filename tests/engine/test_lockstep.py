@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, NodeView, Walker, run
 from moeparity.engine.values import assemble
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides

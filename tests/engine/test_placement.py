@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
 from tests.planted.places import random_tokens

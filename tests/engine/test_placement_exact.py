@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from tests.checkpoint_factory import make_random
 from tests.planted.places import random_tokens

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import SpecError
+from moeparity.inputs.model import Model, open_model
 from tests.planted.places import random_tokens
 
 

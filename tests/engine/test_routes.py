@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Counts, NodeView, Walker, run
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS, Forced, Replayed
 from moeparity.errors import SpecError, Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import BoundGraph, bind

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.engine.lockstep import NodeView, Observer, Walker, run
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded, Residency
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 import transformers
 
-from moeparity.engine.forward import Model, open_model
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.hf.reference import Truth
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, forward
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
 from tests.evidence import record_plan

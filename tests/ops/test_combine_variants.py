@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
 from tests.ops.combine_variants import VARIANTS, Variant, page

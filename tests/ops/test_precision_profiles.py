@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import open_model
 from tests.ops.plain import assert_bits
 from tests.ops.test_head import by_fractions
 

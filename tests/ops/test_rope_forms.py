@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import open_model
 from moeparity.ops.kernels.rope import rope, rotary
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.scalar import F32, ROUND, fma

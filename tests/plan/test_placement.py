@@ -12,9 +12,9 @@ import pytest
 from moeparity.bisection.observers import Changes
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Walker, run
 from moeparity.errors import SpecError, Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.difference import differences

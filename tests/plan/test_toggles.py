@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.observers import Changes
-from moeparity.engine.forward import Model, open_model
 from moeparity.engine.lockstep import Walker, run
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides

@@ -16,8 +16,8 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
-from moeparity.engine.forward import Model, open_model
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import BoundGraph, bind

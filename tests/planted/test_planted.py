@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
+from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import MODEL
 from moeparity.numerics.orders import parse

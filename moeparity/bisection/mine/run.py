@@ -15,10 +15,10 @@ from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, Mi
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.watch import ranking
 from moeparity.engine.footprint import require
-from moeparity.engine.forward import checked_tokens
 from moeparity.engine.lockstep import Observer, Walker, run
 from moeparity.engine.work import kernel_settings
 from moeparity.errors import MoeparityError, SpecError, Where
+from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side

@@ -13,8 +13,8 @@ from moeparity.bisection.nearest.report import Named, Nearest
 from moeparity.bisection.prepare import Plan
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import NodeView, Walker, run
-from moeparity.engine.memory import available_bytes
 from moeparity.errors import SpecError
+from moeparity.inputs.machine import available_bytes
 from moeparity.metrics.divergence import compare
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Attribute, Value

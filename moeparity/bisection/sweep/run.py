@@ -15,7 +15,7 @@ from moeparity.progress import Callback, Progress
 
 if TYPE_CHECKING:
     from moeparity.bisection.report import Report
-    from moeparity.engine.forward import Model
+    from moeparity.inputs.model import Model
 
 Run = Callable[[tuple[Override, ...], Callback | None], "Report"]
 
@@ -62,7 +62,7 @@ class _Opener:
 
     def __call__(self, folder: Path, **how: Any) -> Model:
         """What `open_model` gives."""
-        from moeparity.engine.forward import open_model
+        from moeparity.inputs.model import open_model
 
         if self.model is None:
             self.model = open_model(folder, **how)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from moeparity.engine.memory import available_bytes
+from moeparity.inputs.machine import available_bytes
 from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Graph
 

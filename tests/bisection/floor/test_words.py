@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.floor.words import DRAWS, FloorValue, floor_reading, floor_trials
-from moeparity.engine.forward import Model, open_model
 from moeparity.errors import Where
+from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Attribute, Value
 from moeparity.plan.bind import Place, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules

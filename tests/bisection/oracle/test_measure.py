@@ -14,8 +14,9 @@ from moeparity import bisect
 from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.cli.commands import app
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import Where
+from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.oracle.words import ORACLE, Standing, accuracy_reading, oracle_side
-from moeparity.engine.forward import open_model
 from moeparity.errors import Where
+from moeparity.inputs.model import open_model
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.sides import Side

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
 from moeparity.bisection.prepare import Options, prepare
-from moeparity.engine.forward import open_model
+from moeparity.inputs.model import open_model
 from tests.command import Done, inside
 from tests.errors.base import BASE
 

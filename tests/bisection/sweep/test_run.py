@@ -21,8 +21,8 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sweep import run as sweeping
 from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.cli.commands import app
-from moeparity.engine import forward as model
 from moeparity.errors import CheckpointError, MoeparityError
+from moeparity.inputs import model
 from moeparity.plan.spec.overrides import axes
 from moeparity.progress import Progress
 from tests.command import ROOT, alone, inside
@@ -117,7 +117,7 @@ def test_several_keys_give_all_combinations_the_last_fastest(tmp_path: Path) -> 
 
 
 def test_the_checkpoint_is_opened_once(tmp_path: Path) -> None:
-    with patch("moeparity.engine.forward.open_model", wraps=model.open_model) as opened:
+    with patch("moeparity.inputs.model.open_model", wraps=model.open_model) as opened:
         moeparity.sweep(write_recipe(tmp_path), ["micro_batch=1,2,3"], device="cpu")
     assert opened.call_count == 1
 
@@ -144,7 +144,7 @@ def test_what_every_point_is_refused_for_is_the_sweeps_own_error(tmp_path: Path)
 
 def test_a_checkpoint_that_cannot_be_used_is_opened_for_one_point_only(tmp_path: Path) -> None:
     with (
-        patch("moeparity.engine.forward.open_model", side_effect=CheckpointError("broken")) as opened,
+        patch("moeparity.inputs.model.open_model", side_effect=CheckpointError("broken")) as opened,
         pytest.raises(CheckpointError, match="broken"),
     ):
         moeparity.sweep(write_recipe(tmp_path), ["micro_batch=1,2,3"], device="cpu")
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_cannot_be_used_is_opened_for_one_point_only(tmp_path:
 
 def test_a_value_that_is_wrong_is_told_before_anything_runs(tmp_path: Path) -> None:
     with (
-        patch("moeparity.engine.forward.open_model") as opened,
+        patch("moeparity.inputs.model.open_model") as opened,
         pytest.raises(MoeparityError, match=r"dtype is 'bf61'; expected .* Did you mean 'bf16'?"),
     ):
         moeparity.sweep(write_recipe(tmp_path), ["micro_batch=1,2", "dtype=fp32,bf61"], device="cpu")

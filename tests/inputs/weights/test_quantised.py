@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import Mxfp4Config
 
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import CheckpointError
+from moeparity.inputs.model import open_model
 from tests.checkpoint_factory import FILE, make_random
 from tests.hf.compare import assert_is, tokens
 from tests.hf.reference import reference

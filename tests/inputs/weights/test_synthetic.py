@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import Model, forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import CheckpointError
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights import synthetic
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.synthetic import Synthetic
@@ -115,7 +116,7 @@ def test_a_tensor_depends_on_seed_and_name_only(folder: Path) -> None:
 def test_another_process_makes_the_same(folder: Path) -> None:
     code = (
         "import hashlib, sys, pathlib, torch\ntorch.set_num_threads(1)\n"
-        "from moeparity.engine.forward import open_model\n"
+        "from moeparity.inputs.model import open_model\n"
         f"t = open_model(sys.argv[1], synthetic=5, device='cpu').weights.checkpoint.tensor('{Q}')\n"
         "print(hashlib.sha256(t.view(torch.int16).numpy().tobytes()).hexdigest())"
     )

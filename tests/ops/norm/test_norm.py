@@ -21,8 +21,9 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm
 
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import SpecError
+from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.norm.declaration import RMS_NORM

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.forward import forward, open_model
+from moeparity.engine.forward import forward
 from moeparity.errors import Where
+from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules

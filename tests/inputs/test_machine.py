@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from moeparity.engine import memory
+from moeparity.inputs import machine
 
 CPU = torch.device("cpu")
 
@@ -20,18 +18,18 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("proc/self", "cgroup/memory/job", "cgroup/outer/inner"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n")
-    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "cgroup")
     return tmp_path
 
 
 def test_the_machine_alone(system: Path) -> None:
-    assert memory.available_bytes(CPU) == 8 << 30
+    assert machine.available_bytes(CPU) == 8 << 30
 
 
 def test_unknown_where_the_system_says_nothing(system: Path) -> None:
     (system / "proc/meminfo").unlink()
-    assert memory.available_bytes(CPU) is None
+    assert machine.available_bytes(CPU) is None
 
 
 def test_version_1(system: Path) -> None:
@@ -42,7 +40,7 @@ def test_version_1(system: Path) -> None:
     (group / "memory.stat").write_text(
         "inactive_file 1\nactive_file 2\ntotal_inactive_file 300\ntotal_active_file 400\n"
     )
-    assert memory.available_bytes(CPU) == 1_000_000_700
+    assert machine.available_bytes(CPU) == 1_000_000_700
 
 
 def test_version_2_with_the_tightest_limit_around_it(system: Path) -> None:
@@ -53,27 +51,4 @@ def test_version_2_with_the_tightest_limit_around_it(system: Path) -> None:
     (outer / "memory.max").write_text("2000000000\n")
     (outer / "memory.current").write_text("500000000\n")
     (outer / "memory.stat").write_text("anon 7\ninactive_file 10\nactive_file 20\n")
-    assert memory.available_bytes(CPU) == 1_500_000_030
-
-
-PEAK = """
-import torch
-from moeparity.engine.memory import Peak
-with Peak(torch.device("cpu")) as peak:
-    block = torch.ones(64 << 20, dtype=torch.uint8)
-    for _ in range(20):
-        block += 1
-print(peak.bytes - peak.before)
-"""
-
-
-def test_the_peak_is_that_of_anonymous_memory() -> None:
-    """In a process of its own: here other tests may have left as much free memory as the block takes."""
-    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert 50 << 20 < int(done.stdout) < 100 << 20
-
-
-def test_of_two_passes_the_greater_peak_counts() -> None:
-    first, second = (memory.Memory(estimated=e, held_before=1, peak=p) for e, p in ((9, 5), (3, 7)))
-    assert first.joined(second) == second.joined(first) == second
+    assert machine.available_bytes(CPU) == 1_500_000_030

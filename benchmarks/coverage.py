@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 
 from moeparity.inputs.machine import cpu_name
-from moeparity.metrics.interval import Judgement, judge, token_mean
+from moeparity.metrics.interval import token_mean
+from moeparity.metrics.verdict import Gate, judge
+from moeparity.metrics.verdict import Verdict as Judgement
 
 SEQUENCES = (25, 50, 100, 200)
 TOKENS = 200
@@ -110,7 +112,9 @@ def measure(shape: Shape, sequences: int, replications: int, *, seed: int = 0, r
     ]
     verdicts: dict[float, dict[str, float]] = {}
     for gate in GATES:
-        judged: list[Judgement] = [judge(i, gate * shape.mean, bit_equal=False, nonfinite=0) for i in intervals]
+        judged: list[Judgement] = [
+            judge(i, Gate(metric="k3", below=gate * shape.mean), bit_equal=False, nonfinite=0) for i in intervals
+        ]
         statuses = [j.status for j in judged]
         verdicts[gate] = {s: statuses.count(s) / replications for s in ("pass", "fail", "inconclusive")}
     estimates = torch.tensor([i.estimate for i in intervals], dtype=torch.float64)

@@ -13,7 +13,8 @@ from moeparity.cli.sizes import MemoryLimit
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
-    from moeparity.bisection.expectations import Checked, Finding
+    from moeparity.check import Checked
+    from moeparity.output.findings import Finding
 
 SKIP = 125
 """What `git bisect run` takes as "this commit cannot be tested"."""
@@ -48,9 +49,9 @@ def check(
 
 
 def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
-    from moeparity.bisection.expectations import combined
-    from moeparity.junit import junit as as_junit
+    from moeparity.check import junit as as_junit
     from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.findings import combined
 
     if junit is not None:
         refuse_unwritable(junit)
@@ -71,7 +72,7 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
 
 
 def _checked(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
-    from moeparity.bisection.expectations import Checked
+    from moeparity.check import Checked
     from moeparity.check import check as run
     from moeparity.cli.progress import shown
 

@@ -32,7 +32,7 @@ def engines(
     from moeparity.output.files import refuse_unwritable, write_text
     from moeparity.plan.spec.schema import Placement
     from moeparity.profiles.compare import compare, described, profiles, statements
-    from moeparity.profiles.report import to_json
+    from moeparity.profiles.report import engines_json
     from moeparity.profiles.text import print_difference, print_profile, print_profiles
 
     if config is not None and first is not None:
@@ -49,14 +49,14 @@ def engines(
     elif second is not None and first is not None:
         found = compare(first, second, graph, Placement(tensor=tensor, expert=expert))
         print_difference(found, console())
-        written = to_json(found)
+        written = engines_json(found)
     elif first is not None:
         stated = statements(first)
         print_profile(described(first), stated, console())
-        written = to_json(stated)
+        written = engines_json(stated)
     else:
         listed = profiles()
         print_profiles(listed, console())
-        written = to_json(listed)
+        written = engines_json(listed)
     if json is not None:
         write_text(json, written)

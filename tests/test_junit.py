@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from moeparity.bisection.expectations import Checked, Finding, Status
-from moeparity.junit import junit
+from moeparity.check import Checked, junit
+from moeparity.output.findings import Finding, Status
 from tests.bisection.reports import REPORT
 
 

@@ -6,23 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from moeparity.bisection.growth.steps import Step, largest, steps
-from moeparity.bisection.report import Report, ToggleResult, TrialResult, Verdict
+from moeparity.bisection.report import Report, ToggleResult, TrialResult
 from moeparity.bisection.shares.expectations import blame_expectations
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.logs.report import LogReport
+from moeparity.output.findings import Outcome, Status, agrees, keeps, lies
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import covered
 from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
-
-Status = Literal["ok", "fail", "inconclusive"]
-Outcome = tuple[Status, str]
-"""What became of an expectation, and what was found."""
-
-PRECEDENCE = (2, 1, 3, 0)
-"""Exit codes: of several, the first of these that is present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,37 +23,6 @@ class Expectation:
 
     says: str
     judge: Callable[[Report], Outcome]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One expectation held against a report: met (`ok`), not met (`fail`), or open (`inconclusive`)."""
-
-    expectation: str
-    status: Status
-    found: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked."""
-
-    recipe: str
-    findings: tuple[Finding, ...]
-    error: str | None
-    report: Report | LogReport | None
-    seconds: float
-
-    @property
-    def exit_code(self) -> int:
-        """0 every expectation met, 1 one is not met, 2 the recipe could not be checked, 3 one is open."""
-        codes = {"ok": 0, "fail": 1, "inconclusive": 3}
-        return 2 if self.error is not None else combined(codes[finding.status] for finding in self.findings)
-
-
-def combined(codes: Iterable[int]) -> int:
-    """The exit code of several: the first present of 2, 1, 3, 0."""
-    return min(codes, key=PRECEDENCE.index)
 
 
 def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:
@@ -169,16 +130,6 @@ def _verdict(expected: str, report: Report) -> Outcome:
     return agrees(expected, report.verdict)
 
 
-def agrees(expected: str, verdict: Verdict) -> Outcome:
-    """Whether the verdict is the expected one; open where it is inconclusive and should not be."""
-    found = verdict.status
-    if found == expected:
-        status: Status = "ok"
-    else:
-        status = "inconclusive" if found == "inconclusive" else "fail"
-    return status, f"{found}: {verdict.reason}"
-
-
 def _metric(name: str, report: Report) -> float:
     return float(getattr(report.metrics, name))
 
@@ -206,33 +157,8 @@ def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) ->
     return lies(bounds, value(report))
 
 
-def lies(bounds: Bounds, found: float) -> Outcome:
-    """Whether a number lies within bounds."""
-    # Comparisons with NaN are false: what was not measured meets no bound.
-    met = (bounds.below is None or found < bounds.below) and (bounds.above is None or found > bounds.above)
-    return "ok" if met else "fail", f"{found:.6g}"
-
-
 def _interval(bounds: Bounds, report: Report) -> Outcome:
     return keeps(bounds, report.verdict, report.run.sequences)
-
-
-def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
-    """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
-    from moeparity.metrics.interval import MINIMUM_SEQUENCES
-
-    value, below, above = verdict.value, bounds.below, bounds.above
-    found = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
-    if not math.isfinite(value.estimate):
-        return "fail", f"{verdict.metric} is {value.estimate}"
-    if (below is not None and value.low >= below) or (above is not None and value.high <= above):
-        return "fail", found
-    if (below is not None and value.high >= below) or (above is not None and value.low <= above):
-        return "inconclusive", found
-    # With fewer sequences a verdict passes only where all bits are equal.
-    if below is not None and sequences < MINIMUM_SEQUENCES and verdict.status != "pass":
-        return "inconclusive", f"{found}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
-    return "ok", found
 
 
 def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:

@@ -16,8 +16,9 @@ from moeparity.engine.lockstep import Counts, Walker, run
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.errors import SpecError
 from moeparity.inputs.machine import available_bytes
-from moeparity.metrics.interval import MINIMUM_SEQUENCES, sequence_mean, token_mean
+from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.tokens import SequenceSums
+from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.plan.sides import REFERENCE, Side
 from moeparity.plan.toggles import mixed
 from moeparity.progress import Callback

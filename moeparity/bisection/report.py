@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from moeparity.bisection.envelope.report import Envelope
 from moeparity.bisection.flips.report import FlipDetail
@@ -14,37 +11,11 @@ from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
+from moeparity.metrics.verdict import Verdict
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.report/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """An estimate with its bounds at `level`."""
-
-    estimate: float
-    low: float
-    high: float
-    level: float
-    method: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The gate and what was decided: `pass`, `fail` or `inconclusive`. `value` is in nats.
-
-    `needed_sequences` and `needed_tokens` like those given would decide, where that can be estimated.
-    """
-
-    status: str
-    reason: str
-    metric: str
-    reduce: str
-    below: float
-    value: Interval
-    needed_sequences: int | None = None
-    needed_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,17 +261,8 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0 parity, 1 divergence, 3 inconclusive."""
-        return {"pass": 0, "fail": 1, "inconclusive": 3}[self.verdict.status]
+        return self.verdict.exit_code
 
     def to_json(self) -> str:
         """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
-        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """Plain data for strict JSON: a number that is not finite becomes the word nan, inf or -inf."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return to_json(SCHEMA, self)

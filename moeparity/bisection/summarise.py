@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -22,10 +23,12 @@ from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.bisection.toggles.words import Effect, Trial, reading
 from moeparity.bisection.tokens import measure as tokens
 from moeparity.bisection.trials import alone
+from moeparity.bisection.verdict.measure import judged
 from moeparity.errors import display_path
 from moeparity.inputs.machine import cpu_name
 from moeparity.metrics.divergence import Error
 from moeparity.metrics.tokens import SequenceSums
+from moeparity.metrics.verdict import Verdict
 from moeparity.plan.difference import Difference
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
@@ -73,20 +76,12 @@ def _told(plan: Plan, found: Blame) -> list[str]:
     return [*shares, *fix_reading(found.fixes, found.kept, costs=bool(plan.recipe.costs))]
 
 
-def _verdict(plan: Plan, sums: SequenceSums, drawn: Arrival | None) -> report.Verdict:
-    gate = plan.recipe.gate
-    interval, judgement = arrival.judged(plan, sums)
-    disputed = drawn is not None and drawn.disputed
-    return report.Verdict(
-        status="inconclusive" if disputed else judgement.status,
-        reason="draws of its order of arrival decide differently" if disputed else judgement.reason,
-        metric=gate.metric,
-        reduce=gate.reduce,
-        below=gate.below,
-        value=truth.interval(interval),
-        needed_sequences=judgement.needed_sequences,
-        needed_tokens=judgement.needed_tokens,
-    )
+def _verdict(plan: Plan, sums: SequenceSums, drawn: Arrival | None) -> Verdict:
+    verdict = judged(plan, sums)
+    if drawn is None or not drawn.disputed:
+        return verdict
+    reason = "draws of its order of arrival decide differently"
+    return replace(verdict, status="inconclusive", reason=reason)
 
 
 def _metrics(sums: SequenceSums) -> report.Metrics:

@@ -10,16 +10,9 @@ from typing import get_args
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.metrics.declaration import By, Metric
 from moeparity.metrics.registry import find, of_sets
+from moeparity.metrics.verdict import Gate
 
 _KINDS = {"of totals": "formula in totals"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogGate:
-    """A bound below which a metric must lie for parity."""
-
-    metric: str
-    below: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +22,7 @@ class Asked:
     sets: Sequence[str] = ()
     by: Sequence[str] = ()
     metrics: Sequence[str] = ()
-    gate: LogGate | None = None
+    gate: Gate | None = None
 
     def ways(self) -> tuple[By, ...]:
         """The ways of grouping. Raises MoeparityError for an unknown one."""
@@ -56,7 +49,7 @@ class Asked:
         return tuple(dict.fromkeys([*of_sets(self.sets), *more]))
 
 
-def read_gate(text: str) -> LogGate:
+def read_gate(text: str) -> Gate:
     """`k3<1e-3` as a gate. Raises MoeparityError."""
     found = re.fullmatch(r"\s*([\w./-]+)\s*<\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*", text)
     try:
@@ -67,4 +60,4 @@ def read_gate(text: str) -> LogGate:
         raise MoeparityError(
             f"--gate: {text!r} is no gate; expected a metric, `<` and a number above 0, as in 'k3<1e-3'."
         )
-    return LogGate(metric=found[1], below=below)
+    return Gate(metric=found[1], below=below)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from moeparity.bisection.expectations import Finding, Outcome, agrees, keeps, lies
 from moeparity.errors import listed
 from moeparity.logs.report import LogReport
+from moeparity.output.findings import Finding, Outcome, agrees, keeps, lies
 from moeparity.plan.spec.expect import LogExpect
 
 

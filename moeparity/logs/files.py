@@ -11,13 +11,14 @@ from pathlib import Path
 from moeparity import logs
 from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_mean, display_path, listed
 from moeparity.logs import Join
-from moeparity.logs.asked import Asked, LogGate
+from moeparity.logs.asked import Asked
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.series import Summary
 from moeparity.logs.series.figure import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.verdict import Gate
 from moeparity.plan.spec.schema import LogCheck
 from moeparity.progress import Callback, Progress
 
@@ -105,7 +106,7 @@ def measure_check(check: LogCheck, where: Where, progress: Callback | None = Non
             )
     bounded = tuple(check.expect.metrics or {})
     try:
-        asked = Asked(metrics=bounded, gate=LogGate(metric=check.gate.metric, below=check.gate.below))
+        asked = Asked(metrics=bounded, gate=Gate(metric=check.gate.metric, below=check.gate.below))
         asked.chosen()
     except MoeparityError as error:
         raise SpecError(f"{where}: {error}") from None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from moeparity.bisection.report import Interval, Verdict
 from moeparity.errors import MoeparityError, counted
 from moeparity.logs import diagnosis
 from moeparity.logs.asked import Asked
@@ -17,14 +16,15 @@ from moeparity.logs.record import Sequence as Record
 from moeparity.logs.report import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
 from moeparity.logs.series import Summary, of_steps, summarise
 from moeparity.logs.series.terminal import chart
-from moeparity.metrics import interval as statistics
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.groups import Groups, name
+from moeparity.metrics.interval import token_mean
 from moeparity.metrics.quantities import SHARES, TWO_SIDED
 from moeparity.metrics.registry import METRICS
+from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 
 SERIES = ("k3", "mean_abs_delta")
 """The metrics that are followed over steps."""
@@ -46,7 +46,7 @@ class Measurement:
     chunker: Chunker = field(default_factory=Chunker)
     observer: diagnosis.Observer = field(default_factory=diagnosis.Observer)
     worst: list[Outlier] = field(default_factory=list)
-    _intervals: dict[tuple[str, str], statistics.Interval] = field(default_factory=dict)
+    _intervals: dict[tuple[str, str], Interval] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.metrics = self.asked.chosen()
@@ -126,7 +126,7 @@ class Measurement:
         key = (metric.reduce.kind, metric.reduce.of)
         if key not in self._intervals:
             self._intervals[key] = interval(self.totals, metric)
-        return plain(shifted(self._intervals[key], metric.reduce.offset))
+        return shifted(self._intervals[key], metric.reduce.offset)
 
     def _verdict(self) -> Verdict | None:
         gate = self.asked.gate
@@ -140,17 +140,9 @@ class Measurement:
         if metric.reduce.of in TWO_SIDED:
             parity = TWO_SIDED[metric.reduce.of] + metric.reduce.offset
             gated, below, how = distance(found, parity), gate.below - parity, f", as a distance from {parity:g}"
-        judged = statistics.judge(gated, below, bit_equal=False, nonfinite=0)
-        return Verdict(
-            status=judged.status,
-            reason=f"{judged.reason}{how}",
-            metric=metric.name,
-            reduce="token" if metric.reduce.kind == "token mean" else "sequence",
-            below=gate.below,
-            value=plain(found),
-            needed_sequences=judged.needed_sequences,
-            needed_tokens=judged.needed_tokens,
-        )
+        reduce = "token" if metric.reduce.kind == "token mean" else "sequence"
+        verdict = judge(gated, Gate(metric=metric.name, below=below, reduce=reduce), bit_equal=False, nonfinite=0)
+        return replace(verdict, reason=f"{verdict.reason}{how}", below=gate.below, value=found)
 
 
 def _told(summary: Summary) -> list[str]:
@@ -159,35 +151,30 @@ def _told(summary: Summary) -> list[str]:
     return [*drawn, *summary.lines()]
 
 
-def interval(totals: Accumulator, metric: Metric) -> statistics.Interval:
+def interval(totals: Accumulator, metric: Metric) -> Interval:
     """The bootstrap-t interval over sequences of a mean, without its offset; 2000 resamples, fewer from 20,000 on.
 
     A rate of events of which none was seen is bounded by 3 / n instead, n tokens or sequences.
     """
     sums, counts = totals.per_sequence(metric)
     resamples = max(400, min(2000, _DRAWS // max(1, sums.numel())))
-    found = statistics.token_mean(sums, counts, resamples=resamples)
+    found = token_mean(sums, counts, resamples=resamples)
     if metric.reduce.of in SHARES and found.method == "exact":
         # That an event was not seen does not make its rate 0.
         return replace(found, tokens=totals.tokens, high=min(1.0, 3 / found.tokens), method="rule of three")
     return replace(found, tokens=totals.tokens)
 
 
-def shifted(found: statistics.Interval, offset: float) -> statistics.Interval:
+def shifted(found: Interval, offset: float) -> Interval:
     """The same interval moved by `offset`."""
     return replace(found, estimate=found.estimate + offset, low=found.low + offset, high=found.high + offset)
 
 
-def distance(found: statistics.Interval, parity: float) -> statistics.Interval:
+def distance(found: Interval, parity: float) -> Interval:
     """The interval of the distance from `parity`, on either side of it."""
     low, high = found.low - parity, found.high - parity
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
     return replace(found, estimate=abs(found.estimate - parity), low=least, high=max(abs(low), abs(high)))
-
-
-def plain(found: statistics.Interval) -> Interval:
-    """As reports hold it."""
-    return Interval(estimate=found.estimate, low=found.low, high=found.high, level=found.level, method=found.method)
 
 
 def measure(sequences: Iterable[Record], asked: Asked, files: tuple[LogFile, ...] = ()) -> LogReport:
@@ -207,7 +194,7 @@ def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
                 name=codes[key] if groups.by == "group" else name(groups.by, key),
                 sequences=len(part.ids),
                 tokens=part.tokens,
-                k3=plain(interval(part, k3)),
+                k3=interval(part, k3),
                 values={metric.name: part.estimate(metric) for metric in part.metrics},
             )
         )

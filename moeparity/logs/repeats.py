@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity import logs
-from moeparity.bisection.report import plain
 from moeparity.errors import display_path
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.measure import SERIES
@@ -16,6 +14,7 @@ from moeparity.logs.series.figure import refuse_unplottable, save_repeats
 from moeparity.logs.series.runs import Repeats, repeats
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.registry import METRICS
+from moeparity.output.json import to_json
 from moeparity.progress import Callback, Progress
 
 SCHEMA = "moeparity.repeats/1"
@@ -34,7 +33,7 @@ class RepeatedRuns:
 
     def to_json(self) -> str:
         """Strict JSON: a number that is not finite is written as the word nan, inf or -inf."""
-        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
+        return to_json(SCHEMA, self)
 
 
 def measure_repeats(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from moeparity.bisection.report import Interval, Verdict, plain
+from moeparity.metrics.verdict import Interval, Verdict
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.log/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -104,7 +104,7 @@ class LogReport:
     @property
     def exit_code(self) -> int:
         """0 the gate is passed, or there is none; 1 it is not; 3 inconclusive."""
-        return 0 if self.verdict is None else {"pass": 0, "fail": 1, "inconclusive": 3}[self.verdict.status]
+        return 0 if self.verdict is None else self.verdict.exit_code
 
     def metric(self, name: str) -> LogMetric:
         """The metric of that name. Raises KeyError."""
@@ -118,4 +118,4 @@ class LogReport:
 
     def to_json(self) -> str:
         """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
-        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
+        return to_json(SCHEMA, self)

@@ -1,60 +1,20 @@
-"""Confidence intervals over sequences, and the verdict they allow."""
+"""Confidence intervals of means over sequences: bootstrap-t, resampling sequences."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-MINIMUM_SEQUENCES = 25
+from moeparity.metrics.verdict import Interval
 
 # Spread below this share of the data's size is rounding of fp64 sums, not information about the population.
 _ROUNDING = 1e-12
-# Beyond so many sequences the estimate of how many are needed only says that the gate lies on the mean.
-_COUNTABLE = 1e9
 # Elements of one [resamples, sequences] temporary: 8 MiB in fp64.
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A mean and its two-sided confidence interval.
-
-    estimate: NaN without sequences; NaN or infinite when a sum is.
-    low, high: never NaN; infinite where the data give no bound.
-    level: nominal coverage, 0.95 for a 95 % interval.
-    sequences: sequences with at least one token.
-    tokens: their tokens.
-    method: "bootstrap-t"; "exact" when every sum is 0, then low = high = 0; "none" when there is no interval (low =
-        -inf, high = inf): fewer than two sequences, a sum that is not finite, or sequences that are all alike, whose
-        spread says nothing of the spread of others; "rule of three" for the rate of an event that was not seen in n
-        trials: low = 0, high = 3 / n, which events that come in clusters can exceed.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    level: float
-    sequences: int
-    tokens: int
-    method: Literal["bootstrap-t", "exact", "none", "rule of three"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """A verdict on one gate, with its reason in one sentence.
-
-    needed_sequences, needed_tokens: how many like those given would decide, an estimate; None where the verdict is
-        decided, or where the data say nothing of how many it takes.
-    """
-
-    status: Literal["pass", "fail", "inconclusive"]
-    reason: str
-    needed_sequences: int | None = None
-    needed_tokens: int | None = None
 
 
 def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
@@ -90,72 +50,6 @@ def sequence_mean(
     x, n = _kept(sums, counts)
     interval = _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
     return replace(interval, tokens=int(n.sum()))
-
-
-def judge(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> Judgement:
-    """The verdict on a metric that must lie below `gate`, decided by the first rule that applies.
-
-    `gate` is in the units of the metric; `bit_equal` says that what all scored tokens are scored by has equal bits;
-    `nonfinite` counts the tokens with NaN or infinite logits. Rules: non-finite logits fail; no sequences are
-    inconclusive; equal bits pass at any size; a non-finite mean fails; low > gate fails; high < gate passes with
-    `MINIMUM_SEQUENCES` sequences and is inconclusive with fewer; everything else is inconclusive. The number of
-    sequences needed assumes that the distance from the estimate to the bound shrinks with 1 / sqrt(sequences), and
-    that the estimate stays; the number of tokens, that sequences stay as long as these.
-    Raises ValueError for a gate that is not positive and finite.
-    """
-    if not (math.isfinite(gate) and gate > 0):
-        raise ValueError(f"gate is {gate}; a positive finite number expected")
-    if nonfinite:
-        return Judgement(status="fail", reason=f"tokens with NaN or infinite logits: {nonfinite}")
-    if not interval.sequences:
-        return Judgement(status="inconclusive", reason="no token was scored")
-    if bit_equal:
-        return Judgement(status="pass", reason="all bits are equal")
-    if not math.isfinite(interval.estimate):
-        return Judgement(status="fail", reason=f"the mean is {interval.estimate}")
-    bounds = f"the {100 * interval.level:g}% interval {interval.low:.3g} to {interval.high:.3g}"
-    if interval.low > gate:
-        return Judgement(status="fail", reason=f"{bounds} lies above the gate {gate:g}")
-    if interval.high >= gate:
-        return _open(interval, gate, bounds)
-    if interval.sequences < MINIMUM_SEQUENCES:
-        size = f"{_sequences(interval.sequences)} given, {MINIMUM_SEQUENCES} needed to pass"
-        return _needing(interval, MINIMUM_SEQUENCES, f"{bounds} lies below the gate {gate:g}, but {size}")
-    return Judgement(status="pass", reason=f"{bounds} lies below the gate {gate:g}")
-
-
-def _open(interval: Interval, gate: float, bounds: str) -> Judgement:
-    """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
-    given = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
-    if interval.method == "none":
-        cause = "one is too few" if interval.sequences == 1 else "all alike, so their spread is unknown"
-        reason = f"no interval from {given}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
-        return Judgement(status="inconclusive", reason=reason)
-    distance = abs(gate - interval.estimate)
-    reach = interval.high - interval.estimate if interval.estimate < gate else interval.estimate - interval.low
-    ratio = reach / distance if distance else math.inf
-    estimated = interval.sequences * ratio * ratio
-    least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
-    reason = f"{bounds} contains the gate {gate:g} with {given}"
-    if not estimated <= _COUNTABLE:
-        return Judgement(status="inconclusive", reason=f"{reason}; at least {least} such sequences are needed")
-    needed = max(least, math.ceil(estimated))
-    amount = f"about {needed} such sequences ({_tokens(interval, needed)} tokens)"
-    return _needing(interval, needed, f"{reason}; {amount} are needed")
-
-
-def _needing(interval: Interval, sequences: int, reason: str) -> Judgement:
-    tokens = _tokens(interval, sequences)
-    return Judgement(status="inconclusive", reason=reason, needed_sequences=sequences, needed_tokens=tokens)
-
-
-def _tokens(interval: Interval, sequences: int) -> int:
-    """The tokens of so many sequences of the mean length."""
-    return math.ceil(interval.tokens * sequences / interval.sequences)
-
-
-def _sequences(count: int) -> str:
-    return f"{count} sequence" if count == 1 else f"{count} sequences"
 
 
 def _kept(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from moeparity.bisection.report import plain
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.engines/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -90,7 +89,6 @@ class EngineDifference:
     known_of_neither: tuple[str, ...]
 
 
-def to_json(found: EngineDifference | Sequence[EngineProfile | Statement]) -> str:
+def engines_json(result: EngineDifference | Sequence[EngineProfile | Statement]) -> str:
     """The data as JSON, with the name of its schema."""
-    rows = asdict(found) if isinstance(found, EngineDifference) else [asdict(row) for row in found]
-    return json.dumps({"schema": SCHEMA, "found": plain(rows)}, indent=2) + "\n"
+    return to_json(SCHEMA, {"found": result}, indent=2) + "\n"

@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moeparity.bisection.report import (
-    Interval,
     LayerFlips,
     LayerGrowth,
     Metrics,
@@ -20,8 +19,8 @@ from moeparity.bisection.report import (
     ToggleResult,
     TrialResult,
     Variant,
-    Verdict,
 )
+from moeparity.metrics.verdict import Interval, Verdict
 
 T = TypeVar("T")
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from moeparity.bisection.expectations import Checked, Finding, combined, expectations, refuse_unknown
+from moeparity.bisection.expectations import expectations, refuse_unknown
 from moeparity.bisection.report import Distribution, Metrics, Report
+from moeparity.check import Checked
 from moeparity.errors import MoeparityError, Where
+from moeparity.metrics.verdict import Status
+from moeparity.output.findings import Finding, combined
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds
@@ -33,7 +36,7 @@ def status(expect: dict[str, Any], report: Report = REPORT) -> str:
     return found
 
 
-def with_verdict(found: str) -> Report:
+def with_verdict(found: Status) -> Report:
     return replace(REPORT, verdict=replace(REPORT.verdict, status=found))
 
 
@@ -45,7 +48,7 @@ def with_interval(low: float, high: float, **changes: Any) -> Report:
 
 @pytest.mark.parametrize("expected", ["pass", "fail", "inconclusive"])
 @pytest.mark.parametrize("found", ["pass", "fail", "inconclusive"])
-def test_a_verdict_that_is_not_decided_leaves_the_expectation_open(expected: str, found: str) -> None:
+def test_a_verdict_that_is_not_decided_leaves_the_expectation_open(expected: str, found: Status) -> None:
     wanted = "ok" if expected == found else "inconclusive" if found == "inconclusive" else "fail"
     assert status({"verdict": expected}, with_verdict(found)) == wanted
 

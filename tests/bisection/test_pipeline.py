@@ -23,7 +23,7 @@ from moeparity.bisection.summarise import summarise
 from moeparity.engine.batches import cells, micro_batches
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
-from moeparity.metrics.interval import MINIMUM_SEQUENCES
+from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key
 from moeparity.plan.graph import Node
@@ -318,7 +318,11 @@ def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     report = report_of(tmp_path, qwen3_moe, {}, {"profile": "hf-default", "micro_batch": 7})
     data = strict(report)
     assert data.pop("schema") == SCHEMA == "moeparity.report/1"
-    assert data == json.loads(json.dumps(asdict(report))), "every field, every number to the last bit"
+    held = asdict(report)
+    # How many sequences an interval is from stands with the run.
+    intervals = [held["verdict"]["value"], *(trial["value"] for trial in (held["floor"] or {"trials": ()})["trials"])]
+    assert all(interval.pop("sequences") == SEQUENCES and interval.pop("tokens") for interval in intervals)
+    assert data == json.loads(json.dumps(held)), "every field, every number to the last bit"
 
 
 def test_gate_per_sequence(tmp_path: Path, qwen3_moe: Path) -> None:

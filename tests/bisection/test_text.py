@@ -12,7 +12,6 @@ from rich.console import Console
 
 from moeparity.bisection.report import (
     Choice,
-    Interval,
     LayerFlips,
     LayerGrowth,
     Metrics,
@@ -26,9 +25,9 @@ from moeparity.bisection.report import (
     ToggleResult,
     TrialResult,
     Variant,
-    Verdict,
 )
 from moeparity.bisection.text import print_report
+from moeparity.metrics.verdict import Interval, Verdict
 
 RUN = Run(
     recipe="recipes/quickstart.yaml",

@@ -1,4 +1,4 @@
-"""The most memory a pass takes is what is told; freed memory is kept, so that large temporaries are not faulted in again."""
+"""The most memory a pass takes is what is told; freed memory is kept: large temporaries are not faulted in again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from moeparity.check import check
 from moeparity.cli.commands import app
 from moeparity.errors import MoeparityError, Where
-from moeparity.logs.asked import Asked, LogGate, read_gate
+from moeparity.logs.asked import Asked, read_gate
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.files import measure_files
@@ -31,6 +31,7 @@ from moeparity.metrics.chunk import UNKNOWN
 from moeparity.metrics.groups import Groups
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.registry import METRICS
+from moeparity.metrics.verdict import Gate
 from tests.metrics.made import noisy, records
 
 
@@ -238,8 +239,8 @@ def test_what_is_no_gate_is_refused(given: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (Asked(gate=LogGate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
-        (Asked(gate=LogGate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
+        (Asked(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
+        (Asked(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
         (Asked(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
         (Asked(by=("layer",)), "'layer' is no way of grouping tokens"),
         (Asked(metrics=("verl/k3",)), "Did you mean"),
@@ -252,7 +253,7 @@ def test_what_is_asked_wrongly_is_refused_before_reading(asked: Asked, says: str
 
 def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
     with pytest.raises(MoeparityError, match="entropy cannot be computed: the log has no entropy"):
-        measure(records(3, 4, 0.1), Asked(gate=LogGate(metric="entropy", below=1)))
+        measure(records(3, 4, 0.1), Asked(gate=Gate(metric="entropy", below=1)))
 
 
 def test_steps_become_series() -> None:

@@ -7,7 +7,8 @@ import torch
 
 from benchmarks import coverage
 from benchmarks.coverage import REQUIRED, TOKENS, failures, measure, shares, tolerance
-from moeparity.metrics.interval import Interval, token_mean
+from moeparity.metrics.interval import token_mean
+from moeparity.metrics.verdict import Interval
 
 REPLICATIONS = 250
 

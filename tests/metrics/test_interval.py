@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.metrics.interval import Interval, judge, sequence_mean, token_mean
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.verdict import Gate, Interval, judge
 
 
 def f64(values: list[float]) -> torch.Tensor:
@@ -203,7 +204,7 @@ def interval_of(
 
 
 def status(interval: Interval, gate: float = 1.0, *, bit_equal: bool = False, nonfinite: int = 0) -> str:
-    return judge(interval, gate, bit_equal=bit_equal, nonfinite=nonfinite).status
+    return judge(interval, Gate(metric="k3", below=gate), bit_equal=bit_equal, nonfinite=nonfinite).status
 
 
 def test_interval_against_gate() -> None:
@@ -216,7 +217,9 @@ def test_interval_against_gate() -> None:
 
 
 def test_too_few_sequences_never_pass_but_can_fail() -> None:
-    judgement = judge(interval_of(0.5, 0.2, 0.9, sequences=24), 1.0, bit_equal=False, nonfinite=0)
+    judgement = judge(
+        interval_of(0.5, 0.2, 0.9, sequences=24), Gate(metric="k3", below=1.0), bit_equal=False, nonfinite=0
+    )
     assert judgement.status == "inconclusive"
     assert "24 sequences" in judgement.reason
     assert "25 needed" in judgement.reason
@@ -233,7 +236,12 @@ def test_only_equal_bits_pass_at_any_size() -> None:
 
 def test_nonfinite_fails_closed() -> None:
     assert status(interval_of(0.0, 0.0, 0.0, method="exact"), bit_equal=True, nonfinite=1) == "fail"
-    judgement = judge(interval_of(math.nan, -math.inf, math.inf, method="none"), 1.0, bit_equal=False, nonfinite=3)
+    judgement = judge(
+        interval_of(math.nan, -math.inf, math.inf, method="none"),
+        Gate(metric="k3", below=1.0),
+        bit_equal=False,
+        nonfinite=3,
+    )
     assert judgement.status == "fail"
     assert "logits: 3" in judgement.reason
     assert status(interval_of(math.inf, -math.inf, math.inf, method="none")) == "fail"
@@ -247,7 +255,7 @@ def test_nothing_scored_is_never_parity() -> None:
 
 
 def reason(interval: Interval, gate: float = 1.0) -> str:
-    judgement = judge(interval, gate, bit_equal=False, nonfinite=0)
+    judgement = judge(interval, Gate(metric="k3", below=gate), bit_equal=False, nonfinite=0)
     assert judgement.status == "inconclusive"
     return judgement.reason
 
@@ -272,7 +280,7 @@ def test_says_how_many_sequences_would_do_if_it_can() -> None:
 
 def test_says_how_many_tokens_would_do_if_it_can() -> None:
     def needed(interval: Interval) -> tuple[int | None, int | None]:
-        judgement = judge(interval, 1.0, bit_equal=False, nonfinite=0)
+        judgement = judge(interval, Gate(metric="k3", below=1.0), bit_equal=False, nonfinite=0)
         if judgement.needed_tokens is not None and judgement.needed_sequences != 25:
             assert f"about {judgement.needed_sequences} such sequences ({judgement.needed_tokens} tokens)" in (
                 judgement.reason
@@ -324,4 +332,4 @@ def test_refuses_bad_input() -> None:
         token_mean(x, torch.ones(5), resamples=38)
     for gate in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="positive finite"):
-            judge(interval_of(0.5, 0.2, 0.9), gate, bit_equal=True, nonfinite=0)
+            judge(interval_of(0.5, 0.2, 0.9), Gate(metric="k3", below=gate), bit_equal=True, nonfinite=0)

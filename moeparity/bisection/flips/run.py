@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from moeparity.bisection.expectations import Finding, combined, expectations
+from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.observe import MAP_BITS, Census
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options
-from moeparity.bisection.report import RoutingFlips, plain
+from moeparity.bisection.report import RoutingFlips
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
 from moeparity.output.files import write_tensors
+from moeparity.output.findings import CODES, Finding, combined
+from moeparity.output.json import to_json
 from moeparity.plan.spec.expect import Expect
 from moeparity.progress import Callback
 
@@ -44,24 +45,16 @@ class Flipped:
     same_tokens: int | None
     flips: RoutingFlips
     findings: tuple[Finding, ...]
-    map: torch.Tensor
+    map: torch.Tensor = field(metadata={"json": False})
 
     @property
     def exit_code(self) -> int:
         """0, unless the recipe bounds its flips and a bound is not met: 1."""
-        return combined([{"ok": 0, "fail": 1, "inconclusive": 3}[f.status] for f in self.findings] or [0])
+        return combined([CODES[f.status] for f in self.findings] or [0])
 
     def to_json(self) -> str:
         """Everything but the map as strict JSON; numbers that are not finite are the words nan, inf or -inf."""
-        kept: dict[str, Any] = {
-            "reference": self.reference,
-            "candidate": self.candidate,
-            "sequences": self.sequences,
-            "same_tokens": self.same_tokens,
-            "flips": plain(asdict(self.flips)),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
-        return json.dumps({"schema": SCHEMA, **kept}, indent=1, allow_nan=False)
+        return to_json(SCHEMA, self)
 
     def write_map(self, path: Path) -> None:
         """Write the map as a safetensors file: `flips`, and `layers` int64, the model's number of each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from moeparity.bisection import report
 from moeparity.bisection.floor import report as truth
 from moeparity.bisection.floor.words import FloorValue, floor_reading
 from moeparity.bisection.observed import Observed
@@ -13,18 +12,12 @@ from moeparity.bisection.oracle.observe import NodeDistances, accuracy
 from moeparity.bisection.oracle.words import accuracy_reading
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import FLOOR
-from moeparity.metrics.interval import Interval, sequence_mean, token_mean
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.verdict import Verdict
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def interval(found: Interval) -> report.Interval:
-    """An interval as reports hold it."""
-    return report.Interval(
-        estimate=found.estimate, low=found.low, high=found.high, level=found.level, method=found.method
-    )
-
-
-def floor(plan: Plan, observed: Observed, verdict: report.Verdict) -> truth.Floor | None:
+def floor(plan: Plan, observed: Observed, verdict: Verdict) -> truth.Floor | None:
     """How far the reference lies from itself, in the gate's metric, and the candidate's value over it.
 
     None for a recipe that asks for no floor.
@@ -51,7 +44,7 @@ def _floor_trials(plan: Plan, observed: Observed) -> Iterator[truth.FloorTrial]:
             sums, flips = observed.logits.sums(name), observed.routes.total(name)
             yield truth.FloorTrial(
                 name=name.removeprefix(FLOOR),
-                value=interval(mean(sums.k3, sums.tokens)),
+                value=mean(sums.k3, sums.tokens),
                 bit_identical=not bool(sums.unequal.any()),
                 flipped_routes=flips.set_flips / flips.tokens if flips else None,
             )
@@ -64,9 +57,9 @@ def oracle(plan: Plan, observed: Observed, status: str) -> truth.Oracle | None:
     logits, nodes = observed.truth.logits, observed.truth.distances.nodes
     found = accuracy(logits.sums(REFERENCE), logits.sums(CANDIDATE))
     return truth.Oracle(
-        kl_reference=interval(found.reference),
-        kl_candidate=interval(found.candidate),
-        kl_change=interval(found.change),
+        kl_reference=found.reference,
+        kl_candidate=found.candidate,
+        kl_change=found.change,
         standing=found.standing,
         reading=accuracy_reading(
             found.standing,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from moeparity.bisection.report import Interval
+from moeparity.metrics.verdict import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from moeparity.bisection.report import plain
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.mine/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -106,7 +106,7 @@ class Mined:
 
     def to_json(self) -> str:
         """Strict JSON; numbers that are not finite are the words nan, inf or -inf."""
-        return json.dumps({"schema": SCHEMA, **plain(asdict(self))}, indent=1, allow_nan=False)
+        return to_json(SCHEMA, self)
 
     def to_tokens(self) -> str:
         """The prompts as a token file of JSON lines, in their order."""

@@ -10,8 +10,9 @@ import torch
 
 from moeparity.bisection.observers import Logits
 from moeparity.engine.lockstep import NodeView
-from moeparity.metrics.interval import MINIMUM_SEQUENCES, Interval, token_mean
+from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
+from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Interval
 from moeparity.plan.graph import Node
 
 BY_SLOT = ("router", "experts")

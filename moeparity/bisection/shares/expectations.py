@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
 
 from moeparity.bisection.report import Report
 from moeparity.errors import SpecError, Where
+from moeparity.output.findings import Outcome
 from moeparity.plan.spec.expect import Bounds, Expect
-
-Outcome = tuple[Literal["ok", "fail", "inconclusive"], str]
 
 
 def blame_expectations(expect: Expect) -> Iterator[tuple[str, Callable[[Report], Outcome]]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from moeparity.bisection.expectations import combined
-from moeparity.bisection.report import Report, plain
+from moeparity.bisection.report import Report
+from moeparity.output.findings import combined
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.sweep/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -49,11 +49,9 @@ class Sweep:
 
     def to_json(self) -> str:
         """The sweep as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
-        written = {"schema": SCHEMA, "recipe": self.recipe, "keys": self.keys, "points": [*map(_point, self.points)]}
-        return json.dumps(plain(written), indent=1, allow_nan=False)
+        return to_json(SCHEMA, {"recipe": self.recipe, "keys": self.keys, "points": [*map(_point, self.points)]})
 
 
 def _point(point: Point) -> dict[str, Any]:
-    report = {} if point.report is None else asdict(point.report)
-    found = {key: report.get(key) for key in _WRITTEN}
-    return {"values": dict(point.values), "exit_code": point.exit_code, "error": point.error, **found}
+    parts = {key: None if point.report is None else getattr(point.report, key) for key in _WRITTEN}
+    return {"values": point.values, "exit_code": point.exit_code, "error": point.error, **parts}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from moeparity.output.json import plain
 
 Tier = Literal["staleness", "semantics", "inference path", "objective"]
 TIERS: tuple[Tier, ...] = ("staleness", "semantics", "inference path", "objective")
@@ -88,16 +89,8 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; a number that is not finite becomes a string, since JSON has none."""
-        found: dict[str, Any] = _plain(asdict(self))
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        data: dict[str, Any] = plain(self)
+        return data
 
 
 def _digits(value: float) -> str:

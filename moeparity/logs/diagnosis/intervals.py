@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Verdict
-from moeparity.metrics.interval import Interval, token_mean
+from moeparity.metrics.interval import token_mean
+from moeparity.metrics.verdict import Interval
 
 LEVEL = 0.99
 """Nominal coverage of means, which are held against what noise alone gives: one in a hundred leaves it by chance."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from moeparity.errors import counted
 from moeparity.logs.series.points import Point, Series
 from moeparity.logs.series.statistics import Trend, ema, spikes, trend
+from moeparity.output.json import plain
 
 SIGNIFICANT = 0.01
 _SHOWN = 5
@@ -68,8 +69,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; numbers that are not finite become strings."""
-        found: dict[str, Any] = _plain(asdict(self))
-        return found
+        data: dict[str, Any] = plain(self)
+        return data
 
 
 def summarise(series: Series, *, tau: float = 20.0) -> Summary:
@@ -88,11 +89,3 @@ def _spike_line(spike: SpikeAt) -> str:
     carried = ", ".join(f"{each.id} {100 * each.share:.0f}%" for each in spike.point.carriers)
     told = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
     return f"{told}; carried by {carried}" if carried else told
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

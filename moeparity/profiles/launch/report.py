@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from moeparity.bisection.report import plain
+from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.launch/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -75,4 +74,4 @@ class Launch:
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
-        return json.dumps({"schema": SCHEMA, "found": plain(asdict(self))}, indent=2) + "\n"
+        return to_json(SCHEMA, {"found": self}, indent=2) + "\n"

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from moeparity.bisection.floor.report import Distance, Floor, FloorTrial, Oracle, OracleNode
 from moeparity.bisection.floor.text import floor_table, oracle_table
-from moeparity.bisection.report import Interval
+from moeparity.metrics.verdict import Interval
 
 
 def shown(body: RenderableType) -> str:

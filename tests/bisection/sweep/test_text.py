@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moeparity.bisection.report import Interval, LayerFlips, Metrics, Report, Root, RoutingFlips
+from moeparity.bisection.report import LayerFlips, Metrics, Report, Root, RoutingFlips
 from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.sweep.text import print_sweep
+from moeparity.metrics.verdict import Interval
 from tests.bisection.reports import REPORT, made
 
 FAIL = replace(REPORT, roots=(made(Root, node="layers[10].attention.o_reduce", op="all_reduce"),))

@@ -1,0 +1,1 @@
+"""Is it parity: the gate, its metric with an interval, and the metrics beside it."""

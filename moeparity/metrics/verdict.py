@@ -1,0 +1,150 @@
+"""An interval, the gate it is held to, and the verdict it allows; no torch here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+MINIMUM_SEQUENCES = 25
+"""With fewer sequences nothing passes but equal bits."""
+
+# Beyond so many sequences the estimate of how many are needed only says that the gate lies on the mean.
+_COUNTABLE = 1e9
+
+Status = Literal["pass", "fail", "inconclusive"]
+EXIT_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and its two-sided confidence interval.
+
+    estimate: NaN without sequences; NaN or infinite when a sum is.
+    low, high: never NaN; infinite where the data give no bound.
+    level: nominal coverage, 0.95 for a 95 % interval.
+    method: "bootstrap-t"; "exact" when every sum is 0, then low = high = 0; "none" when there is no interval (low =
+        -inf, high = inf): fewer than two sequences, a sum that is not finite, or sequences that are all alike, whose
+        spread says nothing of the spread of others; "rule of three" for the rate of an event that was not seen in n
+        trials: low = 0, high = 3 / n, which events that come in clusters can exceed.
+    sequences, tokens: sequences with at least one token, and their tokens; not in the JSON.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    method: Literal["bootstrap-t", "exact", "none", "rule of three"]
+    sequences: int = field(default=0, metadata={"json": False})
+    tokens: int = field(default=0, metadata={"json": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A bound, in the units of the metric, below which its mean per token or per sequence must lie for parity."""
+
+    metric: str
+    below: float
+    reduce: str = "token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The gate and what was decided, with its reason in one sentence; `value` is in the units of the metric.
+
+    needed_sequences, needed_tokens: how many like those given would decide, an estimate; None where the verdict is
+        decided, or where the data say nothing of how many it takes.
+    """
+
+    status: Status
+    reason: str
+    metric: str
+    reduce: str
+    below: float
+    value: Interval
+    needed_sequences: int | None = None
+    needed_tokens: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 1 fail, 3 inconclusive."""
+        return EXIT_CODES[self.status]
+
+
+def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) -> Verdict:
+    """The verdict on a metric that must lie below its gate, decided by the first rule that applies.
+
+    `bit_equal` says that what all scored tokens are scored by has equal bits; `nonfinite` counts the tokens with NaN or
+    infinite logits. Rules: non-finite logits fail; no sequences are inconclusive; equal bits pass at any size; a
+    non-finite mean fails; low > gate fails; high < gate passes with `MINIMUM_SEQUENCES` sequences and is inconclusive
+    with fewer; everything else is inconclusive. The number of sequences needed assumes that the distance from the
+    estimate to the bound shrinks with 1 / sqrt(sequences), and that the estimate stays; the number of tokens, that
+    sequences stay as long as these.
+    Raises ValueError for a gate that is not positive and finite.
+    """
+    if not (math.isfinite(gate.below) and gate.below > 0):
+        raise ValueError(f"gate is {gate.below}; a positive finite number expected")
+    status, reason, needed = _decided(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
+    return Verdict(
+        status=status,
+        reason=reason,
+        metric=gate.metric,
+        reduce=gate.reduce,
+        below=gate.below,
+        value=interval,
+        needed_sequences=needed,
+        needed_tokens=None if needed is None else _tokens(interval, needed),
+    )
+
+
+_Decided = tuple[Status, str, int | None]
+"""Status, reason, and how many sequences would decide."""
+
+
+def _decided(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decided:
+    if nonfinite:
+        return "fail", f"tokens with NaN or infinite logits: {nonfinite}", None
+    if not interval.sequences:
+        return "inconclusive", "no token was scored", None
+    if bit_equal:
+        return "pass", "all bits are equal", None
+    if not math.isfinite(interval.estimate):
+        return "fail", f"the mean is {interval.estimate}", None
+    bounds = f"the {100 * interval.level:g}% interval {interval.low:.3g} to {interval.high:.3g}"
+    if interval.low > gate:
+        return "fail", f"{bounds} lies above the gate {gate:g}", None
+    if interval.high >= gate:
+        return _undecided(interval, gate, bounds)
+    if interval.sequences < MINIMUM_SEQUENCES:
+        size = f"{_sequences(interval.sequences)} given, {MINIMUM_SEQUENCES} needed to pass"
+        return "inconclusive", f"{bounds} lies below the gate {gate:g}, but {size}", MINIMUM_SEQUENCES
+    return "pass", f"{bounds} lies below the gate {gate:g}", None
+
+
+def _undecided(interval: Interval, gate: float, bounds: str) -> _Decided:
+    """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
+    size = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
+    if interval.method == "none":
+        cause = "one is too few" if interval.sequences == 1 else "all alike, so their spread is unknown"
+        reason = f"no interval from {size}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
+        return "inconclusive", reason, None
+    distance = abs(gate - interval.estimate)
+    reach = interval.high - interval.estimate if interval.estimate < gate else interval.estimate - interval.low
+    ratio = reach / distance if distance else math.inf
+    estimated = interval.sequences * ratio * ratio
+    least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
+    reason = f"{bounds} contains the gate {gate:g} with {size}"
+    if not estimated <= _COUNTABLE:
+        return "inconclusive", f"{reason}; at least {least} such sequences are needed", None
+    needed = max(least, math.ceil(estimated))
+    amount = f"about {needed} such sequences ({_tokens(interval, needed)} tokens)"
+    return "inconclusive", f"{reason}; {amount} are needed", needed
+
+
+def _tokens(interval: Interval, sequences: int) -> int:
+    """The tokens of so many sequences of the mean length."""
+    return math.ceil(interval.tokens * sequences / interval.sequences)
+
+
+def _sequences(count: int) -> str:
+    return f"{count} sequence" if count == 1 else f"{count} sequences"

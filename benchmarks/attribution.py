@@ -30,7 +30,7 @@ from benchmarks import late, lockstep
 from benchmarks.turns import header
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.engine.lockstep import Walker
+from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
 from moeparity.plan.toggles import mixed
 from moeparity.search.memo import Coalition

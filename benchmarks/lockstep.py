@@ -23,7 +23,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
-from moeparity.engine.lockstep import Counts, Walker, run
+from moeparity.engine.lockstep import Counts, run
+from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value

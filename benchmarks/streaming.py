@@ -27,8 +27,9 @@ from safetensors.torch import save_file
 from benchmarks.turns import header
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Peak
+from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.inputs.weights.checkpoint import Checkpoint

@@ -17,7 +17,8 @@ from moeparity.bisection.nearest.measure import nearest
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.summarise import summarise
-from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.walker import Walker
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.sides import CANDIDATE
 

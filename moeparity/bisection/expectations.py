@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from moeparity.bisection.growth.steps import Step, largest, steps
-from moeparity.bisection.report import Report, ToggleResult, TrialResult
+from moeparity.bisection.divergence.steps import Step, largest, steps
+from moeparity.bisection.report import Report
 from moeparity.bisection.shares.expectations import blame_expectations
+from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.output.findings import Outcome, Status, agrees, keeps, lies
 from moeparity.plan.graph import Graph
@@ -150,7 +151,7 @@ def _flipped_token_layers(report: Report) -> float:
 
 
 def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
-    return largest(filter(chosen, steps(report)))
+    return largest(filter(chosen, steps(report.growth, report.flips)))
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.trials import alone, restored
-from moeparity.engine.footprint import estimate, require
-from moeparity.engine.lockstep import Counts, Walker, run
+from moeparity.bisection.trials import TrialKey, alone, restored, walker
+from moeparity.engine.lockstep import Counts, Observer
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
+from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
-from moeparity.inputs.machine import available_bytes
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
@@ -61,16 +60,13 @@ class Mixtures:
         Raises KeyError for a name that is no toggle of the plan, MoeparityError where not even one mixture fits into
         memory.
         """
-        sides = {c: self._side(c) for c in dict.fromkeys(coalitions) if c not in self._known}
-        self._known |= {coalition: None for coalition, side in sides.items() if side is None}
-        left = {coalition: side for coalition, side in sides.items() if side is not None}
-        while left:
-            batch = dict(list(left.items())[: self._most(list(left.values()))])
-            self._known |= self._evaluated(batch)
-            left = {coalition: side for coalition, side in left.items() if coalition not in batch}
+        new = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._known]
+        sides = {coalition: side for coalition in new if (side := self._side(coalition)) is not None}
+        self._known |= dict.fromkeys(new)
+        self._evaluate(sides)
         return {coalition: self._known[coalition] for coalition in coalitions}
 
-    def _learn(self, observed: Observed, trial: str, coalition: Coalition) -> None:
+    def _learn(self, observed: Observed, trial: TrialKey, coalition: Coalition) -> None:
         changed = observed.changes.nodes.get((trial, REFERENCE))
         if changed is not None:
             self._known[coalition] = self._outcome(observed.logits.sums(trial), exact=not changed)
@@ -87,69 +83,33 @@ class Mixtures:
             return side
         return None
 
-    def _walkers(self, sides: Iterable[Side]) -> list[Walker]:
-        """The reference, and the mixtures named by their numbers."""
-        plan, reference = self._plan, self._plan.reference
-        return [
-            Walker(name=REFERENCE, plan=reference.plan, micro_batch=reference.micro_batch, functions=plan.functions),
-            *(
-                Walker(
-                    name=str(i), plan=s.plan, micro_batch=s.micro_batch, routes=self._forced, functions=plan.functions
-                )
-                for i, s in enumerate(sides)
-            ),
-        ]
-
-    def _most(self, sides: Sequence[Side]) -> int:
-        """How many of these mixtures, from the first on, one pass has the memory for; at least one."""
-        plan, weights = self._plan, self._plan.model.weights
-        limit = available_bytes(weights.device) if plan.memory_limit is None else plan.memory_limit
-
-        def fits(count: int) -> bool:
-            needed = estimate(self._walkers(sides[:count]), weights, *plan.tokens.input_ids.shape)
-            return limit is None or needed.total <= limit
-
-        low, high = 1, len(sides) + 1
-        middle = len(sides)
-        while high - low > 1:
-            low, high = (middle, high) if fits(middle) else (low, middle)
-            middle = (low + high) // 2
-        return low
-
-    def _evaluated(self, batch: Mapping[Coalition, Side]) -> dict[Coalition, Outcome | None]:
-        """The outcomes of one pass; of several where a kernel refuses a mixture only when it meets the shapes."""
-        try:
-            return dict(self._pass(batch))
-        except SpecError:
-            if len(batch) == 1:
-                return dict.fromkeys(batch)
-        parts, half = list(batch.items()), len(batch) // 2
-        return self._evaluated(dict(parts[:half])) | self._evaluated(dict(parts[half:]))
-
-    def _pass(self, batch: Mapping[Coalition, Side]) -> dict[Coalition, Outcome]:
+    def _evaluate(self, sides: Mapping[Coalition, Side]) -> None:
+        """Walk mixtures in as few passes as memory allows; those that a kernel refuses stay without an outcome."""
         plan, started = self._plan, time.perf_counter()
-        weights, walkers = plan.model.weights, self._walkers(batch.values())
-        names = [walker.name for walker in walkers[1:]]
-        ids, mask, scored = (
-            x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask, plan.tokens.loss_mask)
-        )
-        work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
-        changes = Changes([(name, REFERENCE) for name in names])
-        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
-        counts = run(walkers, weights, ids, [changes, logits], attention_mask=mask, work=work, progress=self._progress)
-        self.passes, self.counts = self.passes + 1, self.counts.joined(counts)
-        self.walked += len(batch)
+        mixtures = [walker(plan, coalition, side, routes=self._forced) for coalition, side in sides.items()]
+        reference = walker(plan, REFERENCE, plan.reference)
+        for finished in plan.passes(self._progress).try_all([reference], mixtures, self._observing):
+            changes, logits = finished.observers
+            assert isinstance(changes, Changes)
+            assert isinstance(logits, Logits)
+            for coalition in (each.name for each in finished.tried):
+                assert isinstance(coalition, frozenset)
+                exact = not changes.nodes[coalition, REFERENCE]
+                self._known[coalition] = self._outcome(logits.sums(coalition), exact=exact)
+            self.passes, self.walked = self.passes + 1, self.walked + len(finished.tried)
+            self.counts = self.counts.joined(finished.counts)
         self.seconds += time.perf_counter() - started
-        return {
-            coalition: self._outcome(logits.sums(name), exact=not changes.nodes[name, REFERENCE])
-            for coalition, name in zip(batch, names, strict=True)
-        }
+
+    def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
+        plan, names = self._plan, [each.name for each in mixtures]
+        ids, _, scored = plan.tokens_on_device
+        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
+        return [Changes([(name, REFERENCE) for name in names]), logits]
 
     def _outcome(self, sums: SequenceSums, *, exact: bool) -> Outcome:
-        tokens = float(sums.tokens.sum())
         return Outcome(
-            value=float(sums.kl_candidate_reference.sum()) / tokens,
-            k3=float(sums.k3.sum()) / tokens,
+            value=sums.mean("kl_candidate_reference"),
+            k3=sums.mean("k3"),
             upper=self._upper(sums),
             sums=tuple(sums.kl_candidate_reference.tolist()),
             tokens=tuple(sums.tokens.tolist()),

@@ -1,99 +1,107 @@
-"""One pass over a plan: both sides, the trials of toggles and blocks and the local errors, seen by all observers."""
+"""One pass over a plan: both sides, the trials of toggles and blocks and the local errors, seen by all sections."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from moeparity.bisection import trials as named
-from moeparity.bisection import watch as made
-from moeparity.bisection.distribution.observe import Distributions
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.observers import Changes, Divergence, Logits, Routes
-from moeparity.bisection.oracle.observe import Distances, Truth
-from moeparity.bisection.oracle.words import ORACLE
+from moeparity.bisection.observed import Cost, Observed
+from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.trials import SHADOW
+from moeparity.bisection.sections import SectionObserver, modules
+from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
 from moeparity.engine.batches import micro_batches
-from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import Observer, Walker, run
+from moeparity.engine.lockstep import Observer
 from moeparity.engine.memory import Memory, Peak
-from moeparity.engine.routes import Forced, Replayed
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.engine.passes import Pass
+from moeparity.engine.walker import Walker
+from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.progress import Callback
 
 
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
-    """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
+    """One pass over the weights: both sides and these toggles' trials; in the `first` the sections look on."""
     started = time.perf_counter()
-    trials = {**named.toggle_trials(plan, toggles), **(named.floor(plan) if first and plan.recipe.floor else {})}
-    trials |= named.arrival(plan) if first else {}
-    walkers = _walkers(plan, trials, named.replays(plan, toggles) if first and plan.recipe.replay else {})
-    names = [walker.name for walker in walkers][1:]
-    changes = Changes([*((name, base) for name, (_, base) in trials.items()), *named.against_reference(trials)])
-    tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
-    routes = Routes(REFERENCE, names, mask)
-    scored = plan.tokens.loss_mask.to(plan.model.device)
-    logits = Logits(plan.model.graph.scores, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
-    observers: list[Observer] = [changes, routes, logits]
-    divergence = truth = None
-    if first and plan.oracle is not None:
-        against = Logits(plan.model.graph.scores, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
-        truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
-        observers.append(truth)
-        walkers.append(_walker(plan, ORACLE, plan.oracle))
-    if first:
-        divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
-        observers.append(divergence)
-    if first and plan.attribution:
-        walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
-    records, classes = (made.records(plan), made.classes(plan)) if first else (None, None)
-    whole = Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, tokens, scored) if first else None
-    flips = made.flip_observer(plan, list(trials)) if first else None
-    envelope = made.envelope(plan) if first else None
-    observers += [observer for observer in (records, classes, whole, flips, envelope) if observer is not None]
-    weights = plan.model.weights
-    footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
-    with Peak(weights.device) as peak:
-        work = footprint.work
-        counts = run(walkers, weights, tokens, observers, attention_mask=mask, work=work, progress=progress)
-    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
-    return Observed(
-        divergence=divergence,
-        truth=truth,
-        changes=changes,
-        routes=routes,
-        logits=logits,
-        counts=counts,
-        naive_evaluations=batches * len(plan.model.graph.nodes),
-        seconds=time.perf_counter() - started,
-        records=records,
-        classes=classes,
-        distributions=whole,
-        census=None if flips is None else flips.census,
-        envelope=None if envelope is None else envelope.found,
-        memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
-    )
+    observation = Observation.of(plan, toggles, first=first)
+    with Peak(plan.model.device) as peak:
+        finished = plan.passes(progress).run(observation.walkers, observation.observers)
+    memory = Memory(estimated=finished.footprint.total, held_before=peak.before, peak=peak.bytes)
+    return observation.observed(finished, memory, time.perf_counter() - started)
 
 
-def _walkers(
-    plan: Plan, trials: Mapping[str, tuple[Side, str]], replays: Mapping[str, tuple[Side, Replayed]]
-) -> list[Walker]:
-    """Both sides, the trials, and the candidates whose routes are forced."""
-    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    sides |= {name: side for name, (side, _) in trials.items()}
-    free = [_walker(plan, name, side) for name, side in sides.items()]
-    forced = [(name, side, Forced(of=REFERENCE, what=what)) for name, (side, what) in replays.items()]
-    return [*free, *(_walker(plan, name, side, routes=routes) for name, side, routes in forced)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What walks in a pass over a plan, and what looks at it."""
+
+    plan: Plan
+    walkers: Sequence[Walker]
+    changes: Changes
+    routes: Routes
+    logits: Logits
+    sections: Mapping[str, SectionObserver]
+
+    @classmethod
+    def of(cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True) -> Observation:
+        """Both sides and the trials of these toggles; of the `first` pass also those of the sections."""
+        trials = toggle_trials(plan, toggles)
+        for adding in modules("trials").values() if first else ():
+            trials |= adding.trials(plan, trials)
+        walkers = _walkers(plan, trials)
+        names = [each.name for each in walkers if each.name != REFERENCE]
+        pairs = [(key, trial.base) for key, trial in trials.items() if trial.routes is None]
+        # Restored trials beside the reference: one that has all its bits is exact, however small a metric is.
+        pairs += [(key, REFERENCE) for key, base in pairs if base == CANDIDATE]
+        ids, mask, scored = plan.tokens_on_device
+        return cls(
+            plan=plan,
+            walkers=[*walkers, *(_beside(plan) if first else ())],
+            changes=Changes(pairs),
+            routes=Routes(REFERENCE, names, mask),
+            logits=Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler),
+            sections=_sections(plan, trials) if first else {},
+        )
+
+    @property
+    def observers(self) -> list[Observer]:
+        """All that look at the pass."""
+        return [self.changes, self.routes, self.logits, *self.sections.values()]
+
+    def observed(self, finished: Pass, memory: Memory, seconds: float) -> Observed:
+        """What was seen, after the pass."""
+        sequences = len(self.plan.tokens.input_ids)
+        batches = sum(len(micro_batches(sequences, each.micro_batch)) for each in self.walkers)
+        return Observed(
+            changes=self.changes,
+            routes=self.routes,
+            logits=self.logits,
+            cost=Cost(
+                counts=finished.counts,
+                naive_evaluations=batches * len(self.plan.model.graph.nodes),
+                seconds=seconds,
+                memory=memory,
+            ),
+            sections={name: observer.result for name, observer in self.sections.items()},
+            searched={},
+        )
 
 
-def _walker(plan: Plan, name: str, side: Side, inputs_of: str | None = None, routes: Forced | None = None) -> Walker:
-    return Walker(
-        name=name,
-        plan=side.plan,
-        micro_batch=side.micro_batch,
-        inputs_of=inputs_of,
-        routes=routes,
-        functions=plan.functions,
-    )
+def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
+    """Both sides and the trials; those with forced routes come last."""
+    sides = [walker(plan, REFERENCE, plan.reference), walker(plan, CANDIDATE, plan.candidate)]
+    tried = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
+    return [*sides, *sorted(tried, key=lambda each: each.routes is not None)]
+
+
+def _beside(plan: Plan) -> list[Walker]:
+    """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
+    oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
+    shadow = [walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE)] if plan.attribution else []
+    return [*oracle, *shadow]
+
+
+def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:
+    observers = {name: module.observer(plan, trials) for name, module in modules("observe").items()}
+    return {name: observer for name, observer in observers.items() if observer is not None}

@@ -1,4 +1,4 @@
-"""Observers of a lockstep pass: they reduce values to numbers as the values go by."""
+"""What is seen of every trial of a pass: changed nodes, flipped routes, log-probability metrics."""
 
 from __future__ import annotations
 
@@ -8,86 +8,11 @@ from typing import Literal
 
 import torch
 
+from moeparity.bisection.reported import reports, seen_metrics
 from moeparity.engine.lockstep import Ids, NodeView
-from moeparity.metrics.divergence import Error, compare
+from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
-from moeparity.metrics.tokens import CHUNK, SequenceSums, log_probs, reports, seen_metrics
-from moeparity.plan.graph import Node
-
-
-@dataclass(slots=True)
-class NodeRecord:
-    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together;
-    `root_sequences` counts the sequences in cells with equal inputs and unequal output.
-
-    `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
-    inputs; both against the reference's value, None for nodes without floating-point output.
-    """
-
-    node: Node
-    root_sequences: int = 0
-    carried: Error | None = None
-    local: Error | None = None
-
-
-@dataclass(slots=True)
-class Divergence:
-    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
-
-    Padded tokens are in it: they go through every op, and their values can be a root or the largest error.
-    """
-
-    reference: str
-    candidate: str
-    shadow: str
-    records: dict[str, NodeRecord] = field(default_factory=dict)
-
-    def see(self, view: NodeView) -> None:
-        """Called by the engine once per node and wave."""
-        if not view.ran(self.reference, self.candidate):
-            return
-        record = self.records.setdefault(view.node.name, NodeRecord(view.node))
-        agree = view.inputs_agree(self.reference, self.candidate)
-        outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
-        roots = [same and a != b for same, (a, b) in zip(agree, outputs, strict=True)]
-        record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
-        record.carried = _add(record.carried, self._error(view, self.candidate))
-        record.local = _add(record.local, self._error(view, self.shadow))
-
-    def _error(self, view: NodeView, other: str) -> Error | None:
-        if not view.ran(other):
-            return None
-        if view.node.op.name == "log_softmax":
-            return _reported_error(view, self.reference, other)
-        total: Error | None = None
-        # Beyond the node's own ports come the roundings that single consumers are handed.
-        for port in range(len(view.outputs[self.reference])):
-            reference = view.tensor(self.reference, port)
-            if reference.is_floating_point():
-                total = _add(total, compare(reference, view.tensor(other, port)))
-        return total
-
-
-def _reported_error(view: NodeView, reference: str, other: str) -> Error | None:
-    """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
-
-    Some rows at a time, since in fp64 all would be large.
-    """
-    sides = (reference, other)
-    kinds = [reports(view, walker) for walker in sides]
-    if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
-        return None
-    total: Error | None = None
-    values = [view.tensor(walker).flatten(0, 1) for walker in sides]
-    rows = max(1, CHUNK // values[0].shape[-1])
-    for pair in zip(*(torch.split(each, rows) for each in values), strict=True):
-        ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
-        total = _add(total, compare(ours, theirs))
-    return total
-
-
-def _add(total: Error | None, error: Error | None) -> Error | None:
-    return error if total is None else total if error is None else total + error
+from moeparity.metrics.tokens import SequenceSums
 
 
 @dataclass(slots=True)
@@ -97,11 +22,11 @@ class Changes:
     Bits of padded tokens count.
     """
 
-    pairs: InitVar[Sequence[tuple[str, str]]]
-    nodes: dict[tuple[str, str], set[str]] = field(init=False)
-    roots: dict[tuple[str, str], set[str]] = field(init=False)
+    pairs: InitVar[Sequence[tuple[Name, Name]]]
+    nodes: dict[tuple[Name, Name], set[str]] = field(init=False)
+    roots: dict[tuple[Name, Name], set[str]] = field(init=False)
 
-    def __post_init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def __post_init__(self, pairs: Sequence[tuple[Name, Name]]) -> None:
         """Nothing seen of any pair."""
         self.nodes = {pair: set() for pair in pairs}
         self.roots = {pair: set() for pair in pairs}
@@ -131,11 +56,10 @@ class Routes:
     Only tokens that are real in `attention_mask` [B, T] bool (None: all) are counted.
     """
 
-    reference: str
-    others: Sequence[str]
+    reference: Name
+    others: Sequence[Name]
     attention_mask: torch.Tensor | None = None
-    layers: dict[tuple[str, int], Flips] = field(default_factory=dict)
-    _any_layer: dict[tuple[str, tuple[int, int]], torch.Tensor] = field(default_factory=dict)
+    layers: dict[tuple[Name, int], Flips] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -146,27 +70,19 @@ class Routes:
         for other in self.others:
             if not view.ran(self.reference, other):
                 continue
-            found, mask = flips(view.tensor(self.reference)[real], view.tensor(other)[real])
+            counts, _ = flips(view.tensor(self.reference)[real], view.tensor(other)[real])
             key = (other, view.node.layer)
-            self.layers[key] = self.layers[key] + found if key in self.layers else found
-            seen = self._any_layer.get((other, view.wave))
-            self._any_layer[other, view.wave] = mask if seen is None else seen | mask
+            self.layers[key] = self.layers[key] + counts if key in self.layers else counts
 
     def joined(self, further: Routes) -> Routes:
         """Both together; walkers that both have are those of the first."""
         others = tuple(dict.fromkeys((*self.others, *further.others)))
-        both = Routes(self.reference, others, self.attention_mask, further.layers | self.layers)
-        both._any_layer = further._any_layer | self._any_layer
-        return both
+        return Routes(self.reference, others, self.attention_mask, further.layers | self.layers)
 
-    def total(self, other: str) -> Flips | None:
+    def total(self, other: Name) -> Flips | None:
         """All layers of one walker together; None where there is no router."""
-        found = [f for (name, _), f in self.layers.items() if name == other]
-        return sum(found[1:], found[0]) if found else None
-
-    def tokens_flipped(self, other: str) -> int:
-        """Tokens whose expert set differs in at least one layer."""
-        return sum(int(mask.sum()) for (name, _), mask in self._any_layer.items() if name == other)
+        counts = [flips for (name, _), flips in self.layers.items() if name == other]
+        return sum(counts[1:], counts[0]) if counts else None
 
 
 @dataclass(slots=True)
@@ -176,12 +92,12 @@ class Logits:
     """
 
     output: str
-    reference: str
-    others: Sequence[str]
+    reference: Name
+    others: Sequence[Name]
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
-    parts: dict[str, list[SequenceSums]] = field(init=False)
+    parts: dict[Name, list[SequenceSums]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing seen of any walker."""
@@ -207,6 +123,6 @@ class Logits:
         both.parts = further.parts | self.parts
         return both
 
-    def sums(self, other: str) -> SequenceSums:
+    def sums(self, other: Name) -> SequenceSums:
         """All sequences of one walker."""
         return SequenceSums.concatenate(self.parts[other])

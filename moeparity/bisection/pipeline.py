@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from moeparity.bisection.nearest.measure import nearest
 from moeparity.bisection.observe import observe
-from moeparity.bisection.observed import Observed, codec, measured, total_kl
+from moeparity.bisection.observed import Observed, codec
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.sample import generate
-from moeparity.bisection.shares.search import blame
+from moeparity.bisection.sections import modules
 from moeparity.bisection.summarise import summarise
+from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.toggles.words import worth_splitting
 from moeparity.inputs.model import Model, open_model
 from moeparity.plan.toggles import Toggle, split
@@ -43,12 +43,7 @@ def bisect(
     would not fit into memory.
     """
     plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
-    found = blame(plan, observed, progress=progress) if plan.recipe.attribute else None
-    report = summarise(plan, observed, found)
-    if not (plan.functions and plan.attribution):
-        return report
-    named = (nearest(plan, root.node) for root in report.roots)
-    return replace(report, nearest=tuple(one for one in named if one is not None))
+    return summarise(plan, searched(plan, observed, progress))
 
 
 def passes(
@@ -74,6 +69,12 @@ def passes(
     return plan, observed
 
 
+def searched(plan: Plan, observed: Observed, progress: Callback | None = None) -> Observed:
+    """With what the sections looked for in passes of their own: shares and fixes, the nearest known choices."""
+    answers = {name: section.search(plan, observed, progress) for name, section in modules("search").items()}
+    return replace(observed, searched={name: answer for name, answer in answers.items() if answer is not None})
+
+
 def _kept_passes(plan: Plan) -> AbstractContextManager[Passes | None]:
     """Where finished passes are kept until the run is finished.
 
@@ -89,9 +90,9 @@ def _observed(
     kept: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
 ) -> Observed:
     """One pass, or what was kept of it."""
-    found = None if kept is None else kept.load(str(number))
-    if isinstance(found, Observed):
-        return found
+    finished = None if kept is None else kept.load(str(number))
+    if isinstance(finished, Observed):
+        return finished
     observed = observe(plan, toggles, first=number == 0, progress=progress)
     if kept is not None:
         kept.save(str(number), observed)

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from moeparity import user_code
-from moeparity.bisection.oracle.words import ORACLE, oracle_side
+from moeparity.bisection.oracle.side import ORACLE, oracle_side
+from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
@@ -87,6 +90,23 @@ class Plan:
     def tried(self) -> tuple[Toggle, ...]:
         """The toggles that are thrown: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
+
+    @property
+    def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
+        tokens, device = self.tokens, self.model.device
+        return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
+
+    def passes(self, progress: Callback | None = None) -> PassRunner:
+        """What runs passes over this plan's tokens."""
+        ids, mask, _ = self.tokens_on_device
+        return PassRunner(
+            weights=self.model.weights,
+            input_ids=ids,
+            attention_mask=mask,
+            memory_limit=self.memory_limit,
+            progress=progress,
+        )
 
     def with_toggles(self, more: list[Toggle]) -> Plan:
         """The same plan with further toggles."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import walker
 from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.lockstep import NodeView, run
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.weights.residency import fits
@@ -123,16 +124,16 @@ def _widened(block: Tensor, width: int, more: int, fill: float) -> Tensor:
 
 def _forward(plan: Plan, side: Side) -> Forward:
     model, store = plan.model, plan.model.weights
-    walker = Walker(name=NAME, plan=side.plan, micro_batch=side.micro_batch, functions=plan.functions)
+    sampler = walker(plan, NAME, side)
     rows, length = plan.tokens.input_ids.shape
-    needed = require([walker], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
+    needed = require([sampler], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
 
     def forward(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
         seen = _Last(model.graph.output, last)
         device = model.device
-        run([walker], store, ids.to(device), [seen], attention_mask=mask.to(device), work=needed.work)
+        run([sampler], store, ids.to(device), [seen], attention_mask=mask.to(device), work=needed.work)
         return torch.cat(seen.parts)
 
     return forward

@@ -1,84 +1,83 @@
-"""The trials of a pass: which mixtures of both sides walk beside them, and how they are named."""
+"""The trials of a pass: which mixtures of both sides walk beside them, and what they are known by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from moeparity.bisection.arrival.words import arrival_draws
-from moeparity.bisection.floor.words import floor_trials
 from moeparity.bisection.prepare import Plan
-from moeparity.engine.routes import IDS, REPLAYED, ROUTER, Replayed, replayed_plan
+from moeparity.engine.routes import NATURAL, Forced, Routes
+from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
-FLOOR = "floor: "
-"""What the names of the floor's trials start with."""
+SHADOW: Final = "candidate's numerics on the reference's inputs"
+"""The walker that shows each node's local error."""
 
-ARRIVAL = "arrival order: "
-"""What the names of further draws of sums in arrival order start with."""
-
-SHADOW = "candidate's numerics on the reference's inputs"
+Kind = Literal["alone", "restored", "candidate", "floor", "arrival"]
 
 
-def alone(toggle: Toggle) -> str:
-    """The name of the trial in which the reference has this one choice of the candidate."""
-    return f"{toggle.name} alone"
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """What a trial is known by.
+
+    alone, restored: the reference with the toggle `of` of the candidate; the candidate with it of the reference.
+    candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names.
+    arrival: the side `of` with its sums in order of arrival in another `draw`.
+    forced: how much of the reference's routes its routers take over.
+    """
+
+    kind: Kind
+    of: str = ""
+    draw: int = 0
+    forced: Routes = NATURAL
 
 
-def restored(toggle: Toggle) -> str:
-    """The name of the trial in which the candidate has this one choice of the reference."""
-    return f"{toggle.name} restored"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A mixture to run: the side it is, the side it was made from, and the routes it is forced to take over."""
+
+    side: Side
+    base: str
+    routes: Forced | None = None
 
 
-def forced(walker: str, what: Replayed) -> str:
-    """The name of a side, or of a trial, with this much of the reference's routes."""
-    return f"{walker}, {what} forced"
+Trials = dict[TrialKey, Trial]
 
 
-def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, str]]:
-    """Every trial by name, with the side it is made from; mixtures that an op refuses to run are left out."""
-    trials = {}
+def alone(toggle: Toggle) -> TrialKey:
+    """The trial in which the reference has this one choice of the candidate."""
+    return TrialKey("alone", toggle.name)
+
+
+def restored(toggle: Toggle) -> TrialKey:
+    """The trial in which the candidate has this one choice of the reference."""
+    return TrialKey("restored", toggle.name)
+
+
+def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> Trials:
+    """Every toggle alone and restored; mixtures that an op refuses to run are left out."""
+    trials: Trials = {}
     for toggle in toggles:
         with suppress(SpecError):
-            trials[alone(toggle)] = (mixed(plan.reference, [toggle], plan.candidate), REFERENCE)
+            trials[alone(toggle)] = Trial(side=mixed(plan.reference, [toggle], plan.candidate), base=REFERENCE)
         with suppress(SpecError):
-            trials[restored(toggle)] = (mixed(plan.candidate, [toggle], plan.reference), CANDIDATE)
+            trials[restored(toggle)] = Trial(side=mixed(plan.candidate, [toggle], plan.reference), base=CANDIDATE)
     return trials
 
 
-def floor(plan: Plan) -> dict[str, tuple[Side, str]]:
-    """The reference against itself."""
-    trials = floor_trials(plan.reference, len(plan.tokens.input_ids))
-    return {f"{FLOOR}{name}": (side, REFERENCE) for name, side in trials.items()}
-
-
-def arrival(plan: Plan) -> dict[str, tuple[Side, str]]:
-    """Further draws of a side that adds in order of arrival."""
-    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    draws = ((name, i, drawn) for name, side in sides.items() for i, drawn in enumerate(arrival_draws(side), 1))
-    return {f"{ARRIVAL}{name} {i}": (drawn, name) for name, i, drawn in draws}
-
-
-def replays(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, Replayed]]:
-    """The candidate on every rung of the replay ladder, and each toggle alone with the ids forced.
-
-    Empty without a router; what cannot have its routes forced is left out.
-    """
-    if all(node.op.name != ROUTER for node in plan.model.graph.nodes):
-        return {}
-    asked: list[tuple[str, Side, Replayed]] = [(CANDIDATE, plan.candidate, what) for what in REPLAYED]
-    alone_trials = toggle_trials(plan, (toggle for toggle in toggles if toggle in plan.tried))
-    asked += [(name, side, IDS) for name, (side, base) in alone_trials.items() if base == REFERENCE]
-    found: dict[str, tuple[Side, Replayed]] = {}
-    for name, side, what in asked:
-        with suppress(SpecError):
-            replayed_plan(side.plan, plan.reference.plan)
-            found[forced(name, what)] = (side, what)
-    return found
-
-
-def against_reference(trials: dict[str, tuple[Side, str]]) -> list[tuple[str, str]]:
-    """Restored trials beside the reference: one that has all its bits is exact, however small a metric is."""
-    return [(name, REFERENCE) for name, (_, base) in trials.items() if base == CANDIDATE]
+def walker(
+    plan: Plan, name: Name, side: Side, *, inputs_of: Name | None = None, routes: Forced | None = None
+) -> Walker:
+    """What runs a side, or a mixture, of a plan in a pass."""
+    return Walker(
+        name=name,
+        plan=side.plan,
+        micro_batch=side.micro_batch,
+        inputs_of=inputs_of,
+        routes=routes,
+        functions=plan.functions,
+    )

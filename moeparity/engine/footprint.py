@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.engine.liveness import Values
-from moeparity.engine.lockstep import Walker
+from moeparity.engine.walker import Walker
 from moeparity.engine.work import Work
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import available_bytes
@@ -128,18 +128,18 @@ def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, there: 
         if (total := needed(smaller, sequences).total) <= there:
             yield f"with a micro-batch of {size} ({shown_size(total)}; other batches may give other bits)"
             break
-    fewer = _most(lambda count: needed(walkers, count).total <= there, sequences)
+    fewer = greatest(lambda count: needed(walkers, count).total <= there, sequences)
     if fewer:
         yield f"with {fewer} of the {sequences} sequences in one token file"
     # The two sides, and a shadow if there is one, always run; the rest are trials, two for each toggle.
     shadows = [walker for walker in walkers if walker.inputs_of is not None]
     variants = [walker for walker in walkers if walker.inputs_of is None]
-    trials = _most(lambda n: needed([*variants[: 2 + n], *shadows], sequences).total <= there, len(variants) - 2)
+    trials = greatest(lambda n: needed([*variants[: 2 + n], *shadows], sequences).total <= there, len(variants) - 2)
     if trials:
         yield f"with {trials} instead of {len(variants) - 2} trials: fewer toggles, by `by: rule` or `by: block`"
 
 
-def _most(fits: Callable[[int], bool], below: int) -> int:
+def greatest(fits: Callable[[int], bool], below: int) -> int:
     """The greatest number from 1 to `below` - 1 that fits, by halving; 0 where none does."""
     low, high = 0, max(below, 1)
     while high - low > 1:

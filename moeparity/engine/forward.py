@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.lockstep import NodeView
+from moeparity.engine.passes import PassRunner
+from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where, listed
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
 from moeparity.numerics.dtypes import FLOAT_NAMES
@@ -61,8 +62,14 @@ def forward(
     plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
-    work = require([walker], model.weights, *tokens.shape, limit=memory_limit, kept=recorder.saved).work
-    run([walker], model.weights, tokens, [recorder], attention_mask=mask, work=work, progress=progress)
+    passes = PassRunner(
+        weights=model.weights,
+        input_ids=tokens,
+        attention_mask=mask,
+        memory_limit=memory_limit,
+        progress=progress,
+    )
+    passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from moeparity.engine.batches import micro_batches, waves
-from moeparity.engine.lockstep import Walker
+from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Task, Work
 from moeparity.ops.memory import Call, widths
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
@@ -25,7 +25,7 @@ class Values:
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.widths, self.heads = widths(graph)
         # Of each walker's value: what it is, equal where two can only be equal, and the bytes of one element.
-        self.known: dict[tuple[str, str], tuple[int, int]] = {}
+        self.known: dict[tuple[Name, str], tuple[int, int]] = {}
         self.numbers: dict[object, int] = {}
         # Bytes per token of all that is kept of a value, and of all outputs of a node; bytes of scratch of a node.
         self.kept: dict[str, int] = {}

@@ -8,41 +8,24 @@ shows what a node's own numerics do apart from the error carried into it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from moeparity.engine import functions
 from moeparity.engine.batches import Rows, cells, inside, micro_batches, waves
-from moeparity.engine.routes import Forced
 from moeparity.engine.values import Block, Identities, assemble
+from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
-from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
 from moeparity.progress import Callback, Progress
 
 Ids = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walker:
-    """One plan on one schedule; `inputs_of` names the variant whose values a shadow reads (None: its own).
-
-    `routes` are those its routers are forced to take over from a variant with routes of its own (None: none).
-    `functions` are the users' functions its plan's regions call, by `module:function`.
-    """
-
-    name: str
-    plan: BoundGraph
-    micro_batch: int
-    inputs_of: str | None = None
-    routes: Forced | None = None
-    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,27 +60,27 @@ class NodeView:
     node: Node
     wave: Rows
     cells: tuple[Rows, ...]
-    outputs: Mapping[str, tuple[list[Block], ...]]
-    inputs: Mapping[str, tuple[list[Block] | None, ...]]
-    active: Mapping[str, Mapping[str, object]]
-    regions: Mapping[str, Region]
-    entered: Mapping[tuple[str, str], list[int]]
+    outputs: Mapping[Name, tuple[list[Block], ...]]
+    inputs: Mapping[Name, tuple[list[Block] | None, ...]]
+    active: Mapping[Name, Mapping[str, object]]
+    regions: Mapping[Name, Region]
+    entered: Mapping[tuple[Name, str], list[int]]
 
-    def ran(self, *walkers: str) -> bool:
+    def ran(self, *walkers: Name) -> bool:
         """Whether all of these have values here."""
         return all(walker in self.outputs for walker in walkers)
 
-    def tensor(self, walker: str, port: int = 0) -> torch.Tensor:
+    def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
         blocks = self.outputs[walker][port]
         value = assemble(blocks, self.wave)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
-    def output_ids(self, walker: str) -> list[Ids]:
+    def output_ids(self, walker: Name) -> list[Ids]:
         """Per cell, the identities of all outputs."""
         return list(zip(*(_ids(blocks) for blocks in self.outputs[walker]), strict=True))
 
-    def inputs_agree(self, a: str, b: str) -> list[bool]:
+    def inputs_agree(self, a: Name, b: Name) -> list[bool]:
         """Per cell, whether two walkers have equal bits in every input that both of them read."""
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
@@ -178,8 +161,8 @@ class _Lockstep:
         self.batches = {name: {wave: inside(b, wave) for wave in self.waves} for name, b in batches.items()}
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
-        self.values: dict[tuple[str, str], dict[Rows, Block]] = {}
-        self.entered: dict[tuple[str, str], list[int]] = {}
+        self.values: dict[tuple[Name, str], dict[Rows, Block]] = {}
+        self.entered: dict[tuple[Name, str], list[int]] = {}
         self._add_sources(tokens, mask)
 
     def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
@@ -195,9 +178,9 @@ class _Lockstep:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
         here = _Here(node, wave, self.cells_of[wave], loaded)
         leaders = self.work.leaders[node.name]
-        outputs: dict[str, tuple[list[Block], ...]] = {}
-        inputs: dict[str, tuple[list[Block] | None, ...]] = {}
-        active: dict[str, Mapping[str, object]] = {}
+        outputs: dict[Name, tuple[list[Block], ...]] = {}
+        inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
+        active: dict[Name, Mapping[str, object]] = {}
         for walker in self.walkers:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
@@ -251,7 +234,7 @@ class _Lockstep:
             here.computed[key] = tuple(blocks)
         return here.computed[key]
 
-    def _inputs(self, source: str, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
+    def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         """The values of the walker `source` that are read, None where one is not."""
         rows, holder = self.batches[source][wave], self.work.holder
         return tuple(

@@ -7,6 +7,7 @@ takes over one of these, and keeps its own numerics for the rest.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -39,7 +40,7 @@ class Forced:
     those that the other walker's router gives under the choice of this one, so that nothing is scaled twice.
     """
 
-    of: str
+    of: Hashable
     what: Replayed
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from moeparity.engine import functions
 from moeparity.engine.routes import IDS, ORDER, ROUTER, Forced, replayed_plan
+from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import torch_dtype
@@ -18,10 +19,6 @@ from moeparity.ops.placement import ALL_REDUCE
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
-
-if TYPE_CHECKING:
-    from moeparity.engine.lockstep import Walker
-
 
 Alike = tuple[object, ...]
 
@@ -44,7 +41,7 @@ class Numerics:
 class Replay:
     """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`."""
 
-    of: str
+    of: Name
     numerics: Numerics
     ports: int
 
@@ -78,16 +75,16 @@ class Work:
     holder: value -> walker -> the walker that has it for this one: its leader at the node that made the value.
     """
 
-    at: Mapping[tuple[str, str], Task | None]
+    at: Mapping[tuple[Name, str], Task | None]
     edge_values: Mapping[str, tuple[str, ...]]
     last_use: Mapping[str, str]
     dying: Mapping[str, tuple[str, ...]]
     entering: frozenset[str]
-    regions: Mapping[str, Mapping[str, Region]]
-    leaders: Mapping[str, Mapping[str, str]]
-    holder: Mapping[str, Mapping[str, str]]
+    regions: Mapping[str, Mapping[Name, Region]]
+    leaders: Mapping[str, Mapping[Name, Name]]
+    holder: Mapping[str, Mapping[Name, Name]]
 
-    def holders(self, value: str) -> set[str]:
+    def holders(self, value: str) -> set[Name]:
         """The walkers that have a value, each for those it leads."""
         return set(self.holder[value].values())
 
@@ -101,7 +98,7 @@ class Work:
         plans = {walker.name: walker.plan for walker in walkers}
         replayed = {w.name: replayed_plan(w.plan, plans[w.routes.of]) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
-        at: dict[tuple[str, str], Task | None] = {}
+        at: dict[tuple[Name, str], Task | None] = {}
         for walker in walkers:
             unknown, source = hidden[walker.inputs_of or walker.name], plans[walker.inputs_of or walker.name]
             for node in graph.nodes:
@@ -140,20 +137,20 @@ class Work:
         )
 
 
-def _first_leaders(walkers: Sequence[Walker]) -> dict[str, str]:
+def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
     """Per walker the first one with its schedule; a shadow, which keeps no values, follows and leads nobody."""
-    first: dict[int, str] = {}
+    first: dict[int, Name] = {}
     return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.micro_batch, w.name) for w in walkers}
 
 
 def _leaders(
-    walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[str, str], Task | None]
-) -> dict[str, dict[str, str]]:
+    walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[Name, str], Task | None]
+) -> dict[str, dict[Name, Name]]:
     """Per node, who works for whom: groups of walkers that part at the first node where their tasks differ."""
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[Name, Name]] = {}
     before = _first_leaders(walkers)
     for node in graph.nodes:
-        first: dict[tuple[str, int], str] = {}
+        first: dict[tuple[Name, int], Name] = {}
         # Tasks are shared, so that the same task is the same object.
         now = {w.name: first.setdefault((before[w.name], id(at[w.name, node.name])), w.name) for w in walkers}
         before = found[node.name] = before if now == before else now
@@ -167,9 +164,9 @@ def _hidden(plan: BoundGraph) -> frozenset[str]:
     return frozenset(inside | {value for name in inside for value in nodes[name].values})
 
 
-def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[str, str], Alike]:
+def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Alike]:
     """By walker and node, all that its task is made of: most walkers are alike at most nodes, and share one task."""
-    found: dict[tuple[str, str], Alike] = {}
+    found: dict[tuple[Name, str], Alike] = {}
     for walker in walkers:
         values: dict[str, list[object]] = {node.name: [node.name] for node in graph.nodes}
         for (node_name, attribute), setting in walker.plan.settings.items():
@@ -206,7 +203,7 @@ def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
 
 
 def _edges(
-    walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[str, str], Alike]
+    walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[Name, str], Alike]
 ) -> dict[str, tuple[str, ...]]:
     """Per node, the consumers that some walker hands another rounding than the one stored."""
     found = {}

@@ -8,10 +8,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from moeparity.engine.lockstep import NodeView
 from moeparity.metrics import quantities
 from moeparity.numerics.bits import int_view
-from moeparity.ops.log_softmax import UNROUNDED
 
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
 CHUNK = 1 << 19
@@ -43,6 +41,11 @@ class SequenceSums:
     top1: Tensor
     unequal: Tensor
     nonfinite: Tensor
+
+    def mean(self, name: str) -> float:
+        """A sum per scored token, of all sequences together."""
+        total: Tensor = getattr(self, name).sum()
+        return float(total / self.tokens.sum())
 
     @classmethod
     def concatenate(cls, parts: list[Self]) -> Self:
@@ -159,32 +162,6 @@ def token_metrics(
         unequal=unequal.bool(),
         nonfinite=nonfinite.bool(),
     )
-
-
-def seen_metrics(
-    view: NodeView,
-    reference: str,
-    candidate: str,
-    input_ids: Tensor,
-    loss_mask: Tensor,
-    sampled_from: Literal["candidate", "reference"],
-) -> TokenMetrics:
-    """`token_metrics` of two walkers, from a view of the node that log-probabilities are read from."""
-    return token_metrics(
-        view.tensor(reference),
-        view.tensor(candidate),
-        input_ids,
-        loss_mask,
-        sampled_from=sampled_from,
-        reported=(reports(view, reference), reports(view, candidate)),
-    )
-
-
-def reports(view: NodeView, walker: str) -> bool:
-    """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
-    if view.node.op.name != "log_softmax":
-        return False
-    return walker in view.regions or view.active[walker]["form"] != UNROUNDED
 
 
 def log_probs(values: Tensor, reported: bool) -> Tensor:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
+
+COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+"""Of a verdict."""
+MOST_ROWS = 24
+"""Rows of a table over layers."""
+Row = TypeVar("Row")
 
 _GAP = 2
 _NAMES = 16
@@ -75,3 +82,14 @@ def bullets(sentences: Iterable[str]) -> Table:
     for sentence in sentences:
         table.add_row("-", Text(sentence))
     return table
+
+
+def thinned(rows: Sequence[Row], telling: Collection[int]) -> tuple[list[Row], list[Text]]:
+    """Some of many layers, the first, the last and the `telling` ones among them, and a note that says so."""
+    if len(rows) <= MOST_ROWS:
+        return list(rows), []
+    even = MOST_ROWS - len(telling)
+    step = (len(rows) - 1) / (even - 1)
+    kept = sorted({round(i * step) for i in range(even)} | set(telling))
+    note = Text(f"{len(kept)} of {len(rows)} rows; all of them are in --json.", style="dim")
+    return [rows[i] for i in kept], [note]

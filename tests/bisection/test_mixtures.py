@@ -15,8 +15,9 @@ from moeparity.bisection.observe import observe
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.engine.footprint import estimate
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
 from moeparity.engine.routes import NATURAL, ORDER, REPLAYED, Routes
+from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, SpecError
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.plan.sides import REFERENCE

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from moeparity.bisection import observers
-from moeparity.bisection.observers import Changes, Divergence, Logits, NodeRecord, Routes
+from moeparity.bisection.divergence.observe import Divergence, NodeRecord
+from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.engine.batches import Rows
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import Block

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
-from moeparity.engine.lockstep import NodeView, Walker, run
+from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value

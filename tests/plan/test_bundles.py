@@ -9,7 +9,8 @@ import pytest
 
 from moeparity.bisection.observers import Changes
 from moeparity.bisection.toggles.words import Effect, Trial, reading, worth_splitting
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.plan.difference import differences
 from moeparity.plan.region import covered

@@ -12,7 +12,8 @@ import pytest
 from moeparity.bisection.observers import Changes
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value

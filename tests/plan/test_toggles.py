@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.observers import Changes
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
+from moeparity.bisection.arrival.report import Arrival, ArrivalDraw
 from moeparity.bisection.arrival.words import Drawn, agreed, arrival_reading
-from moeparity.bisection.floor import report as truth
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.trials import ARRIVAL
-from moeparity.bisection.verdict.measure import judged
+from moeparity.bisection.trials import TrialKey
+from moeparity.bisection.verdict.gate import judged
+from moeparity.metrics.verdict import Verdict
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def arrival(plan: Plan, observed: Observed) -> truth.Arrival | None:
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """All draws of the sides that add in order of arrival."""
+    return {"arrival": arrival(plan, observed)}
+
+
+def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     """All draws of the sides that add in order of arrival; None where neither does."""
-    of = {side: list(_draws(plan, observed, side)) for side in (REFERENCE, CANDIDATE)}
-    if not any(of.values()):
+    further = {side: [key for key in observed.keys("arrival") if key.of == side] for side in (REFERENCE, CANDIDATE)}
+    if not any(further.values()):
         return None
-    verdict = judged(plan, observed.logits.sums(CANDIDATE))
-    own = [truth.ArrivalDraw(side=CANDIDATE, draw=0, value=verdict.value)]
-    draws = [*of[REFERENCE], *own, *of[CANDIDATE]] if of[CANDIDATE] else of[REFERENCE]
-    statuses = [verdict.status]
-    statuses += [judged(plan, observed.logits.sums(_name(CANDIDATE, d.draw))).status for d in of[CANDIDATE]]
-    candidate = [Drawn(value=d.value.estimate, status=s) for d, s in zip([*own, *of[CANDIDATE]], statuses, strict=True)]
-    reference = [Drawn(value=d.value.estimate, status=None) for d in of[REFERENCE]]
-    told = candidate if of[CANDIDATE] else []
-    return truth.Arrival(
-        draws=tuple(draws),
-        disputed=not agreed(candidate),
-        reading=tuple(arrival_reading(told, reference, plan.recipe.gate.metric)),
+    verdicts: dict[TrialKey, Verdict] = {
+        key: judged(plan, observed.logits.sums(key)) for keys in further.values() for key in keys
+    }
+    reference, candidate = ([_draw(key, verdicts[key]) for key in further[side]] for side in (REFERENCE, CANDIDATE))
+    drawn = [Drawn(value=verdicts[key].value.estimate, status=verdicts[key].status) for key in further[CANDIDATE]]
+    if candidate:
+        # The recipe's own draw comes first.
+        verdict = judged(plan, observed.logits.sums(CANDIDATE))
+        candidate.insert(0, ArrivalDraw(side=CANDIDATE, draw=0, value=verdict.value))
+        drawn.insert(0, Drawn(value=verdict.value.estimate, status=verdict.status))
+    others = [Drawn(value=draw.value.estimate, status=None) for draw in reference]
+    return Arrival(
+        draws=(*reference, *candidate),
+        disputed=not agreed(drawn),
+        reading=tuple(arrival_reading(drawn, others, plan.recipe.gate.metric)),
     )
 
 
-def _name(side: str, draw: int) -> str:
-    return f"{ARRIVAL}{side} {draw}"
-
-
-def _draws(plan: Plan, observed: Observed, side: str) -> Iterator[truth.ArrivalDraw]:
-    draw = 1
-    while (_name(side, draw), side) in observed.changes.nodes:
-        verdict = judged(plan, observed.logits.sums(_name(side, draw)))
-        yield truth.ArrivalDraw(side=side, draw=draw, value=verdict.value)
-        draw += 1
+def _draw(key: TrialKey, verdict: Verdict) -> ArrivalDraw:
+    return ArrivalDraw(side=key.of, draw=key.draw, value=verdict.value)

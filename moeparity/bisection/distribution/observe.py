@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
 from moeparity.metrics.distributions import measured
 from moeparity.metrics.tokens import CHUNK
+from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
 @dataclass(slots=True)
@@ -52,3 +55,17 @@ class Distributions:
             self.tokens += found.shape[-1]
             if found.numel():
                 self.max_tv = max(self.max_tv, float(found[1].max()))
+
+    @property
+    def result(self) -> Distributions:
+        """The sums."""
+        return self
+
+
+STATE = (Distributions,)
+
+
+def observer(plan: Plan, trials: Trials) -> Distributions:
+    """Looks at both sides."""
+    ids, _, scored = plan.tokens_on_device
+    return Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, ids, scored)

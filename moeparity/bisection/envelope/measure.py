@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from moeparity.bisection.divergence.observe import NodeRecord
 from moeparity.bisection.envelope.observe import Band, Enveloped
 from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand
 from moeparity.bisection.envelope.words import Placed, Verdict, envelope_reading, envelope_verdict
@@ -9,17 +13,19 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 
 
-def envelope(plan: Plan, observed: Observed) -> Envelope | None:
-    """None for a recipe that asks for none."""
-    draws = plan.recipe.envelope
-    if not draws or observed.envelope is None or observed.divergence is None:
-        return None
-    records = observed.divergence.records
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The envelope; None for a recipe that asks for none."""
+    bands: Mapping[str, Enveloped] | None = observed.sections.get("envelope")
+    records: Mapping[str, NodeRecord] = observed.sections["divergence"]
+    return {"envelope": None if bands is None else _envelope(plan.recipe.envelope, bands, records)}
+
+
+def _envelope(draws: int, bands: Mapping[str, Enveloped], records: Mapping[str, NodeRecord]) -> Envelope:
     nodes = tuple(
-        _node(name, records[name].node.op.name, found, root=records[name].root_sequences > 0)
-        for name, found in observed.envelope.items()
+        _node(name, records[name].node.op.name, band, root=records[name].root_sequences > 0)
+        for name, band in bands.items()
     )
-    placed = [Placed(node=n.node, verdict=_verdict(observed.envelope[n.node]), root=n.root) for n in nodes]
+    placed = [Placed(node=node.node, verdict=_verdict(bands[node.node]), root=node.root) for node in nodes]
     return Envelope(draws=draws, nodes=nodes, reading=tuple(envelope_reading(placed, draws)))
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.envelope.legal_orders import Call, orders_of
+from moeparity.bisection.kernels import Settings, called
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import RefusedError
-from moeparity.plan.graph import Node
+from moeparity.plan.sides import REFERENCE
 
 AT_ONCE = 1 << 18
 """Output elements whose draws are compared together."""
@@ -127,14 +129,6 @@ def _furthest(value: Tensor, low: Tensor, high: Tensor, outside: Tensor, dtype: 
     return float(far[outside].nan_to_num(math.inf).max())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How one side's kernels are called: settings of a node as its kernel takes them, and its weights, read anew."""
-
-    at: Callable[[Node], Mapping[str, Any]]
-    weights: Callable[[Node], Mapping[str, Tensor]]
-
-
 @dataclass(slots=True, kw_only=True)
 class Envelope:
     """Draws orders at every node where the candidate's numerics, on the reference's inputs, give other bits.
@@ -161,6 +155,11 @@ class Envelope:
             found = self._enveloped(view, floats[0])
             if found is not None:
                 self.found[view.node.name] = found
+
+    @property
+    def result(self) -> dict[str, Enveloped]:
+        """By node, how the sides' values lie in each other's bands."""
+        return self.found
 
     def _enveloped(self, view: NodeView, port: int) -> Enveloped | None:
         sequences, tokens = self._taken(view)
@@ -204,3 +203,18 @@ class Envelope:
             slots = first.tensor.shape[2] if view.node.op.name == "experts" else 1
             afford = min(afford, max(1, STEPS // (products * slots)))
         return (1, afford) if afford < self.length else (min(view.wave[1], afford // self.length), None)
+
+
+STATE = (Enveloped, Band)
+
+
+def observer(plan: Plan, trials: Trials) -> Envelope | None:
+    """Draws legal orders where the candidate's own numerics differ; None where the recipe asks for none."""
+    if not plan.recipe.envelope or not plan.attribution:
+        return None
+    return Envelope(
+        walkers=(REFERENCE, SHADOW),
+        sides=(called(plan, plan.reference), called(plan, plan.candidate)),
+        draws=plan.recipe.envelope,
+        length=plan.tokens.input_ids.shape[1],
+    )

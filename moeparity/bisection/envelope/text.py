@@ -9,9 +9,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
 
 _WORDS = {"inside": "inside", "one_sided": "inside one way", "outside": "outside", "not_drawn": "not drawn"}
+
+
+def _section(report: Report) -> Shown:
+    if report.envelope is not None:
+        yield "Legal orders", envelope_tables(report.envelope)
 
 
 def envelope_tables(found: Envelope) -> RenderableType:
@@ -56,3 +63,6 @@ def _figures(bands: Sequence[OrderBand]) -> tuple[str, ...]:
         f"{max(b.furthest for b in bands):.2g} ulp" if outside else "",
         f"{max(b.draws_outside / b.elements for b in bands):.2%}",
     )
+
+
+SHOWN = {"envelope": _section}

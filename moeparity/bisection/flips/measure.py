@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from moeparity.bisection.flips import report
 from moeparity.bisection.flips.observe import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
-from moeparity.bisection.report import LayerFlips, RoutingFlips
+from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import alone, restored
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.routing import Drift, Flips, layers_per_token
@@ -19,6 +22,12 @@ from moeparity.plan.toggles import Toggle
 
 MOST_PAIRS = 1000
 """Pairs of experts that a report lists."""
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The candidate's flips."""
+    nodes = {node.name: node for node in plan.model.graph.nodes}
+    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.tried)}
 
 
 def routing_flips(

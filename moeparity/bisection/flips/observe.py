@@ -10,12 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from moeparity.bisection.kernels import called
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.reported import seen_metrics
+from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Drift, Flips, cut, expert_pairs, flips, perturbation, weight_drift
-from moeparity.metrics.tokens import seen_metrics
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.router import ranks_logits, selection
+from moeparity.plan.graph import Node
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 COMPARED, FLIPPED, SLOTS, DISJOINT, ROOT, AFTER_OWN, AFTER_OTHER, TIED = (1 << bit for bit in range(8))
 """The bits of one token in one layer of the map: routes compared; another expert set (a flip); another id in some slot;
@@ -89,7 +95,7 @@ class Census:
     root_at: Counter[tuple[int, str]] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
     left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    also: Counter[str] = field(default_factory=Counter)
+    also: Counter[Name] = field(default_factory=Counter)
     cost: Tensor | None = None
 
     def add(self, place: int, rows: slice, real: Tensor, ids: tuple[Tensor, Tensor]) -> Tensor:
@@ -137,10 +143,10 @@ class FlipObserver:
 
     def __init__(
         self,
-        sides: tuple[str, str],
+        sides: tuple[Name, Name],
         rankings: Mapping[str, tuple[Ranking, Ranking]],
         layers: Sequence[int],
-        trials: Sequence[str],
+        trials: Sequence[Name],
         *,
         output: str,
         input_ids: Tensor,
@@ -174,6 +180,11 @@ class FlipObserver:
             self._router(view, rows)
         if view.node.name == self.output:
             self._cost(view, rows)
+
+    @property
+    def result(self) -> Census:
+        """The census."""
+        return self.census
 
     def _leaving(self, view: NodeView, rows: slice) -> None:
         """Note which tokens' rows leave the reference's bits at this node; no token reads a pad's."""
@@ -275,6 +286,35 @@ class FlipObserver:
             count = int((where[rows] & somewhere).sum())
             if count:
                 census.left_at[key] += count
+
+
+STATE = (Census, Margins, Flips, Drift)
+
+
+def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
+    """Looks at the candidate's routing flips; None without routers."""
+    routers = [node for node in plan.model.graph.nodes if node.op.name == "router"]
+    if not routers:
+        return None
+    ids, mask, scored = plan.tokens_on_device
+    sides = (plan.reference, plan.candidate)
+    return FlipObserver(
+        (REFERENCE, CANDIDATE),
+        {node.name: (ranking(plan, sides[0], node), ranking(plan, sides[1], node)) for node in routers},
+        [-1 if node.layer is None else node.layer for node in routers],
+        [key for key, trial in trials.items() if trial.routes is None],
+        output=plan.model.graph.scores,
+        input_ids=ids,
+        loss_mask=scored,
+        attention_mask=mask,
+        sampled_from=plan.recipe.tokens.sampler,
+    )
+
+
+def ranking(plan: Plan, side: Side, node: Node) -> Ranking:
+    """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
+    how = called(plan, side)
+    return Ranking(w=how.weights(node), p=node.params, at=how.at(node))
 
 
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:

@@ -181,3 +181,25 @@ class FlipDetail:
     left_at: tuple[LeftAt, ...]
     choices: tuple[ChoiceFlips, ...]
     cost: FlipCost | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFlips:
+    """Routing flips of one layer: tokens whose expert set differs, and whose ordered slots differ."""
+
+    layer: int
+    tokens: int
+    set_flips: int
+    slot_flips: int
+    slots_replaced: int
+    zero_overlap: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingFlips:
+    """Flips over all MoE layers; `tokens_any_layer` of `tokens` have another expert set in at least one layer."""
+
+    layers: tuple[LayerFlips, ...]
+    tokens: int
+    tokens_any_layer: int
+    detail: FlipDetail | None = None

@@ -12,9 +12,9 @@ import torch
 from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.observe import MAP_BITS, Census
+from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options
-from moeparity.bisection.report import RoutingFlips
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
@@ -78,7 +78,7 @@ def flips(
     options = Options(split=0, floor=False, oracle=False, allow_code=allow_code, memory_limit=memory_limit)
     plan, observed = passes(recipe, device=device, options=options, progress=progress)
     report, graph = summarise(plan, observed), plan.model.graph
-    if report.flips is None or observed.census is None:
+    if report.flips is None:
         inside = any(node.op.name == "router" for node in graph.nodes)
         why = "every router lies inside a user's function" if inside else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
@@ -92,7 +92,7 @@ def flips(
         same_tokens=None,
         flips=report.flips,
         findings=tuple(Finding(expectation=says, status=status, found=value) for says, status, value in judged),
-        map=observed.census.map,
+        map=observed.sections["flips"].map,
     )
 
 

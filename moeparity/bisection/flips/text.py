@@ -9,10 +9,19 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from moeparity.bisection.flips.report import CostOf, FlipDetail, LayerDetail, Margins, Mean, Origin
-from moeparity.bisection.growth.text import thinned
-from moeparity.bisection.report import LayerFlips, RoutingFlips
-from moeparity.output.tables import plain_table
+from moeparity.bisection.flips.report import (
+    CostOf,
+    FlipDetail,
+    LayerDetail,
+    LayerFlips,
+    Margins,
+    Mean,
+    Origin,
+    RoutingFlips,
+)
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
+from moeparity.output.tables import plain_table, thinned
 
 _ROWS = 10
 """Rows of a list that goes on in --json."""
@@ -20,7 +29,34 @@ _POWER = 1024
 """From here on a number of ulps is printed as a power of two."""
 
 
-def short(flips: RoutingFlips) -> list[RenderableType]:
+_TOLD = 4
+"""Layers that a long table shows whatever else it leaves out: those with the most flips."""
+
+
+def _section(report: Report) -> Shown:
+    if report.flips is not None and report.roots:
+        yield "Routing flips", Group(_table(report.flips), *_short(report.flips))
+
+
+def _table(flips: RoutingFlips) -> RenderableType:
+    """The flips of each MoE layer, and the share of tokens that flip anywhere."""
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
+    flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
+    most = sorted(flipping, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
+    shown, note = thinned(flips.layers, most)
+    for layer in shown:
+        table.add_row(
+            str(layer.layer),
+            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
+            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
+            str(layer.zero_overlap),
+        )
+    flipped = flips.tokens_any_layer
+    total = Text(f"{flipped} of {flips.tokens} tokens ({flipped / flips.tokens:.2%}) flip in some layer")
+    return Group(table, *note, total)
+
+
+def _short(flips: RoutingFlips) -> list[RenderableType]:
     """What a report says beside the table of layers: origin, margins and cost, a line each."""
     detail = flips.detail
     if detail is None or not detail.rates.set_differs:
@@ -263,3 +299,6 @@ def _counted(count: int, total: int) -> str:
 
 def _more(total: int) -> list[Text]:
     return [Text(f"{_ROWS} of {total}; more in --json.", style="dim")] if total > _ROWS else []
+
+
+SHOWN = {"flips": _section}

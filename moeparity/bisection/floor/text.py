@@ -1,12 +1,18 @@
-"""The floor and the oracle for the terminal."""
+"""The floor for the terminal."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
-from moeparity.bisection.floor.report import Floor, Oracle
+from moeparity.bisection.floor.report import Floor
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
+
+
+def _section(report: Report) -> Shown:
+    if report.floor is not None:
+        yield "Floor", floor_table(report.floor, report.verdict.metric)
 
 
 def floor_table(found: Floor, metric: str) -> RenderableType:
@@ -19,12 +25,4 @@ def floor_table(found: Floor, metric: str) -> RenderableType:
     return Group(table, bullets(found.reading)) if found.trials else Group(bullets(found.reading))
 
 
-def oracle_table(found: Oracle) -> RenderableType:
-    """One row per layer with both sides' distances, and which side is nearer."""
-    table = plain_table("reference", "candidate", "ratio", names="distance from fp64 after", names_first=True)
-    for node in found.layers:
-        table.add_row(
-            node.node, f"{node.reference.relative_l2:.2e}", f"{node.candidate.relative_l2:.2e}", f"{node.ratio:.2f}"
-        )
-    note = Text("relative L2 of carried values; ratio: candidate over reference.", style="dim")
-    return Group(table, note, bullets([found.reading]))
+SHOWN = {"floor": _section}

@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from moeparity.bisection.flips.observe import ranking
+from moeparity.bisection.kernels import called
 from moeparity.bisection.mine.observe import SHARE, Gate, Moved, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.bisection.watch import ranking
-from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import Observer, Walker, run
-from moeparity.engine.work import kernel_settings
+from moeparity.bisection.trials import walker
+from moeparity.engine.lockstep import Observer
+from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
@@ -197,20 +198,15 @@ class _Miner:
 
     def _walker(self, name: str, side: Side, tokens: TokenSet, inputs_of: str | None = None) -> Walker:
         size = min(side.micro_batch, len(tokens.input_ids))
-        return Walker(name=name, plan=side.plan, micro_batch=size, inputs_of=inputs_of, functions=self.plan.functions)
+        return walker(self.plan, name, replace(side, micro_batch=size), inputs_of=inputs_of)
 
     def _run(self, walkers: Sequence[Walker], tokens: TokenSet, observer: Observer) -> None:
-        weights, ids = self.plan.model.weights, tokens.input_ids.to(self.plan.model.device)
-        work = require(walkers, weights, *ids.shape, limit=self.plan.memory_limit).work
-        mask = self._mask(tokens)
-        run(walkers, weights, ids, [observer], attention_mask=mask, work=work, progress=self.progress)
+        replace(self.plan, tokens=tokens).passes(self.progress).run(walkers, [observer])
 
 
 def _gate(plan: Plan, node: Node) -> Gate:
-    bound = plan.candidate.plan
-    settings = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
     weight = partial(_weight, plan, node, plan.reference.plan.dtype_of(node.name))
-    return Gate(weight=weight, output=settings["output"])
+    return Gate(weight=weight, output=called(plan, plan.candidate).at(node)["output"])
 
 
 def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -42,14 +41,3 @@ class Nearest:
     def in_vocabulary(self) -> bool:
         """Whether some choice gives every bit."""
         return bool(self.found) and self.found[0].exact
-
-
-def nearest_lines(found: Nearest) -> Iterator[str]:
-    """The answer in a line or two of text."""
-    if found.in_vocabulary:
-        yield f"nearest to {found.call} at {found.node}: {', or '.join(map(str, found.found))} (all bits equal)"
-        return
-    yield f"{found.call} at {found.node}: not in the vocabulary; none of {found.tried} choices gives its bits"
-    if found.found and found.found[0].equal > found.as_it_is:
-        best = found.found[0]
-        yield f"  nearest: {best}, {best.equal:.2%} of elements equal ({found.as_it_is:.2%} without it)"

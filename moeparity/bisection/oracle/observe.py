@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
 from moeparity.bisection.observers import Logits
+from moeparity.bisection.oracle.side import ORACLE
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
-from moeparity.metrics.interval import token_mean
-from moeparity.metrics.tokens import SequenceSums
-from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Interval
+from moeparity.engine.walker import Name
 from moeparity.plan.graph import Node
+from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 BY_SLOT = ("router", "experts")
 """Ops whose values stand in slot order: another order of the same slots would outweigh every rounding."""
-
-Standing = Literal["nearer", "farther", "level", "undecided"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +85,9 @@ class Distances:
     Padded tokens are in it, as in `Divergence`.
     """
 
-    reference: str
-    candidate: str
-    oracle: str
+    reference: Name
+    candidate: Name
+    oracle: Name
     nodes: dict[str, NodeDistances] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
@@ -119,38 +118,20 @@ class Truth:
         self.distances.see(view)
         self.logits.see(view)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """Both sides' full-vocabulary KL(side || oracle), in nats per token, and who is nearer.
-
-    change: the interval of the candidate's KL minus the reference's, paired over sequences.
-    standing: of the candidate: `nearer` or `farther` when the interval of the change excludes 0, `level` when both have
-        the same KL in every sequence, `undecided` else, and with fewer than 25 sequences.
-    """
-
-    reference: Interval
-    candidate: Interval
-    change: Interval
-    standing: Standing
+    @property
+    def result(self) -> Truth:
+        """Both observers, which keep sums only."""
+        return self
 
 
-def accuracy(reference: SequenceSums, candidate: SequenceSums) -> Accuracy:
-    """Which side is nearer the oracle, from both sides' sums with the oracle in the place of the reference."""
-    tokens = reference.tokens
-    ours, theirs = candidate.kl_candidate_reference, reference.kl_candidate_reference
-    change = token_mean(ours - theirs, tokens)
-    return Accuracy(
-        reference=token_mean(theirs, tokens),
-        candidate=token_mean(ours, tokens),
-        change=change,
-        standing=_standing(change),
-    )
+STATE = (Truth, Distances, NodeDistances, Distance)
 
 
-def _standing(change: Interval) -> Standing:
-    if change.method == "exact":
-        return "level"
-    if change.sequences < MINIMUM_SEQUENCES:
-        return "undecided"
-    return "nearer" if change.high < 0 else "farther" if change.low > 0 else "undecided"
+def observer(plan: Plan, trials: Trials) -> Truth | None:
+    """Looks at both sides and the oracle; None for a recipe without one."""
+    if plan.oracle is None:
+        return None
+    ids, _, scored = plan.tokens_on_device
+    output, sampled_from = plan.model.graph.scores, plan.recipe.tokens.sampler
+    against = Logits(output, ORACLE, (REFERENCE, CANDIDATE), ids, scored, sampled_from)
+    return Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.words import RungKL, replay_reading
-from moeparity.bisection.trials import alone, forced
-from moeparity.engine.routes import IDS, NATURAL, REPLAYED, ROUTER
+from moeparity.bisection.trials import TrialKey, alone
+from moeparity.engine.routes import IDS, NATURAL, REPLAYED, ROUTER, Routes
+from moeparity.engine.walker import Name
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.sides import CANDIDATE
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ladder."""
+    return {"replay": replay(plan, observed)}
 
 
 def replay(plan: Plan, observed: Observed) -> Replay | None:
@@ -23,37 +31,41 @@ def replay(plan: Plan, observed: Observed) -> Replay | None:
         return Replay(rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",))
     rungs = tuple(_rungs(observed))
     if len(rungs) <= len(REPLAYED):
-        said = "Routes cannot be forced: a user's function stands in place of a router, or an op refuses the mixture."
-        return Replay(rungs=(), toggles=(), reading=(said,))
-    told = [RungKL(forced=r.forced, kl=r.kl, change=(r.kl_change_low, r.kl_change_high), exact=r.exact) for r in rungs]
+        reason = "Routes cannot be forced: a user's function stands in place of a router, or an op refuses the mixture."
+        return Replay(rungs=(), toggles=(), reading=(reason,))
+    values = [
+        RungKL(forced=r.forced, kl=r.kl, change=(r.kl_change_low, r.kl_change_high), exact=r.exact) for r in rungs
+    ]
     return Replay(
         rungs=rungs,
         toggles=tuple(_toggles(plan, observed)),
-        reading=tuple(replay_reading(told, flips=rungs[0].set_flips > 0)),
+        reading=tuple(replay_reading(values, flips=rungs[0].set_flips > 0)),
     )
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
     above = None
-    for name, walker in [(NATURAL, CANDIDATE), *((what, forced(CANDIDATE, what)) for what in REPLAYED)]:
+    rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
+    rungs += [(what, TrialKey("candidate", forced=what)) for what in REPLAYED]
+    for routes, walker in rungs:
         if walker not in observed.logits.others:
             return
         sums = observed.logits.sums(walker)
-        yield _rung(name, walker, sums, sums if above is None else above, observed)
+        yield _rung(routes, walker, sums, sums if above is None else above, observed)
         above = sums
 
 
-def _rung(name: str, walker: str, sums: SequenceSums, above: SequenceSums, observed: Observed) -> Rung:
+def _rung(routes: Routes, walker: Name, sums: SequenceSums, above: SequenceSums, observed: Observed) -> Rung:
     change = token_mean(sums.kl_candidate_reference - above.kl_candidate_reference, sums.tokens)
-    tokens, flips = float(sums.tokens.sum()), observed.routes.total(walker)
+    flips = observed.routes.total(walker)
     assert flips is not None, "a model with a router whose routes are seen"
     return Rung(
-        forced=name,
-        kl=float(sums.kl_candidate_reference.sum()) / tokens,
+        forced=routes,
+        kl=sums.mean("kl_candidate_reference"),
         kl_change_low=change.low,
         kl_change_high=change.high,
-        k3=float(sums.k3.sum()) / tokens,
-        mean_abs_delta=float(sums.abs_delta.sum()) / tokens,
+        k3=sums.mean("k3"),
+        mean_abs_delta=sums.mean("abs_delta"),
         max_abs_delta=float(sums.max_abs_delta.max()),
         set_flips=flips.set_flips / flips.tokens,
         slot_flips=flips.slot_flips / flips.tokens,
@@ -64,15 +76,12 @@ def _rung(name: str, walker: str, sums: SequenceSums, above: SequenceSums, obser
 def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
     for toggle in plan.tried:
         if toggle.parent is None:
-            name = alone(toggle)
+            key = alone(toggle)
             yield ReplayedToggle(
-                name=toggle.name, alone=_kl(observed, name), alone_forced=_kl(observed, forced(name, IDS))
+                name=toggle.name, alone=_kl(observed, key), alone_forced=_kl(observed, replace(key, forced=IDS))
             )
 
 
-def _kl(observed: Observed, walker: str) -> float | None:
+def _kl(observed: Observed, key: TrialKey) -> float | None:
     """Nats per scored token; None where the walker did not run."""
-    if walker not in observed.logits.others:
-        return None
-    sums = observed.logits.sums(walker)
-    return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())
+    return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.others else None

@@ -6,6 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from moeparity.bisection.replay.report import Replay
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
 
 NATURAL = "natural"
@@ -15,6 +17,11 @@ _NAMES = {
     "ids+weights": "ids, weights",
     "ids+weights+order": "ids, weights, slot order",
 }
+
+
+def _section(report: Report) -> Shown:
+    if report.replay is not None:
+        yield "Replay ladder", replay_tables(report.replay)
 
 
 def replay_tables(found: Replay) -> RenderableType:
@@ -41,3 +48,6 @@ def _kl(value: float | None, natural: float) -> str:
     if value is None:
         return "cannot run"
     return f"{value:.2e} {value / natural:>4.0%}" if natural > 0 else f"{value:.2e}"
+
+
+SHOWN = {"replay": _section}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, KeptRow, ShareRow, Shares
 from moeparity.bisection.shares.search import Blame
 from moeparity.search.fixes import FixSet
@@ -13,10 +17,14 @@ from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 
 
-def attribution(found: Blame | None) -> Attribution | None:
-    """The searches' results in plain numbers; None for a recipe that asks for none, or without toggles."""
-    if found is None:
-        return None
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the searches found; None for a recipe that asks for none, or without toggles."""
+    blame: Blame | None = observed.searched.get("shares")
+    return {"attribution": None if blame is None else _attribution(blame)}
+
+
+def _attribution(found: Blame) -> Attribution:
+    """The searches' results in plain numbers."""
     return Attribution(
         shares=_shares(found.shares),
         forced=None if found.forced is None else _shares(found.forced),

@@ -12,8 +12,7 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.prepare import Plan
-from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import Walker, run
+from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError, Where
 from moeparity.metrics.interval import token_mean
@@ -60,6 +59,11 @@ class Blame:
     mixtures: int
     passes: int
     seconds: float
+
+
+def search(plan: Plan, observed: Observed, progress: Callback | None) -> Blame | None:
+    """What the searches of a recipe with `attribute:` find; None for others."""
+    return blame(plan, observed, progress=progress) if plan.recipe.attribute else None
 
 
 def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -> Blame | None:
@@ -182,17 +186,9 @@ def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
     with suppress(SpecError):
         variants = (plan.recipe.reference, plan.recipe.candidate)
         reference, candidate = (_rebound(plan, variant) for variant in variants)
-        walkers = [
-            Walker(name=name, plan=side.plan, micro_batch=side.micro_batch)
-            for name, side in ((REFERENCE, reference), (CANDIDATE, candidate))
-        ]
-        weights, device = plan.model.weights, plan.model.device
-        ids, mask, scored = (
-            x.to(device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask, plan.tokens.loss_mask)
-        )
-        work = require(walkers, weights, *ids.shape, limit=plan.memory_limit).work
+        ids, _, scored = plan.tokens_on_device
         logits = Logits(plan.model.graph.scores, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
-        run(walkers, weights, ids, [logits], attention_mask=mask, work=work, progress=progress)
-        sums = logits.sums(CANDIDATE)
-        return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())
+        walkers = [walker(plan, REFERENCE, reference), walker(plan, CANDIDATE, candidate)]
+        plan.passes(progress).run(walkers, [logits])
+        return logits.sums(CANDIDATE).mean("kl_candidate_reference")
     return None

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
 
@@ -24,6 +26,11 @@ _NOTE = (
 )
 _NONE = "No shares"
 _FORCED = "ids forced: its share of the whole KL\nwith every router forced to the reference's experts. "
+
+
+def _sections(report: Report) -> Shown:
+    if report.attribution is not None:
+        yield from attribution_sections(report.attribution)
 
 
 def attribution_sections(found: Attribution) -> Iterator[tuple[str, RenderableType]]:
@@ -161,3 +168,6 @@ def _percent(value: float) -> str:
     if 0 < abs(value) < 5e-4:
         return "<0.1%" if value > 0 else ">-0.1%"
     return f"{value:.1%}" if 0 < abs(value) < 0.0095 else f"{value:.0%}"
+
+
+SHOWN = {"attribution": _sections}

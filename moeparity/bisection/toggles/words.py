@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from moeparity.bisection.toggles.report import TrialResult
 from moeparity.output.words import enumerated
 from moeparity.plan.toggles import Toggle
 from moeparity.search.roles import SATURATION, SHARE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """The metrics of one mixture of both sides against the reference.
-
-    `kl` is the full-vocabulary KL(trial || reference) in nats per scored token; `k3` is taken on the recipe's tokens,
-    which the trial did not sample. `flipped_routes` is None where the trial has no routes to compare.
-    `changed_nodes` counts nodes with any bit other than in the side it was made from.
-    """
-
-    kl: float
-    k3: float
-    flipped_routes: float | None
-    changed_nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +21,8 @@ class Effect:
     """
 
     toggle: Toggle
-    alone: Trial | None
-    restored: Trial | None
+    alone: TrialResult | None
+    restored: TrialResult | None
     change: tuple[float, float]
     restores_all: bool
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.tokens.observe import Classes, Records, TokenObserver
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded, RecordedLogprobs, RecordedRoutes
+from moeparity.metrics.quantities import k3
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Warnings, recorded data and classes."""
+    observer: TokenObserver | None = observed.sections.get("tokens")
+    return {
+        "warnings": tuple(warnings(plan)),
+        "recorded": None if observer is None or observer.records is None else recorded(observer.records),
+        "classes": () if observer is None or observer.classes is None else classes(plan, observer.classes),
+    }
 
 
 def warnings(plan: Plan) -> Iterator[str]:
@@ -46,11 +59,8 @@ def sampling(plan: Plan) -> str | None:
     return f"{sample.new_tokens} new tokens per prompt, temperature {sample.temperature:g}, seed {sample.seed}"
 
 
-def recorded(observed: Observed) -> Recorded | None:
-    """The recorded data against both sides; None where there is none."""
-    records = observed.records
-    if records is None:
-        return None
+def recorded(records: Records) -> Recorded:
+    """The recorded data against both sides."""
     deltas = {side: records.delta(side) for side in (REFERENCE, CANDIDATE)}
     return Recorded(
         logprobs=tuple(
@@ -59,7 +69,7 @@ def recorded(observed: Observed) -> Recorded | None:
                 tokens=len(delta),
                 mean_abs_delta=float(delta.abs().mean()),
                 max_abs_delta=float(delta.abs().max()),
-                k3=float((delta.expm1() - delta).mean()),
+                k3=float(k3(delta).mean()),
             )
             for side, delta in deltas.items()
             if len(delta)
@@ -72,19 +82,16 @@ def recorded(observed: Observed) -> Recorded | None:
     )
 
 
-def classes(plan: Plan, observed: Observed) -> tuple[ClassMetrics, ...]:
-    """The metrics of each class of tokens; empty where the tokens have no labels."""
-    found = observed.classes
-    if found is None:
-        return ()
+def classes(plan: Plan, sums: Classes) -> tuple[ClassMetrics, ...]:
+    """The metrics of each class of tokens."""
     return tuple(
         ClassMetrics(
             name=name,
-            scored_tokens=(tokens := int(found.tokens[i])),
-            k3=float(found.k3[i]) / tokens if tokens else math.nan,
-            mean_abs_delta=float(found.abs_delta[i]) / tokens if tokens else math.nan,
-            token_layers=int(found.routes[i]),
-            set_flips=int(found.set_flips[i]),
+            scored_tokens=(tokens := int(sums.tokens[i])),
+            k3=float(sums.k3[i]) / tokens if tokens else math.nan,
+            mean_abs_delta=float(sums.abs_delta[i]) / tokens if tokens else math.nan,
+            token_layers=int(sums.routes[i]),
+            set_flips=int(sums.set_flips[i]),
         )
         for i, name in enumerate(plan.tokens.label_names)
     )

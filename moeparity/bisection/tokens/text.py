@@ -5,8 +5,25 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
 from moeparity.output.tables import plain_table
+
+
+def _warnings(report: Report) -> Shown:
+    if report.warnings:
+        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in report.warnings))
+
+
+def _recorded(report: Report) -> Shown:
+    if report.recorded is not None:
+        yield "Against the recorded data", recorded_table(report.recorded)
+
+
+def _classes(report: Report) -> Shown:
+    if len(report.classes) > 1:
+        yield "By class of token", classes_table(report.classes)
 
 
 def recorded_table(recorded: Recorded) -> RenderableType:
@@ -33,3 +50,6 @@ def classes_table(classes: tuple[ClassMetrics, ...]) -> RenderableType:
         flips = f"{found.set_flips / found.token_layers:.2%}" if found.token_layers else ""
         table.add_row(found.name, str(found.scored_tokens), f"{found.k3:.3g}", f"{found.mean_abs_delta:.3g}", flips)
     return table
+
+
+SHOWN = {"warnings": _warnings, "recorded": _recorded, "classes": _classes}

@@ -1,20 +1,43 @@
-"""The gate's metric of one walker against the reference, and what is decided of it."""
+"""The verdict on the candidate, and its metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from moeparity.bisection.arrival.measure import arrival
+from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.bisection.verdict.gate import judged
+from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.tokens import SequenceSums
-from moeparity.metrics.verdict import Gate, Verdict, judge
+from moeparity.metrics.verdict import Verdict
+from moeparity.plan.sides import CANDIDATE
 
 
-def judged(plan: Plan, sums: SequenceSums) -> Verdict:
-    """The verdict on a walker, from its sums against the reference."""
-    gate = plan.recipe.gate
-    mean = token_mean if gate.reduce == "token" else sequence_mean
-    return judge(
-        mean(sums.k3, sums.tokens),
-        Gate(metric=gate.metric, below=gate.below, reduce=gate.reduce),
-        bit_equal=not bool(sums.unequal.any()),
-        nonfinite=int(sums.nonfinite.sum()),
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The verdict and the metrics."""
+    return {"verdict": _verdict(plan, observed), "metrics": _metrics(observed.logits.sums(CANDIDATE))}
+
+
+def _verdict(plan: Plan, observed: Observed) -> Verdict:
+    verdict = judged(plan, observed.logits.sums(CANDIDATE))
+    draws = arrival(plan, observed)
+    if draws is None or not draws.disputed:
+        return verdict
+    return replace(verdict, status="inconclusive", reason="draws of its order of arrival decide differently")
+
+
+def _metrics(sums: SequenceSums) -> Metrics:
+    return Metrics(
+        k1=sums.mean("k1"),
+        k2=sums.mean("k2"),
+        k3=sums.mean("k3"),
+        kl=sums.mean("kl_candidate_reference"),
+        kl_reverse=sums.mean("kl_reference_candidate"),
+        mean_abs_delta=sums.mean("abs_delta"),
+        max_abs_delta=float(sums.max_abs_delta.max()),
+        top1_agreement=sums.mean("top1"),
+        nonfinite_tokens=int(sums.nonfinite.sum()),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from moeparity.bisection.report import Report
+from moeparity.bisection.divergence.report import LayerGrowth
+from moeparity.bisection.flips.report import RoutingFlips
 
 JUMP = 2.0
 """From this factor on a step stands out: noise that only adds up stays below it after the first layers."""
@@ -25,18 +26,22 @@ class Step:
     flips: int | None
 
 
-def steps(report: Report) -> tuple[Step, ...]:
+def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[Step, ...]:
     """Every step between neighbouring layers; none into the layer where the difference starts."""
-    flips = {} if report.flips is None else {f"layers[{f.layer}]": f.set_flips for f in report.flips.layers}
-    layers = [layer for layer in report.growth if layer.name.startswith("layers")]
+    counts = {} if flips is None else {f"layers[{layer.layer}]": layer.set_flips for layer in flips.layers}
+    layers = [layer for layer in growth if layer.name.startswith("layers")]
     return tuple(
-        Step(layer=now.name, factor=now.carried.relative_l2 / before.carried.relative_l2, flips=flips.get(now.name))
-        for before, now in pairwise(layers)
+        Step(
+            layer=after.name,
+            factor=after.carried.relative_l2 / before.carried.relative_l2,
+            flips=counts.get(after.name),
+        )
+        for before, after in pairwise(layers)
         if before.carried.relative_l2 != 0
     )
 
 
-def largest(found: Iterable[Step]) -> float:
+def largest(chosen: Iterable[Step]) -> float:
     """The largest factor; NaN where one is, or where there is no step."""
-    factors = [step.factor for step in found]
+    factors = [step.factor for step in chosen]
     return math.nan if not factors or any(map(math.isnan, factors)) else max(factors)

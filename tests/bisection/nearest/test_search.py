@@ -17,7 +17,8 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.text import print_report
 from moeparity.engine.footprint import estimate
-from moeparity.engine.lockstep import Walker, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
 from tests.planted.places import random_tokens, write_recipe
 

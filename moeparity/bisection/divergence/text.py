@@ -1,33 +1,68 @@
-"""Growth over layers and routing flips for the terminal."""
+"""Where it starts and how the error grows over the layers, for the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from moeparity.bisection.growth.steps import JUMP, steps
-from moeparity.bisection.report import LayerGrowth, Report, RoutingFlips
-from moeparity.output.tables import plain_table
+from moeparity.bisection.divergence.report import Choice, LayerGrowth, Root
+from moeparity.bisection.divergence.steps import JUMP, steps
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
+from moeparity.output.tables import plain_grid, plain_table, thinned
 
-MOST_LAYERS = 24
-"""Rows of a table over layers."""
 _TOLD = 4
 """Layers that a long table shows whatever else it leaves out: the greatest jumps, or the most flips."""
 _BAR = 12
-Row = TypeVar("Row")
+_MORE_ROOTS = 4
 
 
-def growth_table(report: Report) -> RenderableType:
+def _start(report: Report) -> Shown:
+    yield "Where it starts", _roots(report)
+
+
+def _growth(report: Report) -> Shown:
+    if report.roots:
+        yield "Growth over layers", _growth_table(report)
+
+
+def _roots(report: Report) -> RenderableType:
+    if not report.roots:
+        return Text("nowhere: every node has equal bits on both sides")
+    first, *others = report.roots
+    lines: list[RenderableType] = [Text.assemble((first.node, "bold"), f" ({first.op}), {_sequences(first, report)}")]
+    lines += [_choice(choice) for choice in first.choices]
+    if others:
+        shown = ", ".join(root.node for root in others[:_MORE_ROOTS])
+        rest = f" and {len(others) - _MORE_ROOTS} more" if len(others) > _MORE_ROOTS else ""
+        lines.append(Text(f"further roots (equal inputs, unequal output): {shown}{rest}"))
+    return Group(*lines)
+
+
+def _sequences(root: Root, report: Report) -> str:
+    if root.same_values:
+        return f"equal inputs, equal values in another dtype in {root.sequences} of {report.run.sequences} sequences"
+    return f"equal inputs, unequal output in {root.sequences} of {report.run.sequences} sequences"
+
+
+def _choice(choice: Choice) -> RenderableType:
+    table = plain_grid(6)
+    name = Text(choice.attribute, style="bold")
+    table.add_row("", name, "reference", choice.reference, choice.reference_origin, choice.reference_set_by)
+    table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin, choice.candidate_set_by)
+    return table
+
+
+def _growth_table(report: Report) -> RenderableType:
     """The error after each layer, as a number, as a bar on a log scale, and as a multiple of the layer before."""
     scale = _Scale(layer.carried.relative_l2 for layer in report.growth)
     columns = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")
     table = plain_table(*columns, names="largest local error", less=(scale.label, "mean ulp", "equal bits"))
     flips = {f"layers[{f.layer}]": f"{f.set_flips / f.tokens:.2%}" for f in report.flips.layers} if report.flips else {}
-    factors = {step.layer: step.factor for step in steps(report)}
+    factors = {step.layer: step.factor for step in steps(report.growth, report.flips)}
     jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:_TOLD]
     at = {layer.name: i for i, layer in enumerate(report.growth)}
     shown, note = thinned(report.growth, {i for name in jumps for i in (at[name] - 1, at[name])})
@@ -45,24 +80,6 @@ def growth_table(report: Report) -> RenderableType:
             _local(layer),
         )
     return Group(table, *note)
-
-
-def flips_table(flips: RoutingFlips) -> RenderableType:
-    """The flips of each MoE layer, and the share of tokens that flip anywhere."""
-    table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
-    flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
-    most = sorted(flipping, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
-    shown, note = thinned(flips.layers, most)
-    for layer in shown:
-        table.add_row(
-            str(layer.layer),
-            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
-            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
-            str(layer.zero_overlap),
-        )
-    flipped = flips.tokens_any_layer
-    total = Text(f"{flipped} of {flips.tokens} tokens ({flipped / flips.tokens:.2%}) flip in some layer")
-    return Group(table, *note, total)
 
 
 def _local(layer: LayerGrowth) -> str:
@@ -87,12 +104,4 @@ class _Scale:
         return "#" * max(1, round(_BAR * share))
 
 
-def thinned(rows: Sequence[Row], told: Collection[int]) -> tuple[list[Row], list[Text]]:
-    """Some of many layers, the first, the last and the `told` among them, and a note that says so."""
-    if len(rows) <= MOST_LAYERS:
-        return list(rows), []
-    even = MOST_LAYERS - len(told)
-    step = (len(rows) - 1) / (even - 1)
-    kept = sorted({round(i * step) for i in range(even)} | set(told))
-    note = Text(f"{len(kept)} of {len(rows)} rows; all of them are in --json.", style="dim")
-    return [rows[i] for i in kept], [note]
+SHOWN = {"roots": _start, "growth": _growth}

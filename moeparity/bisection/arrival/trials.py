@@ -1,0 +1,55 @@
+"""Sums in order of arrival (`unordered`): one draw is no result, so a side that has one is drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.numerics.orders import NATIVE, Order, parse
+from moeparity.plan.bind import BoundGraph, Place
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+
+DRAWS = 4
+"""Further draws of each side that has a sum in arrival order."""
+
+UNORDERED = "unordered"
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """Further draws of the sides that add in order of arrival."""
+    return {
+        TrialKey("arrival", name, draw): Trial(side=redrawn, base=name)
+        for name, side in ((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))
+        for draw, redrawn in enumerate(arrival_draws(side), 1)
+    }
+
+
+def arrival_draws(side: Side) -> list[Side]:
+    """The side with every `unordered` drawn anew, from seeds 1 to `DRAWS` above its own; [] where it has none."""
+    orders = list(_orders(side.plan))
+    return [replace(side, plan=_redrawn(side.plan, orders, by)) for by in range(1, DRAWS + 1)] if orders else []
+
+
+def _redrawn(plan: BoundGraph, orders: Sequence[tuple[Place, Order]], by: int) -> BoundGraph:
+    settings = {place: replace(plan.settings[place], value=str(_moved(order, by))) for place, order in orders}
+    return replace(plan, settings={**plan.settings, **settings})
+
+
+def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
+    """Every order that takes effect and has a level in arrival order."""
+    for node in plan.graph.nodes:
+        active = plan.active(node)
+        for attribute in node.attributes:
+            value = str(active.get(attribute.name, NATIVE)) if attribute.order else NATIVE
+            if UNORDERED in value:
+                yield (node.name, attribute.name), parse(value)
+
+
+def _moved(order: Order, by: int) -> Order:
+    """Every level in arrival order with its seed moved on."""
+    moved = (
+        replace(level, numbers=(level.numbers[0] + by,)) if level.name == UNORDERED else level for level in order.levels
+    )
+    return Order(tuple(moved))

@@ -1,0 +1,116 @@
+"""The roots, the error after each layer and at each node, from what was seen of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moeparity.bisection.divergence.observe import NodeRecord
+from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import alone
+from moeparity.metrics.divergence import Error
+from moeparity.plan.difference import Difference
+from moeparity.plan.graph import Node
+from moeparity.plan.sides import REFERENCE
+from moeparity.plan.toggles import Toggle
+
+Records = Mapping[str, NodeRecord]
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where it starts, how it grows, and the errors of every node."""
+    records: Records = observed.sections["divergence"]
+    return {
+        "roots": tuple(_roots(plan, observed, records)),
+        "growth": tuple(_growth(plan, records)),
+        "nodes": tuple(_node_errors(records)),
+    }
+
+
+def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
+    for record in records.values():
+        if record.root_sequences:
+            yield Root(
+                node=record.node.name,
+                op=record.node.op.name,
+                sequences=record.root_sequences,
+                same_values=record.carried is not None and record.carried.equal == record.carried.elements,
+                choices=tuple(_choices(plan, observed, record.node)),
+            )
+
+
+def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
+    """The choices that differ at a node and alone make it a root; all of them where only several together do."""
+    here = [toggle for toggle in plan.toggles if toggle.kind == "schedule" or node.name in toggle.nodes]
+    acting = [toggle for toggle in here if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())]
+    # A toggle that was taken apart is told by its parts.
+    chosen = acting or here
+    parents = {toggle.parent for toggle in chosen}
+    yield from dict.fromkeys(c for t in chosen if t.name not in parents for c in _choices_of(t, node))
+
+
+def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
+    if not toggle.members:
+        yield _choice(toggle.name, toggle)
+    yield from (_choice(member.attribute, member) for member in toggle.members if member.node.name == node.name)
+
+
+def _choice(attribute: str, of: Toggle | Difference) -> Choice:
+    return Choice(
+        attribute=attribute,
+        reference=of.reference,
+        candidate=of.candidate,
+        reference_origin=of.reference_origin,
+        candidate_origin=of.candidate_origin,
+        reference_set_by=of.reference_set_by,
+        candidate_set_by=of.candidate_set_by,
+    )
+
+
+def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
+    for segment in plan.model.graph.segments:
+        inside = [records[node.name] for node in segment.nodes if node.name in records]
+        measured = [record for record in inside if record.carried is not None and record.local is not None]
+        if segment.name == "before" or not measured:
+            continue
+        closing, loudest = measured[-1], max(measured, key=_local_size)
+        assert closing.carried is not None
+        yield LayerGrowth(
+            name=segment.name,
+            node=closing.node.name,
+            carried=_size(closing.carried),
+            largest_local=_local_size(loudest),
+            largest_local_node=loudest.node.name if _local_size(loudest) else "",
+        )
+
+
+def _local_size(record: NodeRecord) -> float:
+    # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
+    return 0.0 if record.local is None or record.node.op.name == "router" else record.local.relative_l2
+
+
+def _node_errors(records: Records) -> Iterator[NodeError]:
+    for record in records.values():
+        if record.carried is not None and record.local is not None:
+            yield NodeError(
+                node=record.node.name,
+                op=record.node.op.name,
+                layer=record.node.layer,
+                carried=_size(record.carried),
+                local=_size(record.local),
+            )
+
+
+def _size(error: Error) -> Size:
+    return Size(
+        equal_share=error.equal_share,
+        mean_abs=error.mean_abs,
+        max_abs=error.max_abs,
+        mean_ulp=error.mean_ulp,
+        max_ulp=error.max_ulp,
+        relative_l2=error.relative_l2,
+        nonfinite_reference=error.nonfinite[0],
+        nonfinite_candidate=error.nonfinite[1],
+    )

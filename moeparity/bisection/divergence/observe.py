@@ -1,0 +1,105 @@
+"""Where the candidate's values leave the reference's, and how far they lie apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.reported import reports
+from moeparity.bisection.trials import SHADOW, Trials
+from moeparity.engine.lockstep import NodeView
+from moeparity.engine.walker import Name
+from moeparity.metrics.divergence import Error, compare
+from moeparity.metrics.tokens import CHUNK, log_probs
+from moeparity.plan.graph import Node
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together;
+    `root_sequences` counts the sequences in cells with equal inputs and unequal output.
+
+    `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
+    inputs; both against the reference's value, None for nodes without floating-point output.
+    """
+
+    node: Node
+    root_sequences: int = 0
+    carried: Error | None = None
+    local: Error | None = None
+
+
+@dataclass(slots=True)
+class Divergence:
+    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
+
+    Padded tokens are in it: they go through every op, and their values can be a root or the largest error.
+    """
+
+    reference: Name
+    candidate: Name
+    shadow: Name
+    records: dict[str, NodeRecord] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if not view.ran(self.reference, self.candidate):
+            return
+        record = self.records.setdefault(view.node.name, NodeRecord(view.node))
+        agree = view.inputs_agree(self.reference, self.candidate)
+        outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
+        roots = [same and a != b for same, (a, b) in zip(agree, outputs, strict=True)]
+        record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
+        record.carried = _add(record.carried, self._error(view, self.candidate))
+        record.local = _add(record.local, self._error(view, self.shadow))
+
+    @property
+    def result(self) -> dict[str, NodeRecord]:
+        """By node, what was seen of it."""
+        return self.records
+
+    def _error(self, view: NodeView, other: Name) -> Error | None:
+        if not view.ran(other):
+            return None
+        if view.node.op.name == "log_softmax":
+            return _reported_error(view, self.reference, other)
+        total: Error | None = None
+        # Beyond the node's own ports come the roundings that single consumers are handed.
+        for port in range(len(view.outputs[self.reference])):
+            reference = view.tensor(self.reference, port)
+            if reference.is_floating_point():
+                total = _add(total, compare(reference, view.tensor(other, port)))
+        return total
+
+
+def _reported_error(view: NodeView, reference: Name, other: Name) -> Error | None:
+    """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
+
+    Some rows at a time, since in fp64 all would be large.
+    """
+    sides = (reference, other)
+    kinds = [reports(view, walker) for walker in sides]
+    if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
+        return None
+    total: Error | None = None
+    values = [view.tensor(walker).flatten(0, 1) for walker in sides]
+    rows = max(1, CHUNK // values[0].shape[-1])
+    for pair in zip(*(torch.split(each, rows) for each in values), strict=True):
+        ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
+        total = _add(total, compare(ours, theirs))
+    return total
+
+
+def _add(total: Error | None, error: Error | None) -> Error | None:
+    return error if total is None else total if error is None else total + error
+
+
+STATE = (NodeRecord, Error)
+
+
+def observer(plan: Plan, trials: Trials) -> Divergence:
+    """Looks at both sides and the shadow."""
+    return Divergence(REFERENCE, CANDIDATE, SHADOW)

@@ -1,0 +1,73 @@
+"""The reference under choices that nobody would call a difference.
+
+Other micro-batches, and seeded draws of every legal summation order. A gate below what they make is one that the
+reference does not pass against itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.errors import SpecError, Where
+from moeparity.plan.bind import BoundGraph, Place, Setting
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.sides import REFERENCE, Side
+
+DRAWS = 2
+"""Seeded draws of all orders."""
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """The reference against itself; none where the recipe asks for no floor."""
+    if not plan.recipe.floor:
+        return {}
+    sides = floor_sides(plan.reference, len(plan.tokens.input_ids))
+    return {TrialKey("floor", name): Trial(side=side, base=REFERENCE) for name, side in sides.items()}
+
+
+def floor_sides(reference: Side, sequences: int) -> dict[str, Side]:
+    """The reference under other choices, by name; `sequences` is how many there are.
+
+    Other micro-batches are 1 and the largest proper divisor of the reference's own (so that no wave of sequences
+    grows), 2 where that is 1. Every attribute of kind `order` that takes effect is drawn over its values, for each
+    node anew: how kernels that add in arrival order would differ. Draws that an op refuses are left out.
+    """
+    sizes = _other_sizes(reference.micro_batch, sequences)
+    trials = {f"micro-batch {size}": replace(reference, micro_batch=size) for size in sizes}
+    for seed in range(DRAWS):
+        with suppress(SpecError):
+            drawn = _drawn(reference.plan, seed)
+            if drawn is not None:
+                trials[f"orders drawn with seed {seed}"] = replace(reference, plan=drawn)
+    return trials
+
+
+def _other_sizes(size: int, sequences: int) -> list[int]:
+    if size == 1:
+        return [2] if sequences > 1 else []
+    half = next(divisor for divisor in range(size // 2, 0, -1) if size % divisor == 0)
+    return sorted({half, 1})
+
+
+def _drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
+    """The plan with every order drawn at random; None where it has no order to draw."""
+    draw = random.Random(seed)  # noqa: S311
+    settings = dict(_orders(plan, draw, f"drawn with seed {seed}"))
+    return replace(plan, settings={**plan.settings, **settings}) if settings else None
+
+
+def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:
+    for node in plan.graph.nodes:
+        active = plan.active(node)
+        for attribute in node.attributes:
+            if attribute.kind == "order" and attribute.redrawn and attribute.name in active:
+                value = draw.choice(attribute.values)
+                where = Where(Path("floor"))
+                rule = Rule(nodes=node.name, values=((attribute.name, value),), where=where, evidence=why)
+                yield (node.name, attribute.name), Setting(value=value, rule=rule)

@@ -1,1 +1,0 @@
-"""Where it starts, and how the error grows over the layers."""

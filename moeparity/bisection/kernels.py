@@ -1,0 +1,31 @@
+"""Kernels of a side called outside of a pass: with its settings, and its weights read anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from moeparity.bisection.prepare import Plan
+from moeparity.engine.work import kernel_settings
+from moeparity.plan.graph import Node
+from moeparity.plan.sides import Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one side's kernels are called: settings of a node as its kernel takes them, and its weights, read anew."""
+
+    at: Callable[[Node], Mapping[str, Any]]
+    weights: Callable[[Node], Mapping[str, Tensor]]
+
+
+def called(plan: Plan, side: Side) -> Settings:
+    """How a side's kernels are called outside of a pass."""
+    bound = side.plan
+    return Settings(
+        at=lambda node: kernel_settings(node, {**bound.told_to(node), **bound.active(node)}),
+        weights=lambda node: plan.model.weights.node(node, bound.dtype_of(node.name)),
+    )

@@ -1,0 +1,34 @@
+"""The candidate on every rung of the replay ladder, and each toggle alone with the reference's expert ids forced."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.engine.routes import IDS, REPLAYED, ROUTER, Forced, replayed_plan
+from moeparity.errors import SpecError
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """Trials with forced routes; what cannot have its routes forced is left out.
+
+    None without a router, and where the recipe asks for no ladder.
+    """
+    if not plan.recipe.replay or all(node.op.name != ROUTER for node in plan.model.graph.nodes):
+        return {}
+    whole = {toggle.name for toggle in plan.tried}
+    sides = {TrialKey("candidate", forced=what): plan.candidate for what in REPLAYED}
+    sides |= {
+        replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
+    }
+    forced: Trials = {}
+    for key, side in sides.items():
+        with suppress(SpecError):
+            replayed_plan(side.plan, plan.reference.plan)
+            assert key.forced != "natural"
+            routes = Forced(of=REFERENCE, what=key.forced)
+            forced[key] = Trial(side=side, base=CANDIDATE if key.kind == "candidate" else REFERENCE, routes=routes)
+    return forced

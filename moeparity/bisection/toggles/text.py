@@ -1,0 +1,98 @@
+"""Toggles, swapped blocks, and what they mean, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import Shown
+from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from moeparity.output.tables import bullets, plain_table
+
+
+def _table_section(report: Report) -> Shown:
+    if report.toggles:
+        yield "Toggles", _toggles(report)
+
+
+def _swap_section(report: Report) -> Shown:
+    if report.swaps:
+        yield "Swapped blocks", _swaps(report)
+
+
+def _words_section(report: Report) -> Shown:
+    if report.reading:
+        yield "In words", bullets(report.reading)
+
+
+def _toggles(report: Report) -> RenderableType:
+    table = _effects_table("toggle")
+    for toggle, depth in _nested(report.toggles):
+        table.add_row(*_toggle_row(toggle, report.metrics.kl, depth))
+    note = Text(
+        "alone: the reference with this one choice of the candidate; "
+        "restored: the candidate with this one choice of the reference.\n"
+        "KL(trial || reference) over the vocabulary, nats per token, and as a share of the candidate's KL; shares do "
+        "not add up.\nflips: token-layers with another expert set.",
+        style="dim",
+    )
+    return Group(table, note)
+
+
+def _nested(
+    toggles: Sequence[ToggleResult], parent: str | None = None, depth: int = 0
+) -> Iterator[tuple[ToggleResult, int]]:
+    """Every toggle followed by the parts it was taken apart into."""
+    for toggle in toggles:
+        if toggle.parent == parent:
+            yield toggle, depth
+            yield from _nested(toggles, toggle.name, depth + 1)
+
+
+def _swaps(report: Report) -> RenderableType:
+    table = _effects_table("block")
+    for swap in report.swaps:
+        if swap.toggle is None:
+            table.add_row(f"{swap.selector}\n  {_nodes(swap.nodes)}, nothing differs", "", "", "", "")
+        else:
+            what = f"{_nodes(swap.nodes)}, {_nodes(swap.toggle.nodes)} differ"
+            table.add_row(f"{swap.selector}\n  {what}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
+    note = Text("restored: the candidate with the reference's numerics in the whole block.", style="dim")
+    return Group(table, note)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def _effects_table(names: str) -> Table:
+    return plain_table("class", "alone: KL", "flips", "restored: KL", names=names, names_first=True)
+
+
+def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
+    idle = toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
+
+    def kl(trial: TrialResult | None) -> str:
+        if trial is None:
+            return "cannot run"
+        if toggle.had_no_effect or (idle and trial is toggle.alone):
+            return "no effect"
+        return f"{trial.kl:.2e} {trial.kl / total:>4.0%}" if total > 0 else f"{trial.kl:.2e}"
+
+    flips = (
+        ""
+        if toggle.alone is None or idle or toggle.alone.flipped_routes is None
+        else (f"{toggle.alone.flipped_routes:.2%}")
+    )
+    indent = "  " * depth
+    name = toggle.name.removeprefix(f"{toggle.parent} / ")
+    change = f"{indent}{name}" + (f"\n  {toggle.reference} -> {toggle.candidate}" if not depth else "")
+    exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
+    return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else exact]
+
+
+SHOWN = {"toggles": _table_section, "swaps": _swap_section, "reading": _words_section}

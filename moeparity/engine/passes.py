@@ -1,0 +1,126 @@
+"""Passes over some tokens: these walkers, as many at once as memory allows, split where a kernel refuses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from moeparity.engine.footprint import Footprint, estimate, greatest, require
+from moeparity.engine.lockstep import Counts, Observer, run
+from moeparity.engine.walker import Walker
+from moeparity.errors import SpecError
+from moeparity.inputs.machine import available_bytes
+from moeparity.inputs.weights.store import WeightStore
+from moeparity.progress import Callback
+
+Observing = Callable[[Sequence[Walker]], Sequence[Observer]]
+"""From the walkers that are tried in a pass to the observers that look at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One finished pass: the walkers that were tried in it, what looked at them, what it cost and was to need."""
+
+    tried: tuple[Walker, ...]
+    observers: Sequence[Observer]
+    counts: Counts
+    footprint: Footprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRunner:
+    """What passes run on: weights, tokens [B, T] int64 and their mask [B, T] bool, on the weights' device.
+
+    memory_limit: bytes a pass may take; None stands for what is available, infinity for any number.
+    """
+
+    weights: WeightStore
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    memory_limit: float | None = None
+    progress: Callback | None = None
+
+    def run(
+        self,
+        walkers: Sequence[Walker],
+        observers: Sequence[Observer],
+        *,
+        until: str | None = None,
+        saved: Iterable[str] | None = None,
+    ) -> Pass:
+        """One pass with all of these walkers, up to the node `until`; `saved` are nodes whose values an observer keeps.
+
+        Raises MoeparityError where it does not fit into memory, SpecError where a kernel refuses a walker.
+        """
+        sequences, length = self.input_ids.shape
+        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, kept=saved)
+        return self._ran(walkers, walkers, observers, footprint, until)
+
+    def try_all(
+        self,
+        always: Sequence[Walker],
+        tried: Sequence[Walker],
+        observing: Observing,
+        *,
+        until: str | None = None,
+    ) -> Iterator[Pass]:
+        """Passes that together try every walker once, each beside those that walk `always`.
+
+        As many as memory allows are tried at once, at least one. A walker that a kernel refuses when it meets the
+        shapes is in none of the passes. Raises MoeparityError where not even one fits.
+        """
+        left = list(tried)
+        while left:
+            count = self._most(always, left)
+            yield from self._split(always, left[:count], observing, until)
+            left = left[count:]
+
+    def _split(
+        self, always: Sequence[Walker], tried: Sequence[Walker], observing: Observing, until: str | None
+    ) -> Iterator[Pass]:
+        """One pass; of several where a kernel refuses one of the walkers."""
+        walkers, observers = [*always, *tried], observing(tried)
+        sequences, length = self.input_ids.shape
+        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit)
+        try:
+            finished = self._ran(walkers, tried, observers, footprint, until)
+        except SpecError:
+            half = len(tried) // 2
+            if half:
+                yield from self._split(always, tried[:half], observing, until)
+                yield from self._split(always, tried[half:], observing, until)
+            return
+        yield finished
+
+    def _ran(
+        self,
+        walkers: Sequence[Walker],
+        tried: Sequence[Walker],
+        observers: Sequence[Observer],
+        footprint: Footprint,
+        until: str | None,
+    ) -> Pass:
+        counts = run(
+            walkers,
+            self.weights,
+            self.input_ids,
+            observers,
+            attention_mask=self.attention_mask,
+            until=until,
+            work=footprint.work,
+            progress=self.progress,
+        )
+        return Pass(tried=tuple(tried), observers=observers, counts=counts, footprint=footprint)
+
+    def _most(self, always: Sequence[Walker], tried: Sequence[Walker]) -> int:
+        """How many of these, from the first on, one pass has the memory for; at least one."""
+        limit = available_bytes(self.weights.device) if self.memory_limit is None else self.memory_limit
+        if limit is None:
+            return len(tried)
+
+        def fits(count: int) -> bool:
+            return estimate([*always, *tried[:count]], self.weights, *self.input_ids.shape).total <= limit
+
+        return len(tried) if fits(len(tried)) else max(1, greatest(fits, len(tried)))

@@ -1,0 +1,29 @@
+"""What runs a plan in a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moeparity.engine.routes import Forced
+from moeparity.plan.bind import BoundGraph
+
+Name = Hashable
+"""What a walker is known by: a side's name, or the key of a trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walker:
+    """One plan on one schedule; `inputs_of` names the variant whose values a shadow reads (None: its own).
+
+    `routes` are those its routers are forced to take over from a variant with routes of its own (None: none).
+    `functions` are the users' functions its plan's regions call, by `module:function`.
+    """
+
+    name: Name
+    plan: BoundGraph
+    micro_batch: int
+    inputs_of: Name | None = None
+    routes: Forced | None = None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -105,19 +105,19 @@ def bisected(folder: Path) -> dict[str, float]:
     """Bytes a bisection takes, and the bound on them."""
     plan = prepare(folder / "recipe.yaml", device="cpu")
     seen = observe(plan, plan.toggles)
-    assert seen.memory.peak is not None
-    assert seen.memory.held_before is not None
+    assert seen.cost.memory.peak is not None
+    assert seen.cost.memory.held_before is not None
     before, *layers, after = (_bytes(plan.model, segment.name) for segment in plan.model.graph.segments)
     values = _values(plan.model, len(plan.toggles))
     return {
         "variants": 3 + 2 * len(plan.toggles),
-        "taken": seen.memory.peak - seen.memory.held_before,
-        "before": seen.memory.held_before,
+        "taken": seen.cost.memory.peak - seen.cost.memory.held_before,
+        "before": seen.cost.memory.held_before,
         "layers": 2 * max(layers),
         "ends": before + after,
         "values": values,
         "bound": 2 * max(layers) + before + after + values,
-        "estimated": seen.memory.estimated,
+        "estimated": seen.cost.memory.estimated,
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.bisection.arrival.words import arrival_draws
+from moeparity.bisection.arrival.trials import arrival_draws
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.engine.lockstep import NodeView, Observer, run
 from moeparity.engine.walker import Walker

@@ -13,7 +13,7 @@ import torch
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
-from moeparity.bisection.nearest.measure import nearest
+from moeparity.bisection.nearest.search import nearest
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.summarise import summarise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ def call(
 
 
 def refuse_other_shapes(
-    node: Node, regions: Mapping[Hashable, Region], values: Mapping[Hashable, Sequence[torch.Tensor]]
+    node: Node, regions: Mapping[Any, Region], values: Mapping[Any, Sequence[torch.Tensor]]
 ) -> None:
     """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it."""
     own = next((ports for walker, ports in values.items() if walker not in regions), None)

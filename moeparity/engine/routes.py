@@ -7,9 +7,8 @@ takes over one of these, and keeps its own numerics for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import SpecError
 from moeparity.plan.bind import BoundGraph
@@ -40,7 +39,7 @@ class Forced:
     those that the other walker's router gives under the choice of this one, so that nothing is scaled twice.
     """
 
-    of: Hashable
+    of: Any
     what: Replayed
 
 

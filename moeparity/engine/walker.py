@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moeparity.engine.routes import Forced
 from moeparity.plan.bind import BoundGraph
 
-Name = Hashable
-"""What a walker is known by: a side's name, or the key of a trial."""
+Name = Any
+"""What a walker is known by, hashable: a side's name, or the key of a trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

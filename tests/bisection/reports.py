@@ -7,19 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from moeparity.bisection.report import (
-    LayerFlips,
-    LayerGrowth,
-    Metrics,
-    Report,
-    Root,
-    RoutingFlips,
-    Run,
-    Size,
-    ToggleResult,
-    TrialResult,
-    Variant,
-)
+from moeparity.bisection.divergence.report import LayerGrowth, Root, Size
+from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.report import Report, Run, Variant
+from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
 
 T = TypeVar("T")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.expectations import expectations, refuse_unknown
-from moeparity.bisection.report import Distribution, Metrics, Report
+from moeparity.bisection.report import Report
+from moeparity.bisection.verdict.report import Metrics
 from moeparity.check import Checked
 from moeparity.errors import MoeparityError, Where
 from moeparity.metrics.verdict import Status

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from moeparity.bisection import mixtures as module
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.trials import walker
+from moeparity.engine import passes
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.routes import NATURAL, ORDER, REPLAYED, Routes
@@ -116,9 +117,8 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
     asked = subsets(plan)
     whole = Mixtures(plan)
     expected = whole(asked)
-    walkers = whole._walkers(
-        mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in asked
-    )
+    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in asked]
+    walkers = [walker(plan, i, side) for i, side in enumerate([plan.reference, *sides])]
     few = estimate(walkers[:5], plan.model.weights, *plan.tokens.input_ids.shape).total
     assert few < estimate(walkers, plan.model.weights, *plan.tokens.input_ids.shape).total
     limited = Mixtures(prepared(tmp_path, qwen3_moe, options=Options(memory_limit=few)))
@@ -128,7 +128,7 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
         batches.append(len(walkers) - 1)
         return run(walkers, *args, **more)
 
-    monkeypatch.setattr(module, "run", counting)
+    monkeypatch.setattr(passes, "run", counting)
     assert limited(asked) == expected
     assert batches[0] == 4, "what fits, and not one less"
     assert sum(batches) == len(asked)
@@ -161,9 +161,9 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
     bad = plan.toggles[1]
 
     def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
-        for walker in walkers:
-            if walker.name != REFERENCE and all(
-                walker.plan.settings[place].value == plan.candidate.plan.settings[place].value
+        for each in walkers:
+            if each.name != REFERENCE and all(
+                each.plan.settings[place].value == plan.candidate.plan.settings[place].value
                 for member in bad.members
                 for place in member.places
             ):
@@ -171,7 +171,7 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
         return run(walkers, *args, **more)
 
     expected = Mixtures(plan)(asked)
-    monkeypatch.setattr(module, "run", refusing)
+    monkeypatch.setattr(passes, "run", refusing)
     found = Mixtures(plan)(asked)
     assert found == {c: None if bad.name in c else expected[c] for c in asked}
 

@@ -10,23 +10,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from moeparity.bisection.report import (
-    Choice,
-    LayerFlips,
-    LayerGrowth,
-    Metrics,
-    NodeError,
-    Report,
-    Root,
-    RoutingFlips,
-    Run,
-    Size,
-    Swap,
-    ToggleResult,
-    TrialResult,
-    Variant,
-)
+from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.report import Report, Run, Variant
 from moeparity.bisection.text import print_report
+from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
+from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
 
 RUN = Run(

@@ -26,7 +26,7 @@ def _start(report: Report) -> Shown:
 
 def _growth(report: Report) -> Shown:
     if report.roots:
-        yield "Growth over layers", _growth_table(report)
+        yield "Growth over layers", growth_table(report)
 
 
 def _roots(report: Report) -> RenderableType:
@@ -56,7 +56,7 @@ def _choice(choice: Choice) -> RenderableType:
     return table
 
 
-def _growth_table(report: Report) -> RenderableType:
+def growth_table(report: Report) -> RenderableType:
     """The error after each layer, as a number, as a bar on a log scale, and as a multiple of the layer before."""
     scale = _Scale(layer.carried.relative_l2 for layer in report.growth)
     columns = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")

@@ -35,10 +35,10 @@ _TOLD = 4
 
 def _section(report: Report) -> Shown:
     if report.flips is not None and report.roots:
-        yield "Routing flips", Group(_table(report.flips), *_short(report.flips))
+        yield "Routing flips", Group(flips_table(report.flips), *short(report.flips))
 
 
-def _table(flips: RoutingFlips) -> RenderableType:
+def flips_table(flips: RoutingFlips) -> RenderableType:
     """The flips of each MoE layer, and the share of tokens that flip anywhere."""
     table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
     flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
@@ -56,7 +56,7 @@ def _table(flips: RoutingFlips) -> RenderableType:
     return Group(table, *note, total)
 
 
-def _short(flips: RoutingFlips) -> list[RenderableType]:
+def short(flips: RoutingFlips) -> list[RenderableType]:
     """What a report says beside the table of layers: origin, margins and cost, a line each."""
     detail = flips.detail
     if detail is None or not detail.rates.set_differs:

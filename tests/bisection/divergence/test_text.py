@@ -9,8 +9,11 @@ import re
 import pytest
 from rich.console import Console, RenderableType
 
-from moeparity.bisection.growth.steps import Step, largest, steps
-from moeparity.bisection.growth.text import MOST_LAYERS, flips_table, growth_table
+from moeparity.bisection.divergence.steps import Step, largest, steps
+from moeparity.bisection.divergence.text import growth_table
+from moeparity.bisection.flips.text import flips_table
+from moeparity.bisection.report import Report
+from moeparity.output.tables import MOST_ROWS
 from tests.bisection.reports import grown
 
 
@@ -22,22 +25,26 @@ def printed(table: RenderableType) -> list[str]:
     return [re.sub(r"\s+", " ", line).strip() for line in console.file.getvalue().splitlines()]
 
 
+def steps_of(report: Report) -> tuple[Step, ...]:
+    return steps(report.growth, report.flips)
+
+
 def test_steps_are_between_layers_and_know_the_flips_of_the_second() -> None:
-    assert steps(grown([0.25, 0.5, 4.0, 1.0], {2: 3})) == (
+    assert steps_of(grown([0.25, 0.5, 4.0, 1.0], {2: 3})) == (
         Step(layer="layers[1]", factor=2.0, flips=0),
         Step(layer="layers[2]", factor=8.0, flips=3),
     )
-    assert [step.flips for step in steps(grown([0.25, 0.5, 1.0]))] == [None]
+    assert [step.flips for step in steps_of(grown([0.25, 0.5, 1.0]))] == [None]
 
 
 def test_no_step_leads_into_the_layer_where_the_difference_starts() -> None:
-    assert [step.layer for step in steps(grown([0.0, 0.25, 0.5, 1.0]))] == ["layers[2]"]
+    assert [step.layer for step in steps_of(grown([0.0, 0.25, 0.5, 1.0]))] == ["layers[2]"]
 
 
 def test_what_was_not_measured_is_no_largest_step() -> None:
-    assert largest(steps(grown([0.25, 0.5, 4.0, 1.0]))) == 8.0
+    assert largest(steps_of(grown([0.25, 0.5, 4.0, 1.0]))) == 8.0
     assert math.isnan(largest(()))
-    assert math.isnan(largest(steps(grown([0.25, math.nan, 4.0, 1.0]))))
+    assert math.isnan(largest(steps_of(grown([0.25, math.nan, 4.0, 1.0]))))
 
 
 def test_a_bar_is_as_long_as_the_error_on_a_log_scale() -> None:
@@ -61,7 +68,7 @@ def test_a_jump_and_its_flips_are_shown_however_long_the_tables(at: int) -> None
     shown = [row.split()[0] for row in rows]
     assert {f"layers[{at - 1}]", f"layers[{at}]", "layers[0]", "lm_head"} <= set(shown)
     assert sum("x100.00" in row for row in rows) == 1
-    assert len(rows) <= MOST_LAYERS + 2
+    assert len(rows) <= MOST_ROWS + 2
     assert report.flips is not None
     assert f"{at} 1 (0.25%) 0 (0.00%) 0" in printed(flips_table(report.flips))
     # The last row is no layer.

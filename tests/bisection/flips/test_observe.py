@@ -51,7 +51,7 @@ def planted(folder: Path, checkpoint: Path, reference: Settings, candidate: Sett
     ids = random_tokens(*SHAPE)
     sides = ({"set": dict(reference)}, {"set": dict(candidate)})
     plan = prepare(write_recipe(folder, checkpoint, {"input_ids": ids}, *sides), device="cpu", opener=opened)
-    census = observe(plan, plan.toggles).census
+    census = observe(plan, plan.toggles).sections["flips"]
     assert census is not None
     nodes = [f"layers[{layer}].moe.{name}" for layer in census.layers for name in ("norm", "gate")]
     nodes += [node.name for node in plan.model.graph.nodes if node.name.endswith("attention.attend")]
@@ -291,7 +291,7 @@ def test_padding_is_left_out(tmp_path: Path, qwen3_moe: Path) -> None:
     own = {"set": {"layers[*].moe.gate:output": "fp32"}}
     path = write_recipe(tmp_path, qwen3_moe, {"input_ids": ids, "attention_mask": mask}, {}, own)
     plan = prepare(path, device="cpu", opener=opened)
-    census = observe(plan, ()).census
+    census = observe(plan, ()).sections["flips"]
     assert census is not None
     assert torch.equal(census.has(MAP_BITS["compared"]), mask.bool().expand(3, 3, 12))
     told = routing_flips(census)

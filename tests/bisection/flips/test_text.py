@@ -16,15 +16,16 @@ from moeparity.bisection.flips.report import (
     FlipCost,
     FlipDetail,
     LayerDetail,
+    LayerFlips,
     LeftAt,
     MarginBin,
     Margins,
     Mean,
     Origin,
     Rates,
+    RoutingFlips,
 )
 from moeparity.bisection.flips.text import print_flips, short
-from moeparity.bisection.report import LayerFlips, RoutingFlips
 from tests.bisection.reports import made
 
 ORIGIN = Origin(root_gate=3, root_router=1, after_own=5, after_others=2, before_any=1, unknown=0)

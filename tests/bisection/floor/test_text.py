@@ -6,8 +6,10 @@ import io
 
 from rich.console import Console, RenderableType
 
-from moeparity.bisection.floor.report import Distance, Floor, FloorTrial, Oracle, OracleNode
-from moeparity.bisection.floor.text import floor_table, oracle_table
+from moeparity.bisection.floor.report import Floor, FloorTrial
+from moeparity.bisection.floor.text import floor_table
+from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode
+from moeparity.bisection.oracle.text import oracle_table
 from moeparity.metrics.verdict import Interval
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.bisection.floor.words import DRAWS, FloorValue, floor_reading, floor_trials
+from moeparity.bisection.floor.trials import DRAWS
+from moeparity.bisection.floor.trials import floor_sides as floor_trials
+from moeparity.bisection.floor.words import FloorValue, floor_reading
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Attribute, Value

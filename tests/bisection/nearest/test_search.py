@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moeparity.bisection.nearest import measure as module
-from moeparity.bisection.nearest.measure import nearest
-from moeparity.bisection.nearest.report import Named, Nearest, nearest_lines
+from moeparity.bisection.nearest.report import Named, Nearest
+from moeparity.bisection.nearest.search import _with, nearest
+from moeparity.bisection.nearest.text import nearest_lines
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.text import print_report
+from moeparity.bisection.trials import walker
+from moeparity.engine import passes
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.walker import Walker
@@ -132,17 +134,19 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
         sizes.append(len(walkers))
         return run(walkers, *args, **more)
 
-    monkeypatch.setattr(module, "run", counting)
-    few = estimate(plan_walkers(plan, 12), plan.model.weights, *plan.tokens.input_ids.shape).total
+    monkeypatch.setattr(passes, "run", counting)
+    region = plan.candidate.plan.region("layers[1].moe.norm")
+    assert region is not None
+    bounds = [
+        bound for choice in choices(plan.reference.plan, region) for bound in _with(plan.reference.plan, (choice,))
+    ]
+    sides = [plan.candidate, plan.reference, *(replace(plan.reference, plan=bound) for bound in bounds)]
+    walkers = [walker(plan, i, side) for i, side in enumerate(sides)]
+    few = estimate(walkers[:12], plan.model.weights, *plan.tokens.input_ids.shape).total
     limited = nearest(replace(plan, memory_limit=few), "layers[1].moe.norm")
     assert limited == whole
     assert len(sizes) > 1
     assert max(sizes) <= 12
-
-
-def plan_walkers(plan: Plan, count: int) -> list[Walker]:
-    side = plan.reference
-    return [Walker(name=str(i), plan=side.plan, micro_batch=side.micro_batch) for i in range(count)]
 
 
 def test_a_trial_that_a_kernel_refuses_in_the_pass_leaves_the_others(
@@ -156,7 +160,7 @@ def test_a_trial_that_a_kernel_refuses_in_the_pass_leaves_the_others(
             raise SpecError("refused")
         return run(walkers, *args, **more)
 
-    monkeypatch.setattr(module, "run", refusing)
+    monkeypatch.setattr(passes, "run", refusing)
     found = nearest(plan, "layers[1].moe.norm")
     assert found.found == whole.found
     assert found.tried == whole.tried - 1

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from moeparity.bisection.oracle.observe import Distance, Distances, NodeDistances, accuracy, distance
+from moeparity.bisection.oracle.measure import accuracy
+from moeparity.bisection.oracle.observe import Distance, Distances, NodeDistances, distance
 from moeparity.metrics.tokens import SequenceSums
 from tests.bisection.test_observers import blocks, node, view
 

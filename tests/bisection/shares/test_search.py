@@ -153,7 +153,8 @@ def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path)
 def test_saturated_choices_are_called_so_and_fp32_is_measured(
     noisy: tuple[Plan, Observed, Blame], tmp_path: Path, qwen3_moe: Path
 ) -> None:
-    found = summarise(*noisy)
+    plan, observed, blame = noisy
+    found = summarise(plan, replace(observed, searched={"shares": blame}))
     assert found.attribution is not None
     assert [row.role for row in found.attribution.shares.rows] == ["saturated", "saturated"]
     wide = bisect(recipe(tmp_path, qwen3_moe, own={}, dtype="fp32"), device="cpu")

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moeparity.bisection.report import LayerFlips, Metrics, Report, Root, RoutingFlips
+from moeparity.bisection.divergence.report import Root
+from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.report import Report
 from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.sweep.text import print_sweep
+from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval
 from tests.bisection.reports import REPORT, made
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from moeparity.bisection.toggles.words import Effect, Trial, reading
+from moeparity.bisection.toggles.report import TrialResult as Trial
+from moeparity.bisection.toggles.words import Effect, reading
 from moeparity.plan.toggles import Toggle
 
 TOTAL = 1e-3

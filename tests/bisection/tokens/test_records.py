@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from moeparity.bisection.tokens import records
-from moeparity.bisection.tokens.records import chosen_logprobs, equal_sets
+from moeparity.bisection.tokens import observe
+from moeparity.bisection.tokens.observe import chosen_logprobs, equal_sets
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 19])
 def test_logprobs_of_the_chosen_tokens(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(records, "CHUNK", chunk)
+    monkeypatch.setattr(observe, "CHUNK", chunk)
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(2, 4, 5, generator=generator) * 3).to(torch.bfloat16)
     ids = torch.randint(0, 5, (2, 4), generator=generator)

@@ -87,7 +87,8 @@ out (`experts: {{implementation: loop, order: fold_hi}}`), on one rank at micro-
 What makes the plain engines depend on the batch is for the most part not in their profiles: splits of the keys and of
 K, and kernels of the gate, are chosen by heuristics that no profile states (`Not stated` in
 `docs/generated/engines.md`). What is in them are the launch rules of norms and how all-reduces go by the size of a
-message: rings cut it into chunks, tables choose another kernel. That is what four ranks of `hf-eager`, `megatron` and `nemo-rl-dtensor` show.
+message: rings cut it into chunks, tables choose another kernel. That is what four ranks of `hf-eager`, `megatron` and
+`nemo-rl-dtensor` show.
 """
 WRITTEN: Mapping[str, Value] = {
     "layers[*].moe.experts:implementation": "loop",

@@ -50,7 +50,7 @@ SIZES = (1, 32)
 
 HEAD = """# Every pair of engine profiles on the shipped checkpoint
 
-Written by `python -m scripts.pages engine-matrix`:
+Written by `python -m scripts.pages engine-matrix` (`--check` compares):
 {when}, {machine}, torch {torch}, {threads} thread, {seconds:.0f} s of it.
 
 What two engines would differ in if their profiles were all there is to them: no GPU engine was run.

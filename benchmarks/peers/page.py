@@ -72,7 +72,8 @@ def page(setup: Setup, results: list[tuple[Case, list[Result]]]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in setup.versions.items())
     parts = [
         "# Beside the peers",
-        f"Written by `python -m scripts.pages peers` (`--check` compares) on {setup.date}; {setup.machine}; {versions}; {setup.shape}.",
+        f"Written by `python -m scripts.pages peers` (`--check` compares) on {setup.date}; {setup.machine}; {versions}; "
+        f"{setup.shape}.",
         *(f"Not installed: {name} ({error})." for name, error in setup.errors.items()),
         table(results),
         READING.strip(),

@@ -72,7 +72,8 @@ def page(folder: Path) -> str:
     machine = f"{cpu_name()}, {os.cpu_count()} cores, one thread; {versions}, Python {platform.python_version()}"
     parts = [
         "# Planted culprits",
-        f"Written by `python -m scripts.pages planted` (`--check` compares) on {datetime.now(UTC):%Y-%m-%d}; {machine}.",
+        f"Written by `python -m scripts.pages planted` (`--check` compares) on {datetime.now(UTC):%Y-%m-%d}; "
+        f"{machine}.",
         f"## Decoys: {len(done)} cases",
         _decoy_table(done),
         _redrawn(folder / "decoys"),

@@ -23,5 +23,6 @@ def attribution_figure(_: str) -> str:
 def _attribution() -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         figure = Path(folder) / "cost.svg"
-        table = printed("benchmarks.attribution", "--plot", str(figure))("")
+        # Counts need no repeats.
+        table = printed("benchmarks.attribution", "--repeats", "1", "--threads", "1", "--plot", str(figure))("")
         return table, figure.read_text("utf-8")

@@ -22,13 +22,13 @@ FROM_CODE = {
 MEASURED = {
     "attribution": Page(
         path="docs/attribution.md",
-        takes="minutes",
+        takes="a minute",
         write=blocks({"attribution": benchmarks.attribution_table}),
         measured=True,
     ),
     "attribution-cost": Page(
         path="docs/generated/attribution-cost.svg",
-        takes="minutes, with `attribution` no more",
+        takes="a minute, with `attribution` no more",
         write=benchmarks.attribution_figure,
         measured=True,
     ),

@@ -1,13 +1,14 @@
 """What an attribution costs: mixtures of both sides in one pass, over toggles and over layers.
 
-    python -m benchmarks.attribution [--threads 2] [--repeats 3] [--plot docs/attribution-cost.svg]
+    python -m benchmarks.attribution [--threads 2] [--repeats 3] [--plot docs/generated/attribution-cost.svg]
 
 Every toggle thrown alone and left out alone, as the search asks for first, on the layers of one checkpoint family.
 Evaluations are set beside the counted ideal (every distinct piece of work once, counted from the bits that kernels
 read, by an observer of its own) and beside as many separate forwards; seconds beside one forward of the reference. All
 in this process on resident weights, in turn; the best of some repeats counts.
 
-`--plot` draws evaluations, which no load of the machine changes, over toggles for each number of layers.
+The table holds evaluations, which no load of the machine changes, and `--plot` draws them over toggles for each number
+of layers; seconds, as multiples of one forward, go to stderr.
 
 Exits with 1 where a batch takes more than one pass over the weights, or more than 1.15 times the ideal.
 """
@@ -70,7 +71,8 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     print(header(options.threads))
     print(f"hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16")
-    print("toggles  layers  mixtures  evaluations  of separate  of ideal  in forwards  seconds in forwards")
+    columns = ("toggles", "layers", "mixtures", "evaluations", "of as many separate forwards", "of the counted ideal")
+    print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     fine = True
     curves: dict[int, list[Measured]] = {layers: [] for layers in LAYERS}
     for layers, toggles in product(LAYERS, TOGGLES):
@@ -79,10 +81,15 @@ def main() -> int:
         curves[layers].append(found)
         of_ideal = found.evaluations / found.ideal
         fine &= found.passes == 1 and of_ideal <= AGAINST_IDEAL
+        of_separate = found.evaluations / (found.forward * (1 + found.mixtures))
         print(
-            f"{toggles:7}  {layers:6}  {found.mixtures:8}  {found.evaluations:11}  "
-            f"{found.evaluations / (found.forward * (1 + found.mixtures)):11.2f}  {of_ideal:8.3f}  "
-            f"{found.evaluations / found.forward:11.2f}  {found.seconds / found.forward_seconds:19.2f}"
+            f"| {toggles} | {layers} | {found.mixtures} | {found.evaluations} | {of_separate:.2f} | {of_ideal:.3f} |",
+            flush=True,
+        )
+        print(
+            f"{toggles} toggles, {layers} layers: {found.evaluations / found.forward:.2f} forwards in evaluations, "
+            f"{found.seconds / found.forward_seconds:.2f} in seconds",
+            file=sys.stderr,
         )
     if options.plot is not None:
         plot(curves, options.plot)

@@ -82,7 +82,9 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     print(header(options.threads))
     print(f"{options.prompts} prompts of {LENGTH} bytes, 64 draws, at most 32 sequences calibrated on")
-    print("recipe           tokens  flip    expected  lift   of plain margin  at most")
+    print(
+        "\n| recipe | tokens that flip | expected | lift | of the plain margin | at most |\n|---|---|---|---|---|---|"
+    )
     better = True
     with tempfile.TemporaryDirectory() as folder:
         prompts = written(Path(folder) / "prompts.jsonl", options.prompts)
@@ -99,8 +101,8 @@ def row(name: str, found: Mined) -> bool:
     assert found.check is not None
     own = found.check.drawn
     print(
-        f"{name:16} {own.tokens:6}  {own.flipped / own.tokens:6.2%}  {own.expected / own.tokens:7.2%}  "
-        f"{own.lift:5.2f}  {own.margin_lift:15.2f}  {own.ceiling:7.2f}",
+        f"| {name} | {100 * own.flipped / own.tokens:.2f} % | {100 * own.expected / own.tokens:.2f} % | {own.lift:.2f} "
+        f"| {own.margin_lift:.2f} | {own.ceiling:.2f} |",
         flush=True,
     )
     return own.lift > own.margin_lift

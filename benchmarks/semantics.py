@@ -27,8 +27,6 @@ from moeparity.logs.diagnosis import Diagnosis, Observer
 
 SIZES = ((32, 100), (64, 200), (128, 200))
 SMALL = (SIZES[0],)
-PAGE = Path(__file__).parents[1] / "docs" / "diagnosis.md"
-BEGIN, END = "<!-- benchmark -->", "<!-- /benchmark -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +158,10 @@ def table(seeds: int, sizes: tuple[tuple[int, int], ...]) -> tuple[str, list[str
 
 
 def main() -> int:
-    """Print the table, write it into docs/diagnosis.md where asked, and say what failed."""
+    """Print the table, write it to a file where asked, and say what failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=8, help="at the smallest size; a quarter at the others")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/diagnosis.md")
+    parser.add_argument("--out", type=Path, help="write the table, as Markdown, to this file")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     started = time.process_time()
@@ -176,10 +174,8 @@ def main() -> int:
     print(made)
     for failure in failures:
         print(f"FAILED: {failure}")
-    if asked.write:
-        page = PAGE.read_text("utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{made}\n\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    if asked.out is not None:
+        asked.out.write_text(f"{made}\n\n{text}\n", "utf-8")
     return bool(failures)
 
 

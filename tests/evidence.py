@@ -1,4 +1,4 @@
-"""What a test has seen to be equal bit for bit to a kernel that runs: written down for `scripts/fidelity.py`.
+"""What a test has seen to be equal bit for bit to a kernel that runs: `python -m scripts.pages evidence` collects it.
 
 A test calls `record` or `record_plan` after its assertions against the live kernel have passed. Without the folder in
 the environment variable `MOEPARITY_EVIDENCE` both do nothing.

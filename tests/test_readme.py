@@ -1,4 +1,4 @@
-"""The README's commands and its Python run, and its files load."""
+"""The commands of the README run; the files and the Python of docs/recipe.md, which it leads to, load and run."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from moeparity.plan.spec import files
 from tests.command import ROOT, inside
 
 README = (ROOT / "README.md").read_text("utf-8")
+RECIPE = (ROOT / "docs" / "recipe.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    return [text for tag, text in found if tag == language]
+def blocks(language: str, page: str = RECIPE) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [text for tag, text in fenced if tag == language]
 
 
 def test_install_and_test_commands_are_the_documented_ones() -> None:
-    commands = [line for block in blocks("") for line in block.splitlines()]
+    commands = [line for block in blocks("", README) for line in block.splitlines()]
     assert "pip install -e . && moeparity bisect recipes/quickstart.yaml" in commands
     assert "pip install -e '.[test]' && pytest" in commands
     ci = (ROOT / ".ci" / "run").read_text()
     assert "pip install -e '.[test]' && pytest" in ci
 
 
-def test_yaml_of_the_readme_loads(tmp_path: Path) -> None:
+def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     recipe, profile, ranks, impl = blocks("yaml")
     assert yaml.safe_load(recipe)["kind"] == "recipe"
     (tmp_path / "recipe.yaml").write_text(recipe)
@@ -46,7 +47,7 @@ def test_yaml_of_the_readme_loads(tmp_path: Path) -> None:
     assert files.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"
 
 
-def test_readme_profile_binds(tmp_path: Path) -> None:
+def test_the_profile_of_the_page_on_recipes_binds(tmp_path: Path) -> None:
     (tmp_path / "my-server.yaml").write_text(blocks("yaml")[1])
     done = inside("show", ROOT / "checkpoints/quickstart", "--profile", tmp_path / "my-server.yaml")
     assert done.returncode == 0, done.stderr
@@ -54,7 +55,7 @@ def test_readme_profile_binds(tmp_path: Path) -> None:
     assert "my-server.yaml:" in "".join(done.stdout.split())
 
 
-def test_python_of_the_readme_runs(tmp_path: Path) -> None:
+def test_python_of_the_page_on_recipes_runs(tmp_path: Path) -> None:
     """On the first sequences of the quickstart: tests/test_recipes.py runs the whole."""
     (code,) = blocks("python")
     (tmp_path / "recipes").mkdir()
@@ -74,7 +75,7 @@ def test_the_commands_for_logs_run(tmp_path: Path) -> None:
     shutil.copytree(logs / "nemo-rl", tmp_path / "results")
     shutil.copy(logs / "sglang" / "generate.jsonl", tmp_path / "sampled.jsonl")
     shutil.copy(logs / "sglang" / "scored.jsonl", tmp_path / "scored.jsonl")
-    commands = [shlex.split(line) for block in blocks("") for line in block.splitlines() if " metrics " in line]
+    commands = [shlex.split(line) for block in blocks("", README) for line in block.splitlines() if " metrics " in line]
     assert len(commands) == 2
     first, second = (inside(*_globbed(command[1:], tmp_path), cwd=tmp_path) for command in commands)
     assert first.returncode == 3, "three sequences decide nothing"
@@ -89,10 +90,11 @@ def _globbed(arguments: list[str], folder: Path) -> list[str]:
 
 
 def test_every_command_in_the_table_exists() -> None:
-    for name in dict.fromkeys(re.findall(r"`moeparity (\w+)", README)):
+    for name in dict.fromkeys(re.findall(r"`moeparity (\w+)", README + RECIPE)):
         assert inside(name, "--help").returncode == 0, name
 
 
-def test_links_and_files_named_exist() -> None:
-    for name in re.findall(r"`([\w./-]+\.(?:md|yaml))`", README):
-        assert (ROOT / name).exists(), name
+def test_it_is_short_and_leads_to_the_glossary() -> None:
+    assert len(README.splitlines()) <= 180
+    assert "docs/glossary.md" in README
+    assert "docs/recipe.md" in README

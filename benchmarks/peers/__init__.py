@@ -1,6 +1,6 @@
 """moeparity beside three tools that compare two runs on a CPU, on the same pairs of programs.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.peers --venv /tmp/peers --out docs/peers.md
+    OMP_NUM_THREADS=1 python -m benchmarks.peers --venv /tmp/peers --out docs/generated/peers.md
 
 Run from the repository's root, with moeparity and transformers installed. The peers live in an environment of their
 own, outside the repository, which the script makes when it is not there; `environment.py` has the pip commands, and

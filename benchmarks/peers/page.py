@@ -69,10 +69,10 @@ class Setup:
 
 def page(setup: Setup, results: list[tuple[Case, list[Result]]]) -> str:
     """The whole page as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in setup.versions.items())
+    where = "; ".join([setup.machine, ", ".join(f"{name} {version}" for name, version in setup.versions.items())])
     parts = [
         "# Beside the peers",
-        f"Written by `python -m benchmarks.peers` on {setup.date}; {setup.machine}; {versions}; {setup.shape}.",
+        f"Written by `python -m scripts.pages peers` (`--check` compares) on {setup.date}; {where}; {setup.shape}.",
         *(f"Not installed: {name} ({error})." for name, error in setup.errors.items()),
         table(results),
         READING.strip(),

@@ -1,6 +1,6 @@
 """Planted culprits: whether everyone to blame is named, by how much, and nobody else.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.planted --venv /tmp/peers --out docs/planted.md
+    OMP_NUM_THREADS=1 python -m benchmarks.planted --venv /tmp/peers --out docs/generated/planted.md
 
 Two suites, run from the repository's root. *Decoys*: both sides of a small checkpoint differ in a dozen attributes, of
 which one to four matter; an independent script fixes who and by how much, from every mixture of both sides, before

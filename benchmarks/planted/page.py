@@ -70,9 +70,10 @@ def page(folder: Path) -> str:
     same_asked = [x for x in asked if x[0].number in peers.numbers(folder / "hidden")]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     machine = f"{cpu_name()}, {os.cpu_count()} cores, one thread; {versions}, Python {platform.python_version()}"
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
     parts = [
         "# Planted culprits",
-        f"Written by `python -m benchmarks.planted` on {datetime.now(UTC):%Y-%m-%d}; {machine}.",
+        f"Written by `python -m scripts.pages planted` (`--check` compares) on {today}; {machine}.",
         f"## Decoys: {len(done)} cases",
         _decoy_table(done),
         _redrawn(folder / "decoys"),

@@ -1,7 +1,7 @@
 """How sure it is that a value of an attribute computes what an engine does: verified, read, inferred or opaque.
 
-`verified` rests on `evidence.json` alone, which `scripts/fidelity.py` makes of what the tests wrote down; everything
-else on what profiles, launch rules, collectives and ops say of their sources. No torch here.
+`verified` rests on `evidence.json` alone, which `python -m scripts.pages evidence` makes of what the tests wrote down;
+everything else on what profiles, launch rules, collectives and ops say of their sources. No torch here.
 """
 
 from __future__ import annotations

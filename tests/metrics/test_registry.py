@@ -11,7 +11,6 @@ from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.quantities import SEQUENCE, SHARES, TOKEN
 from moeparity.metrics.registry import METRICS, SETS
-from scripts.metrics_page import PAGE, page
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
@@ -46,7 +45,3 @@ def test_alarms() -> None:
 def test_names_carry_their_set() -> None:
     assert SETS[0] == "common"
     assert all((metric.set == "common") == ("/" not in name) for name, metric in METRICS.items())
-
-
-def test_the_page_is_that_of_the_declarations() -> None:
-    assert PAGE.read_text("utf-8") == page(), "run `python -m scripts.metrics_page`"

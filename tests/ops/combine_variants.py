@@ -1,7 +1,7 @@
 """The engines' ways to combine, by id: what to set, who does it, and on what that rests.
 
-docs/combine.md is printed from here (`python -m tests.ops.combine_variants`), and test_combine_variants.py computes
-every row.
+The table of docs/combine.md is printed from here (`python -m scripts.pages combine`), and test_combine_variants.py
+computes every row.
 """
 
 from __future__ import annotations
@@ -288,27 +288,6 @@ VARIANTS = (
 )
 """All of them, by id."""
 
-HEAD = """# How the experts' rows come together
-
-A mixture-of-experts layer ends in a weighted sum of a token's rows, and engines make it in many ways: where the routing
-weight comes in (`experts:score_site`), in which dtype it is (`router:weights`), what is rounded before it is added
-(`combine:weighted`), what every addition is rounded to (`combine:accumulate`), in which order (`combine:leaves`,
-`combine:order`), on how many ranks (`placement: {expert: N}`, `combine:partial`, the all-reduce behind it), where
-routed_scaling_factor comes in (`router:scaling`) and how the shared expert does (`combine:shared`).
-
-Each row is a way that an engine has, with what to set for it on all nodes of an op: `"layers[*].moe.combine:order":
-sequential(fma)`. The tests compute every row in a loop over tokens, slots and numbers, and compare bits. What is read
-from sources is not verified against a GPU. An order that is open (C8, C10) is one draw of it: another seed is another.
-
-- The combine goes along with the score site: it multiplies only where the rows have not met their weights. One toggle
-  moves both. So it is with `router:scaling`, which the combine and the addition of the shared expert go along with.
-- The GEMM's fp32 result in `epilogue` is torch's fp32 kernel's on the upcast operands, not a tensor core's.
-- Fireworks' case of Qwen3.5-MoE compares F1, F2 and F3. What it calls DeepEP, bf16 scores and a bf16 sum, is what
-  torchtitan's wrapper around DeepEP does. DeepEP's own kernels add in fp32 and, but for the low-latency mode, never
-  multiply by scores (C11 to C14).
-
-"""
-
 
 def table() -> str:
     """The table as Markdown."""
@@ -317,13 +296,4 @@ def table() -> str:
         sets = ", ".join(f"`{name}={value}`".replace("|", "\\|") for name, value in v.sets.items())
         sets += f"; `placement: {{expert: {v.ranks}}}`" if v.ranks > 1 else ""
         lines.append(f"| {v.id} | {v.does} | {sets} | {v.engines} | {v.evidence} |")
-    return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """docs/combine.md."""
-    return HEAD + table()
-
-
-if __name__ == "__main__":
-    print(page(), end="")
+    return "\n".join(lines)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
-from tests.ops.combine_variants import VARIANTS, Variant, page
+from tests.ops.combine_variants import VARIANTS, Variant
 from tests.ops.scalar import F32, bf16, fma, in_turn
 from tests.planted.places import random_tokens
 from tests.small_models import SMALL
@@ -208,8 +207,3 @@ def test_variants_that_differ_here_too(models: dict[bool, Model], pair: tuple[st
 
 def test_every_variant_of_the_page_is_evaluated() -> None:
     assert [v.id for v in VARIANTS] == list(BY_HAND)
-
-
-def test_the_page_is_printed_from_the_table() -> None:
-    path = Path(__file__).parents[2] / "docs" / "combine.md"
-    assert path.read_text("utf-8") == page(), "python -m tests.ops.combine_variants > docs/combine.md"

@@ -14,7 +14,6 @@ from moeparity.errors import SpecError
 from moeparity.plan.spec.schema import Placement
 from moeparity.profiles.compare import SHARES, architectures, compare, described, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
-from scripts.engine_tables import page
 from tests.command import ROOT, Done, alone, inside
 
 RANKS = Placement(tensor=8)
@@ -182,10 +181,6 @@ def test_no_torch_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_page_is_what_the_profiles_say() -> None:
-    assert (ROOT / "docs" / "engines.md").read_text("utf-8") == page(), "run `python scripts/engine_tables.py`"
 
 
 def test_show_prints_the_evidence_of_every_value() -> None:

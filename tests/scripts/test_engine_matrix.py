@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from moeparity.plan.spec.schema import Placement
-from scripts.engine_matrix import PAGE, WRITTEN, engines, guilty, ranks_of, root
-from scripts.engine_pairs import Bench, batches, opened, pairs_of, same_twice
+from scripts.pages.engine_matrix import WRITTEN, engines, guilty, ranks_of, root
+from scripts.pages.engine_pairs import Bench, batches, opened, pairs_of, same_twice
+from scripts.pages.registry import PAGES
 
 ROOT = Path(__file__).parents[2]
 AGAIN = (("hf-eager", "hf-v4"), ("vllm-eager", "vllm"), ("vllm", "vllm-fp32-head"))
@@ -26,7 +27,7 @@ def one() -> Bench:
 def rows() -> dict[tuple[str, str], list[str]]:
     """The first row of each pair, which is that of one rank, cell by cell from its two names on."""
     found: dict[tuple[str, str], list[str]] = {}
-    for line in PAGE.read_text("utf-8").splitlines():
+    for line in PAGES["engine-matrix"].file.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         names = [i for i, cell in enumerate(cells) if cell.startswith("`")][:2]
         if len(names) == 2 and len(cells) >= 8:

@@ -25,8 +25,8 @@ from moeparity.plan.engine_profile import UNKNOWN, load_profile, overrides, plac
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
+from scripts.pages.page import ROOT
 
-ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 TOKENS = ROOT / "recipes" / "quickstart.safetensors"
 MICRO_BATCH = 8

@@ -1,4 +1,4 @@
-"""Writes docs/engines.md anew from the shipped profiles: `python scripts/engine_tables.py`."""
+"""What each engine profile states, from the shipped profiles."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from moeparity.profiles.compare import architectures, profiles, statements
 from moeparity.profiles.report import EngineProfile, Statement
 
-PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 HEAD = """# What each engine profile states
 
-Written by `python scripts/engine_tables.py` from `graphs/profiles/`. `moeparity engines` lists the profiles,
+Written by `python -m scripts.pages engines` from `graphs/profiles/`. `moeparity engines` lists the profiles,
 `moeparity engines A` prints one, `moeparity engines A B` says how two differ and what may matter most, without any
 weights, and `moeparity engines --config FILE` says which of them a launch configuration of vLLM, SGLang, verl or
 NeMo-RL implies, with every option that is left unset.
@@ -40,7 +39,7 @@ against what is named here, on 2026-11-21.
 """
 
 
-def page() -> str:
+def page(_: str = "") -> str:
     """The whole page."""
     found = sorted(profiles(), key=lambda profile: (profile.engine.lower(), profile.name))
     overview = "\n".join(f"| `{p.name}` | {p.engine} | {p.version} | {_cell(p.says)} |" for p in found)
@@ -78,7 +77,3 @@ def _row(stated: list[Statement], model_types: tuple[str, ...]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")

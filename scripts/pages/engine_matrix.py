@@ -1,4 +1,4 @@
-"""Writes docs/engine-matrix.md anew: `OMP_NUM_THREADS=1 python -m scripts.engine_matrix`, some minutes."""
+"""docs/generated/engine-matrix.md: every pair of engine profiles on the shipped checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
@@ -19,7 +18,7 @@ from moeparity.plan.spec import files
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.compare import statements
-from scripts.engine_pairs import (
+from scripts.pages.engine_pairs import (
     FEW,
     MICRO_BATCH,
     OPAQUE,
@@ -33,7 +32,6 @@ from scripts.engine_pairs import (
     same_twice,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "engine-matrix.md"
 MODES = (
     "hf-default",
     "megatron-deterministic",
@@ -52,7 +50,8 @@ SIZES = (1, 32)
 
 HEAD = """# Every pair of engine profiles on the shipped checkpoint
 
-Written by `python -m scripts.engine_matrix`: {when}, {machine}, torch {torch}, {threads} thread, {seconds:.0f} s of it.
+Written by `python -m scripts.pages engine-matrix` (`--check` compares):
+{when}, {machine}, torch {torch}, {threads} thread, {seconds:.0f} s of it.
 
 What two engines would differ in if their profiles were all there is to them: no GPU engine was run.
 `checkpoints/quickstart` (qwen3_moe, hidden 96, 4 layers, 24 experts, bf16), {sequences} x {length} tokens, micro-batch
@@ -71,7 +70,7 @@ model other values.
 - **unsure**: at how many differing choices a side is `unknown`, or `opaque`. A pair marked `*` adds in the order of
   arrival on a side: this is one draw of it.
 
-`moeparity engines A B` lists the choices of a pair with their sources; `docs/engines.md` has the profiles.
+`moeparity engines A B` lists the choices of a pair with their sources; `docs/generated/engines.md` has the profiles.
 """
 SANE = """
 ## What must be equal is
@@ -86,9 +85,10 @@ it. Its kernel goes by the number of rows, of which an expert has few at micro-b
 out (`experts: {{implementation: loop, order: fold_hi}}`), on one rank at micro-batch 1: {written}.
 
 What makes the plain engines depend on the batch is for the most part not in their profiles: splits of the keys and of
-K, and kernels of the gate, are chosen by heuristics that no profile states (`Not stated` in `docs/engines.md`). What is
-in them are the launch rules of norms and how all-reduces go by the size of a message: rings cut it into chunks, tables
-choose another kernel. That is what four ranks of `hf-eager`, `megatron` and `nemo-rl-dtensor` show.
+K, and kernels of the gate, are chosen by heuristics that no profile states (`Not stated` in
+`docs/generated/engines.md`). What is in them are the launch rules of norms and how all-reduces go by the size of a
+message: rings cut it into chunks, tables choose another kernel. That is what four ranks of `hf-eager`, `megatron` and
+`nemo-rl-dtensor` show.
 """
 WRITTEN: Mapping[str, Value] = {
     "layers[*].moe.experts:implementation": "loop",
@@ -96,8 +96,9 @@ WRITTEN: Mapping[str, Value] = {
 }
 
 
-def main() -> None:
-    """Measure and write the page."""
+def page(_: str = "") -> str:
+    """Measure, and the page, some minutes on one thread."""
+    torch.set_num_threads(1)
     start = time.process_time()
     one = opened()
     four = replace(one, placement=TENSOR)
@@ -116,7 +117,7 @@ def main() -> None:
         *overlay_table(one, overlays),
         *sanity(one, four, whole, ranks),
     ]
-    PAGE.write_text(head(one, time.process_time() - start) + "\n".join(parts) + "\n", "utf-8")
+    return head(one, time.process_time() - start) + "\n".join(parts) + "\n"
 
 
 def engines() -> tuple[list[str], dict[str, str]]:
@@ -270,7 +271,3 @@ def sanity(one: Bench, four: Bench, whole: Sequence[str], ranks: Sequence[str]) 
 
 def _root(node: str | None) -> str:
     return "all bits" if node is None else f"from {node}"
-
-
-if __name__ == "__main__":
-    main()

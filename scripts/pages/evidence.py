@@ -1,0 +1,104 @@
+"""What tests have seen to be equal to a kernel that runs: moeparity/profiles/evidence.json, made anew.
+
+Every test file that writes down evidence (tests/evidence.py) is run, and replaces all that the file holds of this
+machine's devices; what other machines have verified stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from moeparity.profiles import fidelity
+from scripts.pages.page import ROOT
+
+DATA = ROOT / "moeparity" / "profiles" / fidelity.FILE
+
+
+def data(text: str) -> str:
+    """The data file with what the tests see on this machine in place of what it held of this machine's devices."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder))
+        return as_text(merged(json.loads(text), seen(Path(folder)), today()))
+
+
+def today() -> str:
+    """The date that goes into the file."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def targets() -> list[str]:
+    """The test files that write down evidence; tests of all that is written down lie above these folders."""
+    tests = sorted((ROOT / "tests").glob("*/**/test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in tests if "from tests.evidence import" in path.read_text("utf-8")]
+
+
+def run(folder: Path) -> None:
+    """Run them; exits where one failed, or was skipped, so that its evidence would be lost."""
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-q", *targets()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOEPARITY_EVIDENCE": str(folder)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    if done.returncode or "SKIPPED" in done.stdout:
+        what = "were skipped" if done.returncode == 0 else "failed"
+        sys.exit(f"{done.stdout}\nNothing was written: tests {what}, and their evidence would be missing.")
+
+
+def seen(folder: Path) -> list[dict[str, Any]]:
+    """The lines that the tests wrote."""
+    texts = [file.read_text("utf-8") for file in sorted(folder.glob("*.jsonl"))]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def merged(data: Mapping[str, Any], lines: Iterable[Mapping[str, Any]], date: str) -> dict[str, Any]:
+    """The data file with these lines in place of all that it held of their devices."""
+    lines = list(lines)
+    devices = {line["device"] for line in lines}
+    rows = {
+        (*key, proof.against, proof.device, proof.torch, proof.date, test)
+        for key, proofs in fidelity.proofs_of(data).items()
+        for proof in proofs
+        for test in proof.tests
+        if proof.device not in devices
+    }
+    rows |= {
+        (line["op"], attribute, value, line["against"], line["device"], line["torch"], date, line["test"])
+        for line in lines
+        for attribute, values in line["values"].items()
+        for value in values
+    }
+    return _indexed(list(_one_of_each_file(rows)))
+
+
+def _one_of_each_file(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Of the tests in one file that saw the same, the first by name."""
+    for _, same in groupby(sorted(rows), key=lambda row: (*row[:-1], row[-1].partition("::")[0])):
+        yield next(same)
+
+
+def _indexed(rows: list[tuple[str, ...]]) -> dict[str, Any]:
+    sources, tests = sorted({row[3:7] for row in rows}), sorted({row[7] for row in rows})
+    values: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
+    for op, attribute, value, *source, test in rows:
+        pairs = values.setdefault(op, {}).setdefault(attribute, {}).setdefault(value, [])
+        pairs.append([sources.index(tuple(source)), tests.index(test)])
+    names = ("against", "device", "torch", "date")
+    return {"sources": [dict(zip(names, source, strict=True)) for source in sources], "tests": tests, "values": values}
+
+
+def as_text(data: Mapping[str, Any]) -> str:
+    """JSON with a line for each attribute, so that a change is read in a diff."""
+    out = ["{", '"sources": [', ",\n".join(map(json.dumps, data["sources"])), "],"]
+    out += ['"tests": [', ",\n".join(map(json.dumps, data["tests"])), "],", '"values": {']
+    ops = []
+    for op, attributes in data["values"].items():
+        of = ",\n".join(f" {json.dumps(name)}: {json.dumps(values)}" for name, values in attributes.items())
+        ops.append(f"{json.dumps(op)}: {{\n{of}\n}}")
+    return "\n".join([*out, ",\n".join(ops), "}", "}", ""])

@@ -1,0 +1,51 @@
+"""The tables of docs/fidelity.md: for each value of each attribute, how sure it is and what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from moeparity.profiles import fidelity
+from moeparity.profiles.fidelity import LEVELS, Finding, Line
+
+
+def tables(_: str = "") -> str:
+    """All of them, from the data file as it is now."""
+    fidelity.verified.cache_clear()
+    return tables_of(fidelity.findings())
+
+
+def tables_of(found: list[Finding]) -> str:
+    """The kernels that were run, how many values stand where, and a table for each op."""
+    tests: dict[str, set[str]] = {}
+    for proof in (proof for finding in found for proof in finding.proofs):
+        tests.setdefault(proof.says, set()).update(test.partition("::")[0] for test in proof.tests)
+    number = {says: f"V{i}" for i, says in enumerate(sorted(tests), 1)}
+    parts = ["## Kernels that were run\n\n| | against, on | tests |\n|---|---|---|"]
+    parts[0] += "".join(f"\n| {short} | {says} | {', '.join(sorted(tests[says]))} |" for says, short in number.items())
+    parts.append("## How many values\n\n" + _counts(found))
+    for op, of in groupby(fidelity.lines(found), key=lambda line: line.op):
+        rows = "".join(f"\n{_row(line, number)}" for line in of)
+        parts.append(f"## {op}\n\n| attribute | value | level | rests on |\n|---|---|---|---|{rows}")
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _counts(found: list[Finding]) -> str:
+    rows = [f"| op | {' | '.join(LEVELS)} |", f"|---|{'---|' * len(LEVELS)}"]
+    for op, of in groupby(found, key=lambda finding: finding.op):
+        levels = [finding.level for finding in of]
+        rows.append(f"| {op} | {' | '.join(str(levels.count(level)) for level in LEVELS)} |")
+    return "\n".join(rows)
+
+
+def _row(line: Line, number: Mapping[str, str]) -> str:
+    values = ", ".join(f"`{value}`" for value in line.values)
+    cells = (line.attribute, values, line.level, _why(line, number))
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _why(line: Line, number: Mapping[str, str]) -> str:
+    if line.kernels:
+        return ", ".join(number[says] for says in line.kernels)
+    return ("from: " if line.level == "inferred" and line.sources else "") + "; ".join(line.sources)

@@ -1,0 +1,101 @@
+"""Every page and block that a program writes, by the name that the command line takes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from scripts.pages import benchmarks, combine, engine_matrix, engines, evidence, fidelity, metrics, sessions
+from scripts.pages.page import Page, blocks, printed, put_out
+
+PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
+"""The environment of the tools that moeparity is set beside; made by pip where it is not there."""
+
+FROM_CODE = {
+    "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
+    "engines": Page(path="docs/generated/engines.md", takes="a second", write=engines.page),
+    "fidelity": Page(path="docs/fidelity.md", takes="seconds", write=blocks({"fidelity": fidelity.tables})),
+    "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),
+}
+"""A test keeps these in step."""
+
+MEASURED = {
+    "attribution": Page(
+        path="docs/attribution.md",
+        takes="a minute",
+        write=blocks({"attribution": benchmarks.attribution_table}),
+        measured=True,
+    ),
+    "attribution-cost": Page(
+        path="docs/generated/attribution-cost.svg",
+        takes="a minute, with `attribution` no more",
+        write=benchmarks.attribution_figure,
+        measured=True,
+    ),
+    "diagnosis": Page(
+        path="docs/diagnosis.md",
+        takes="eight minutes",
+        write=blocks({"semantics": put_out("benchmarks.semantics")}),
+        measured=True,
+    ),
+    "engine-matrix": Page(
+        path="docs/generated/engine-matrix.md", takes="three minutes", write=engine_matrix.page, measured=True
+    ),
+    "evidence": Page(
+        path="moeparity/profiles/evidence.json",
+        takes="eight minutes; write `fidelity` after it",
+        write=evidence.data,
+        measured=True,
+    ),
+    "log-probs": Page(
+        path="docs/log-probs.md",
+        takes="seconds",
+        write=blocks({"log-probs": printed("benchmarks.log_probs")}),
+        measured=True,
+    ),
+    "logs": Page(
+        path="docs/logs.md",
+        takes="a minute",
+        write=blocks({"logs": printed("benchmarks.logs", "--megabytes", "1000")}),
+        measured=True,
+    ),
+    "mine": Page(
+        path="docs/mine.md", takes="minutes", write=blocks({"mine": printed("benchmarks.mine")}), measured=True
+    ),
+    "orders": Page(
+        path="docs/orders.md",
+        takes="minutes, 3 GiB of memory",
+        write=blocks({"collectives": printed("benchmarks.collectives"), "shares": printed("benchmarks.shares")}),
+        measured=True,
+    ),
+    "peers": Page(
+        path="docs/generated/peers.md",
+        takes="half an hour",
+        write=put_out("benchmarks.peers", *PEERS),
+        measured=True,
+    ),
+    "placement": Page(
+        path="docs/placement.md", takes="four minutes", write=blocks({"sweep": sessions.sweep}), measured=True
+    ),
+    "planted": Page(
+        path="docs/generated/planted.md",
+        takes="three hours",
+        write=put_out("benchmarks.planted", *PEERS),
+        measured=True,
+    ),
+    "probe": Page(
+        path="docs/probe.md",
+        takes="two minutes",
+        write=blocks({"session": sessions.probe, "time": printed("benchmarks.probe")}),
+        measured=True,
+    ),
+    "roundings": Page(
+        path="docs/roundings.md",
+        takes="a minute",
+        write=blocks({"op-shares": printed("benchmarks.op_shares")}),
+        measured=True,
+    ),
+}
+"""Figures of one machine; a check of these measures again."""
+
+PAGES = dict(sorted((FROM_CODE | MEASURED).items()))

@@ -1,0 +1,62 @@
+"""Sessions in pages: each block names its command in its first line, which is run again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from moeparity.inputs.machine import cpu_name
+from scripts.pages.page import ROOT
+
+KERNELS = ROOT / "tests" / "probe"
+"""Where the functions lie that the sessions of docs/probe.md name."""
+WIDTH = 118
+
+
+def probe(block: str) -> str:
+    """A session of docs/probe.md; long lines are cut."""
+    command = _command(block)
+    lines = _output(command, KERNELS, GLOO_SOCKET_IFNAME="lo").rstrip().splitlines()
+    return _session(command, [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..." for line in lines])
+
+
+def sweep(block: str) -> str:
+    """A sweep of docs/placement.md: the table without its heading, and the machine."""
+    command = _command(block)
+    _, _, table = _output(f"{command} --device cpu", ROOT, COLUMNS=str(WIDTH)).partition("\n\n")
+    lines = [line.rstrip() for line in table.partition("\n\nk3 in nats")[0].splitlines()]
+    machine = f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, torch {torch.__version__}, 1 thread"
+    return f"{_session(command, lines)}\n\n{machine}"
+
+
+def _command(block: str) -> str:
+    """The command after the prompt."""
+    return block.partition("$ ")[2].partition("\n")[0]
+
+
+def _session(command: str, lines: list[str]) -> str:
+    return "\n".join(["```", f"$ {command}", *lines, "```"])
+
+
+def _output(command: str, folder: Path, **variables: str) -> str:
+    """What a command prints; exits where it was refused."""
+    name, *arguments = shlex.split(command)
+    program = ["-m", "moeparity.cli"] if name == "moeparity" else ["-m", "torch.distributed.run", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, *program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode == 2 or not done.stdout:
+        sys.exit(f"{command}\n{done.stderr}{done.stdout}")
+    return done.stdout

@@ -1,0 +1,99 @@
+"""The rules of `python -m scripts.tree --check`, on small trees made up here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.tree import LONGEST, broken, circles, rooms, sources
+from tests.command import ROOT
+
+CLEAN = {
+    "moeparity/__init__.py": '"""The package."""\n',
+    "moeparity/upper/__init__.py": '"""A room."""\n',
+    "moeparity/upper/one.py": 'from moeparity.lower import two\n\n\ndef f():\n    """Say."""\n    return two.g()\n',
+    "moeparity/upper/sibling.py": "from . import one\nfrom .one import f\n",
+    "moeparity/lower/__init__.py": "",
+    "moeparity/lower/two.py": 'import torch\n\n\nclass A:\n    """Say."""\n\n    def _p(self):\n        return torch\n',
+    "cli/main.py": "from moeparity.upper.one import f\n",
+}
+
+
+def tree(folder: Path, changes: dict[str, str]) -> Path:
+    """The clean tree with some of its files changed, or more files."""
+    for name, text in (CLEAN | changes).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    return folder
+
+
+def test_a_clean_tree(tmp_path: Path) -> None:
+    files = sources(tree(tmp_path, {}))
+    assert list(broken(files)) == []
+    head, *rows = rooms(files)
+    assert head.split() == ["room", "files", "lines", "longest", "function"]
+    assert [row.split()[:2] for row in rows] == [["__init__", "1"], ["cli", "1"], ["lower", "2"], ["upper", "3"]]
+    assert rows[2].endswith("moeparity/lower/two.py:7 A._p")
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import moeparity.upper.one\n",
+        "from moeparity.upper import one\n",
+        "from ..upper.one import f\n",
+        "def g():\n    from moeparity.upper.one import f\n",
+        "if TYPE_CHECKING:\n    from moeparity.upper.one import f\n",
+    ],
+)
+def test_a_circle_wherever_its_import_stands(tmp_path: Path, back: str) -> None:
+    files = sources(tree(tmp_path, {"moeparity/lower/two.py": back}))
+    (steps,) = circles(files)
+    line = 1 + back.startswith(("def", "if"))
+    assert steps == [
+        f"moeparity/lower/two.py:{line} imports moeparity.upper.one",
+        "moeparity/upper/one.py:1 imports moeparity.lower.two",
+    ]
+
+
+def test_a_circle_through_the_command_line_and_its_other_files(tmp_path: Path) -> None:
+    """`cli/` is imported as moeparity.cli; the shortest way round is shown, and how many files hang together."""
+    changes = {
+        "moeparity/lower/two.py": "from moeparity.cli import main\nfrom moeparity.upper import sibling\n",
+        "cli/__init__.py": "",
+    }
+    (steps,) = circles(sources(tree(tmp_path, changes)))
+    assert len(steps) == 4
+    assert steps[-1] == "in a group of 4 files"
+    assert "imports moeparity.cli.main" in "".join(steps) or "imports moeparity.upper.sibling" in "".join(steps)
+
+
+def test_a_package_that_exports_its_files_is_no_circle_unless_they_ask_it(tmp_path: Path) -> None:
+    changes = {"moeparity/upper/__init__.py": "from moeparity.upper.one import f\n"}
+    assert circles(sources(tree(tmp_path, changes))) == []
+    changes["moeparity/upper/one.py"] = "from moeparity.upper import f\n"
+    assert len(circles(sources(tree(tmp_path, changes)))) == 1
+
+
+def test_long_functions_and_missing_docstrings(tmp_path: Path) -> None:
+    body = "    x = 0\n" * LONGEST
+    text = (
+        f"def long():\n{body}\n\nclass A:\n    def m(self):\n        def inner(): ...\n\n    def _p(self): ...\n\n\n"
+        'class _B:\n    def m(self): ...\n\n\nasync def f():\n    """Say."""\n'
+    )
+    files = sources(tree(tmp_path, {"moeparity/lower/two.py": text}))
+    complaints = [line.split()[-1] for line in broken(files) if line.startswith("  ")]
+    assert complaints == ["long", "long", "A", "A.m"]
+
+
+@pytest.mark.parametrize(("changes", "code"), [({}, 0), ({"cli/main.py": "def f(): ...\n"}, 1)])
+def test_the_command(tmp_path: Path, changes: dict[str, str], code: int) -> None:
+    command = [sys.executable, "-m", "scripts.tree", "--check", "--root", str(tree(tmp_path, changes))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("cli/main.py:1 f" in done.stdout) == bool(code)
+    relaxed = subprocess.run([*command[:3], *command[4:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert relaxed.returncode == 0

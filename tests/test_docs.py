@@ -1,0 +1,53 @@
+"""What documents name is there: files, modules, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "checkpoints" / "quickstart" / "README.md"]
+TOPS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+FILE = re.compile(r"[\w.-]+(?:/[\w.*-]+)+")
+MODULE = re.compile(r"(?:moeparity|scripts|benchmarks|tests)(?:\.[a-z_0-9]+)+")
+OUTPUTS = {"results", "rollouts"}
+"""Folders of examples."""
+PYTHON = {"moeparity.sweep", "moeparity.forward", "moeparity.bisect", "moeparity.open_model", "moeparity.cli"}
+"""Names that `moeparity` exports, and the command line's name in an installation."""
+
+
+def named(page: Path) -> set[str]:
+    """What stands in backticks or links on a page, code blocks left out."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {*re.findall(r"`([^`\n]+)`", text), *re.findall(r"\]\(([^)#:]+)\)", text)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_modules_named_are_there(page: Path) -> None:
+    words = {word for text in named(page) for word in text.split()}
+    files = {word.rstrip("/") for word in words if FILE.fullmatch(word) and word.partition("/")[0] in TOPS}
+    assert [name for name in files if not list(ROOT.glob(name))] == []
+    modules = {word for word in words if MODULE.fullmatch(word)} - PYTHON
+    assert [name for name in modules if not _module(name)] == []
+
+
+def _module(name: str) -> bool:
+    """Whether a dotted name is a module, or a name in one."""
+    parts = name.split(".")
+    ways = (ROOT.joinpath(*parts[:end]) for end in (len(parts), len(parts) - 1))
+    return any(path.with_suffix(".py").exists() or (path / "__init__.py").exists() for path in ways)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_glossary_is_led_to() -> None:
+    for page in ("README.md", "docs/design.md", "docs/method.md"):
+        assert "docs/glossary.md" in (ROOT / page).read_text("utf-8"), page

@@ -5,21 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from moeparity.bisection.observed import Cost, Observed
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.sections import SectionObserver, modules
+from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
 from moeparity.engine.batches import micro_batches
-from moeparity.engine.lockstep import Observer
+from moeparity.engine.lockstep import NodeView, Observer
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.passes import Pass
 from moeparity.engine.walker import Walker
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.progress import Callback
+
+
+class SectionObserver(Protocol):
+    """What looks at the first pass for a section."""
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        ...
+
+    @property
+    def result(self) -> Any:
+        """What is kept of the pass."""
+        ...
 
 
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from moeparity.bisection.divergence.text import growth_table as growth_table
+from moeparity.bisection.divergence.text import growth_table
 from moeparity.output.tables import bullets, plain_grid
 from tests.bisection.reports import grown
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from moeparity.bisection.nearest.report import Named, Nearest
-from moeparity.bisection.nearest.search import _with, nearest
+from moeparity.bisection.nearest.search import _with, choices, nearest
 from moeparity.bisection.nearest.text import nearest_lines
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import Options, Plan, prepare
@@ -128,25 +128,29 @@ def test_the_nearest_choice_is_told_where_it_is_nearer() -> None:
 
 def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepared(tmp_path, qwen3_moe, "norm", "layers[*].moe.norm")
-    whole, sizes = nearest(plan, "layers[1].moe.norm"), list[int]()
+    sizes: list[int] = []
 
     def counting(walkers: list[Walker], *args: Any, **more: Any) -> Any:
         sizes.append(len(walkers))
         return run(walkers, *args, **more)
 
     monkeypatch.setattr(passes, "run", counting)
+    whole = nearest(plan, "layers[1].moe.norm")
+    at_once, sizes = sizes, []
     region = plan.candidate.plan.region("layers[1].moe.norm")
     assert region is not None
-    bounds = [
-        bound for choice in choices(plan.reference.plan, region) for bound in _with(plan.reference.plan, (choice,))
-    ]
-    sides = [plan.candidate, plan.reference, *(replace(plan.reference, plan=bound) for bound in bounds)]
-    walkers = [walker(plan, i, side) for i, side in enumerate(sides)]
-    few = estimate(walkers[:12], plan.model.weights, *plan.tokens.input_ids.shape).total
-    limited = nearest(replace(plan, memory_limit=few), "layers[1].moe.norm")
-    assert limited == whole
-    assert len(sizes) > 1
-    assert max(sizes) <= 12
+    base = plan.reference
+    bounds = [bound for choice in choices(base.plan, region) for bound in _with(base.plan, (choice,))]
+    both, *trials = (
+        [walker(plan, "function", plan.candidate), walker(plan, "base", base)],
+        *(walker(plan, i, replace(base, plan=bound)) for i, bound in enumerate(bounds)),
+    )
+    shape = plan.tokens.input_ids.shape
+    # As much as the one trial that needs most takes beside the two that always walk.
+    least = max(estimate([*both, trial], plan.model.weights, *shape).total for trial in trials)
+    assert nearest(replace(plan, memory_limit=least), "layers[1].moe.norm") == whole
+    assert len(sizes) > len(at_once)
+    assert max(sizes) < max(at_once)
 
 
 def test_a_trial_that_a_kernel_refuses_in_the_pass_leaves_the_others(

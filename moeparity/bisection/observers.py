@@ -57,7 +57,7 @@ class Divergence:
     def _error(self, view: NodeView, other: str) -> Error | None:
         if not view.ran(other):
             return None
-        if view.node.op.name == "log_softmax":
+        if view.node.op.reports:
             return _reported_error(view, self.reference, other)
         total: Error | None = None
         # Beyond the node's own ports come the roundings that single consumers are handed.
@@ -139,7 +139,7 @@ class Routes:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.node.op.name != "router":
+        if not view.node.op.routes:
             return
         assert view.node.layer is not None
         real = ... if self.attention_mask is None else self.attention_mask[slice(*view.wave)]

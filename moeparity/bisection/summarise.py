@@ -179,7 +179,7 @@ def _records(observed: Observed) -> dict[str, NodeRecord]:
 
 def _local_size(record: NodeRecord) -> float:
     # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
-    return 0.0 if record.local is None or record.node.op.name == "router" else record.local.relative_l2
+    return 0.0 if record.local is None or record.node.op.routes else record.local.relative_l2
 
 
 def _node_errors(observed: Observed) -> Iterator[report.NodeError]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from moeparity.bisection.arrival.words import arrival_draws
 from moeparity.bisection.floor.words import floor_trials
 from moeparity.bisection.prepare import Plan
-from moeparity.engine.routes import IDS, REPLAYED, ROUTER, Replayed, replayed_plan
+from moeparity.engine.routes import IDS, REPLAYED, Replayed, replayed_plan
 from moeparity.errors import SpecError
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
@@ -66,7 +66,7 @@ def replays(plan: Plan, toggles: Iterable[Toggle]) -> dict[str, tuple[Side, Repl
 
     Empty without a router; what cannot have its routes forced is left out.
     """
-    if all(node.op.name != ROUTER for node in plan.model.graph.nodes):
+    if not any(node.op.routes for node in plan.model.graph.nodes):
         return {}
     asked: list[tuple[str, Side, Replayed]] = [(CANDIDATE, plan.candidate, what) for what in REPLAYED]
     alone_trials = toggle_trials(plan, (toggle for toggle in toggles if toggle in plan.tried))

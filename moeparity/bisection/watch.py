@@ -48,7 +48,7 @@ def classes(plan: Plan) -> Classes | None:
 
 def flip_observer(plan: Plan, trials: list[str]) -> FlipObserver | None:
     """Looks at the candidate's routing flips; None without routers."""
-    routers = [node for node in plan.model.graph.nodes if node.op.name == "router"]
+    routers = [node for node in plan.model.graph.nodes if node.op.routes]
     if not routers:
         return None
     tokens, device = plan.tokens, plan.model.device

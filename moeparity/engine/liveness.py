@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from moeparity.engine.batches import micro_batches, waves
 from moeparity.engine.lockstep import Walker
 from moeparity.engine.work import Numerics, Task, Work
-from moeparity.ops.memory import Call, widths
+from moeparity.ops.declaration import EDGE
+from moeparity.ops.memory import Call, Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
 
 _LOADS = 1.5
@@ -84,10 +85,10 @@ class Values:
         for values, numerics in computed:
             kind = (node.name, numerics.key, walker.micro_batch, *(g and g[0] for g in given))
             call = self._call(walker, node, numerics, task.reads, [8 if g is None else g[1] for g in given])
-            self.scratch[node.name] = max(self.scratch[node.name], call.scratch())
+            self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
             if node.weights and call.dtype in {"bf16", "fp16"}:
                 self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))
-            for port, (value, size) in enumerate(zip(values, call.output_bytes(), strict=False)):
+            for port, (value, size) in enumerate(zip(values, node.op.memory.output_bytes(call), strict=False)):
                 number = self._number((port, kind))
                 into.setdefault(value, {})[number] = size * call.outputs[port]
                 found[value] = (number, size)
@@ -99,14 +100,16 @@ class Values:
         # Of a user's function nothing is known: it counts as the op in whose place it closes.
         replaced = walker.plan.region(node.name) is not None
         names = node.inputs if replaced else [read or own for read, own in zip(reads, node.inputs, strict=True)]
-        names = [name.partition("->")[0] for name in names]
+        names = [name.partition(EDGE)[0] for name in names]
         return Call(
-            node=node,
+            weights=_shapes(node),
+            params=node.params,
             tokens=walker.micro_batch * self.length,
             length=self.length,
-            active={} if replaced else dict(_pairs(numerics.key[1:])),
+            active=numerics.active,
             dtype=walker.plan.dtype_of(node.name),
             input_bytes=sizes,
+            integers=node.op.inputs[0] in node.op.integers,
             inputs=[self.widths[name] * walker.plan.partials[name] for name in names],
             outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
@@ -120,19 +123,18 @@ class Values:
         nodes = {node.name: node for node in self.graph.nodes}
         for (dtype, tokens, name), calls in self.gemms.items():
             node = nodes[name]
-            if node.op.name != "experts":
+            stacks = [ref for ref in node.weights.values() if ref.each]
+            if not stacks:
                 shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
                 continue
-            experts, key = node.weights["down"].count, (dtype, tokens, node.weights["down"].shape)
+            experts, key = stacks[0].count, (dtype, tokens, *(ref.shape for ref in stacks))
             loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
             most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
 
     def saved(self, nodes: set[str]) -> int:
         """Bytes of these nodes' values, the logits and the routes, twice: in parts, and put together."""
-        kept = [
-            n for n in self.graph.nodes if n.name in nodes or n.op.name == "router" or self.graph.output in n.values
-        ]
+        kept = [n for n in self.graph.nodes if n.name in nodes or n.op.routes or self.graph.output in n.values]
         return 2 * sum(self.kept[value] for node in kept for value in node.values) * self.sequences * self.length
 
     def peak(self, segment: Segment) -> int:
@@ -163,7 +165,17 @@ class Values:
         yield from (value for value in (*node.values, *self.work.edge_values[node.name]) if value in self.kept)
 
 
-def _pairs(key: Sequence[object]) -> Iterator[tuple[str, object]]:
-    for pair in key:
-        assert isinstance(pair, tuple)
-        yield pair
+def widths(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
+    """Elements per token of every value of a graph, and into how many heads they are cut."""
+    elements, heads = dict.fromkeys(SOURCES, 1), dict.fromkeys(SOURCES, 1)
+    for node in graph.nodes:
+        inputs = [elements[value] for value in node.inputs]
+        elements |= zip(node.values, node.op.memory.widths(_shapes(node), node.params, inputs), strict=True)
+        cut = node.params.get("heads") or (1 if node.op.joins_heads else heads[node.inputs[0]])
+        heads |= dict.fromkeys(node.values, cut)
+    return elements, heads
+
+
+def _shapes(node: Node) -> Shapes:
+    """The shapes of a node's weights, those of experts with their axis first."""
+    return {port: (ref.count, *ref.shape) if ref.each else ref.shape for port, ref in node.weights.items()}

@@ -182,7 +182,7 @@ def seen_metrics(
 
 def reports(view: NodeView, walker: str) -> bool:
     """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
-    if view.node.op.name != "log_softmax":
+    if not view.node.op.reports:
         return False
     return walker in view.regions or view.active[walker]["form"] != UNROUNDED
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Told, Value, site
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, site
+from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
 
 ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
@@ -65,6 +66,20 @@ def _by_rank(values: Mapping[str, Value]) -> int:
 def _combined(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     """One partial sum for each rank: in the order of slots there are no more than slots."""
     return max(inputs[0], min(pieces, params["top_k"]) if values["partials"] == "first_slot" else pieces)
+
+
+def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[0] // inputs[2]]
+
+
+def _scratch(call: Call) -> int:
+    if call.active.get("shared") == SLOT:
+        apart = replace(call, active={**call.active, "shared": ADD})
+        return 2 * call.tokens * call.inputs[0] * call.input_bytes[0] + 2 * _scratch(apart)
+    rows = call.tokens * call.inputs[0]
+    if call.active.get("order") == NATIVE and call.active.get("accumulate") == "fp32":
+        return rows * (2 * call.wide + 2 * max(call.bytes_of("weighted"), call.input_bytes[0]))
+    return 6 * call.wide * call.tokens * call.outputs[0]
 
 
 COMBINE = Op(
@@ -145,6 +160,9 @@ COMBINE = Op(
     pieces=_by_rank,
     partials=_combined,
     takes_partials=("rows",),
+    family="combine",
+    integers=("ids",),
+    memory=Memory(widths=_widths, scratch=_scratch),
     kernel="combine:combine",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum); "
     "docs/combine.md lists the engines' variants",

@@ -17,10 +17,7 @@ from typing import Any
 
 from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
-from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.ops.declaration import Attribute, Op
-from moeparity.ops.norm.reductions import RULES, WELFORD_SOURCE
-from moeparity.ops.placement import CHANNELS_SOURCE, TREES_SOURCE
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import Rule, checked, load_profile
 from moeparity.plan.spec import files
@@ -32,32 +29,6 @@ LEVELS: tuple[Level, ...] = ("verified", "read", "inferred", "opaque")
 FILE = "evidence.json"
 NO_ENGINE = "none"
 """Engine of a profile that speaks of no library: what it calls verified is held against this project's own."""
-
-_FLASH = "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h"
-_VLLM = "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py"
-NAMED: Mapping[Key, str] = {
-    ("attention", "implementation", "flash"): _FLASH,
-    ("attention", "kv_block", "64"): _FLASH,
-    ("attention", "kv_order", "descending"): _FLASH,
-    ("attention", "exponential", "exp2_fma"): _FLASH,
-    ("attention", "normalize", "reciprocal"): _FLASH,
-    ("attention", "split_by", "tiles"): "FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h",
-    ("attention", "split_by", "seen"): "0f25c7b hopper/block.h, get_n_block_min_max",
-    ("attention", "split_by", "keys"): "vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py",
-    ("attention", "splits", "fixed"): "FlashInfer fb28d72 attention/prefill.cuh",
-    ("attention", "merge", "pairwise"): _VLLM,
-    ("attention", "merge", "online"): _VLLM,
-    ("attention", "sink", "end"): "vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux",
-    ("attention", "sink", "start"): "vLLM 08d82e71f5, v1/attention/ops/triton_attention_helpers.py init_softmax_M",
-    ("attention", "sink", "rescale"): "torchtitan 0014ac2ca4, models/gpt_oss/model.py",
-    ("rms_norm", "statistic", "welford"): WELFORD_SOURCE,
-    ("experts", "score_site", "activation"): "Megatron-LM d98e8a64dd experts.py bias_act_func",
-    ("all_reduce", "channels", "1"): CHANNELS_SOURCE,
-    **{("all_reduce", "protocol", name): CHANNELS_SOURCE for name in ("simple", "ll", "ll128")},
-    ("all_reduce", "node", "0"): TREES_SOURCE,
-    **{("all_reduce", "pattern", name): TREES_SOURCE for name in ("balanced_tree", "split_tree", "tree")},
-}
-"""What an op's own declaration, or the module it refers to, names as the source of one value, in their words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,19 +203,11 @@ def _said() -> Mapping[Key, tuple[Evidence, ...]]:
 
 
 def _declared(key: Key) -> Iterator[Evidence]:
-    """What a collective, a table of them, a launch rule or the op's own declaration says of the value."""
-    op, attribute, value = key
-    if (op, attribute) == ("all_reduce", "collective"):
-        if value in COLLECTIVES:
-            yield _unproved(COLLECTIVES[value].evidence)
-        elif value in SELECTIONS:
-            chosen = dict.fromkeys(use for _, use in SELECTIONS[value].rows)
-            levels = [_unproved(COLLECTIVES[use].evidence).level for use in chosen]
-            yield Evidence(max(levels, key=LEVELS.index), f"chooses among {', '.join(chosen)}")
-    elif (op, attribute) == ("rms_norm", "order") and value in RULES:
-        yield _unproved(RULES[value].evidence)
-    elif key in NAMED:
-        yield Evidence("read", NAMED[key])
+    """What the op's own declaration says of the value."""
+    op, name, value = key
+    attribute = OPS[op].attribute(name)
+    if attribute is not None and value in attribute.sources:
+        yield _unproved(attribute.sources[value])
 
 
 def _unproved(evidence: Evidence) -> Evidence:

@@ -16,10 +16,10 @@ import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
 from moeparity.engine.forward import Model, open_model
+from moeparity.engine.liveness import widths
 from moeparity.engine.lockstep import NodeView, Walker, run
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.declaration import Value
-from moeparity.ops.memory import widths
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.small_models import SMALL

@@ -14,9 +14,6 @@ from moeparity.metrics.interval import MINIMUM_SEQUENCES, Interval, token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.graph import Node
 
-BY_SLOT = ("router", "experts")
-"""Ops whose values stand in slot order: another order of the same slots would outweigh every rounding."""
-
 Standing = Literal["nearer", "farther", "level", "undecided"]
 
 
@@ -92,7 +89,10 @@ class Distances:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.node.op.name in (*BY_SLOT, "log_softmax") or not view.ran(self.reference, self.candidate, self.oracle):
+        # Another order of the same slots would outweigh every rounding.
+        if view.node.op.slot_order or view.node.op.reports:
+            return
+        if not view.ran(self.reference, self.candidate, self.oracle):
             return
         for port in range(len(view.node.outputs)):
             truth = view.tensor(self.oracle, port)

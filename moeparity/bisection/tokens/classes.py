@@ -52,7 +52,7 @@ class Classes:
             self.tokens += torch.bincount(labels, minlength=self.count)
             self.k3.index_add_(0, labels, found.k3[found.scored])
             self.abs_delta.index_add_(0, labels, found.delta.abs()[found.scored])
-        if view.node.op.name == "router" and view.ran(self.reference, self.candidate):
+        if view.node.op.routes and view.ran(self.reference, self.candidate):
             real = self.attention_mask[rows]
             _, flipped = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
             labels = self.labels[rows][real].cpu()

@@ -44,7 +44,7 @@ class Records:
                 reported = reports(view, walker)
                 own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where, reported=reported)
                 self.deltas.setdefault(walker, []).append(own - recorded[where])
-        if view.node.op.name == "router" and self.routed_experts is not None:
+        if view.node.op.routes and self.routed_experts is not None:
             if view.node.name not in self._routers:
                 self._routers.append(view.node.name)
             recorded = self.routed_experts[rows, :, self._routers.index(view.node.name)]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from moeparity.numerics import rounding
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
-from moeparity.ops.attention import FLASH, SDPA
+from moeparity.ops.attention_forms import FLASH, SDPA
 from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
 from moeparity.ops.kernels.placement import gathered, parts, shared

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeparity.numerics.gemm_forms import spans
-from moeparity.ops.attention import FIXED, SEEN, TILES
+from moeparity.ops.attention_forms import FIXED, SEEN, TILES
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
 from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, site
+from moeparity.ops.measured import RANKS, SCORES, SUMS
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
 
@@ -18,11 +19,11 @@ ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Experts that do not divide by the ranks, or lie on ranks in two ways; a sum that nobody makes."""
-    ranks, held = int(values["expert"]), shapes["experts"][0]
+    ranks, count = int(values["expert"]), shapes["experts"][0]
     if ranks > 1 and shapes["partials of rows"][0] > 1:
         return "expert", "each expert is cut over ranks already (tensor). Cut experts in one way."
-    if held % ranks:
-        return "expert", f"{held} experts do not divide by {ranks} ranks."
+    if count % ranks:
+        return "expert", f"{count} experts do not divide by {ranks} ranks."
     return _refuses_shared(shapes, values) or _refuses_order(shapes, values)
 
 
@@ -97,13 +98,15 @@ COMBINE = Op(
             "weighted",
             "row * routing weight is rounded to this dtype before it is added",
             when={"score_site": (experts.COMBINE,)},
+            measured=SCORES,
         ),
-        site("accumulate", "every addition is rounded to this dtype"),
+        site("accumulate", "every addition is rounded to this dtype", measured=SCORES),
         Attribute(
             name="leaves",
             kind="order",
             default="slot",
             values=("slot", "expert"),
+            measured=SUMS,
             says="leaf i of the sum is the row of slot i, or the row of the token's i-th smallest expert id",
         ),
         Attribute(
@@ -112,6 +115,7 @@ COMBINE = Op(
             default="native",
             values=(NATIVE, *EXPLICIT),
             order=True,
+            measured=SUMS,
             says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
             "sequential where `accumulate` is another dtype, since torch has no such sum. Any other order can be "
             "written out in levels: `rotate(1, 1)`, `blocks(4) | sequential`, `tree((0+2)+(1+3))`; with `fma` the "
@@ -145,7 +149,11 @@ COMBINE = Op(
             says="partial sum i is that of rank i, or, as in DeepEP's elastic kernels, that of the i-th rank met when "
             "the token's slots are gone through in turn",
         ),
-        replace(PARTIAL, says="the sum of one rank's rows is rounded to this dtype before the ranks are added up"),
+        replace(
+            PARTIAL,
+            says="the sum of one rank's rows is rounded to this dtype before the ranks are added up",
+            measured=RANKS,
+        ),
     ),
     told={
         "score_site": Told(port="rows", default=experts.COMBINE),

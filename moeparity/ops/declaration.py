@@ -17,6 +17,7 @@ from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.numerics.orders import EXPLICIT, NATIVE
+from moeparity.ops.measured import Measured
 from moeparity.ops.memory import Call, Memory, Shapes
 
 Family = Literal["norms", "router", "experts", "combine", "head", "embedding"]
@@ -68,6 +69,7 @@ class Attribute:
     adds in order of arrival would; not where another value is another library or takes another order of time.
     `sources`: of a value, how sure it is that it computes what its name says, and by which source. `same_sums`: of a
     value, another one that adds up the same products, rounded at the same places, in an order that can be written out.
+    `usual`: numbers in use, where any is allowed. `measured`: how many bits it changes, by a committed table.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Attribute:
     redrawn: bool = True
     sources: Mapping[str, Evidence] = field(default_factory=dict)
     same_sums: Mapping[str, str] = field(default_factory=dict)
+    usual: tuple[float, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
     @property
     def expected(self) -> str:
@@ -105,11 +109,19 @@ def site(
     when: Condition | None = None,
     needs: Needs = "always",
     edge: bool = False,
+    measured: tuple[Measured, ...] = (),
 ) -> Attribute:
     """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
-    values = (MODEL, *FLOAT_NAMES)
     return Attribute(
-        name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, needs=needs, edge=edge
+        name=name,
+        kind="rounding",
+        default=default,
+        values=(MODEL, *FLOAT_NAMES),
+        says=says,
+        when=when or {},
+        needs=needs,
+        edge=edge,
+        measured=measured,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from moeparity.ops import measured
 from moeparity.ops.combine import ADD as APART
 from moeparity.ops.declaration import Op, Parameter, Told, Value, WeightPort, site
 from moeparity.ops.memory import Call, Memory, Shapes
@@ -79,7 +80,11 @@ SWIGLU = Op(
     says="silu(gate) * up of a dense MLP or a shared expert.",
     inputs=("gate", "up"),
     attributes=(
-        site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
+        site(
+            "activation",
+            "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU",
+            measured=measured.SWIGLU,
+        ),
         site("output", "the product is rounded to this dtype", edge=True),
         replace(TENSOR, says=f"{TENSOR.says}; torch's fp32 silu on CPU differs by where a value stands in its vector"),
         BLOCKS,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.ops import measured
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
 from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
@@ -178,6 +179,7 @@ EXPERTS = Op(
             "activation",
             "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "
             "one-rounding SwiGLU",
+            measured=measured.SWIGLU,
         ),
         site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype"),
         Attribute(
@@ -185,6 +187,7 @@ EXPERTS = Op(
             kind="form",
             default=COMBINE,
             values=(COMBINE, EPILOGUE, ACTIVATION, INPUT),
+            measured=measured.SCORE_SITE,
             sources={ACTIVATION: Evidence("read", "Megatron-LM d98e8a64dd experts.py bias_act_func")},
             says="where a row meets its routing weight: in the combine; in the down projection's epilogue, on its fp32 "
             "result, which is rounded once (vLLM's and SGLang's Triton kernels, TensorRT-LLM's fused finalize); on "

@@ -60,8 +60,8 @@ PLAN, COLUMN, ROW = "plan", "column", "row"
 
 def way(values: Mapping[str, Value], params: Mapping[str, Any]) -> str:
     """How a `linear` that is cut is cut: the graph's own way, unless `parallel` says another."""
-    chosen = str(values["parallel"])
-    return str(params["parallel"]) if chosen == PLAN else chosen
+    parallel = str(values["parallel"])
+    return str(params["parallel"]) if parallel == PLAN else parallel
 
 
 def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:

@@ -37,8 +37,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return _refuses_order(parse(str(values["ranks"])), cut(values))
     name = values.get("collective", NONE)
     if name != NONE and "fp64" in (values.get("scaled", values["inputs"]), values["output"]):
-        known = ", ".join(COLLECTIVES[str(name)].dtypes)
-        return "collective", f"{name} is known for {known}, and the ranks' sums are in fp64."
+        dtypes = ", ".join(COLLECTIVES[str(name)].dtypes)
+        return "collective", f"{name} is known for {dtypes}, and the ranks' sums are in fp64."
     return None
 
 

@@ -132,12 +132,9 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     if ranks == 1:
         return None
     if values["reduce"] == "later":
-        left = "bias" in shapes and values["bias"] == AFTER
-        return (
-            ("reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` or `{FIRST}` there.")
-            if left
-            else None
-        )
+        if "bias" not in shapes or values["bias"] != AFTER:
+            return None
+        return "reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` or `{FIRST}` there."
     if name == NONE:
         order = parse(str(values["order"]))
         if order.leaves not in {None, ranks}:
@@ -155,8 +152,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     elif collective.scatters:
         return "collective", f"{name} scatters its sum, which `sequence: scattered` (sequence parallel) asks for."
     if values["message"] not in collective.dtypes:
-        known = ", ".join(collective.dtypes)
-        return "collective", f"{name} is known for {known}, and the partial sums are {values['message']}."
+        dtypes = ", ".join(collective.dtypes)
+        return "collective", f"{name} is known for {dtypes}, and the partial sums are {values['message']}."
     if collective.worlds and ranks not in collective.worlds:
         return "collective", f"{name} runs on {', '.join(map(str, collective.worlds))} ranks, not on {ranks}."
     node = int(values.get("node", 0))
@@ -165,8 +162,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def _refuse_table(table: Selection, ranks: int, dtype: str) -> tuple[str, str] | None:
     """A table that chooses nothing for so many ranks, whatever the message's size, which is known in a run only."""
-    chosen = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
-    if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in chosen):
+    collectives = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
+    if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in collectives):
         return None
     return "collective", f"{table.name} chooses nothing for {ranks} ranks and partial sums in {dtype}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moeparity.ops import measured
 from moeparity.ops.declaration import Attribute, Op, Parameter, site
 from moeparity.ops.memory import Memory, Shapes
 
@@ -41,7 +42,13 @@ ROTARY = Op(
             says="max_position_embeddings; read by rope_type dynamic, and by yarn when `factor` is null",
         ),
     ),
-    attributes=(site("output", "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype"),),
+    attributes=(
+        site(
+            "output",
+            "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype",
+            measured=measured.ROPE,
+        ),
+    ),
     family="embedding",
     integers=("positions",),
     misfit=_misfit,
@@ -77,6 +84,7 @@ ROPE = Op(
             "x * cos and rotated x * sin are each rounded to this dtype before they are added: `model` is the Hugging "
             "Face form, three roundings; fp32 one rounding, as in the kernels of vLLM (cos and sin bf16) and SGLang "
             "(cos and sin fp32)",
+            measured=measured.ROPE,
         ),
         Attribute(
             name="contraction",

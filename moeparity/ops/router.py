@@ -19,6 +19,7 @@ from moeparity.ops.declaration import (
     site,
     sum_order,
 )
+from moeparity.ops.measured import SCORES
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 
 BEFORE, AFTER = "before_topk", "after_topk"
@@ -47,11 +48,11 @@ def _refuses_share(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
     """A sum of a group's best top_k / top_groups, where that is no whole number or more than a group has."""
     if values.get("group_score") != "topk_share_sum":
         return None
-    (k,), (kept,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
-    if k % kept:
-        return "group_score", f"{k} experts per token do not divide by {kept} groups."
-    if k // kept > size:
-        return "group_score", f"{k} experts per token are {k // kept} of each group kept, and a group has {size}."
+    (k,), (groups,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
+    if k % groups:
+        return "group_score", f"{k} experts per token do not divide by {groups} groups."
+    if k // groups > size:
+        return "group_score", f"{k} experts per token are {k // groups} of each group kept, and a group has {size}."
     return None
 
 
@@ -205,6 +206,7 @@ ROUTER = Op(
             kind="semantics",
             default=0.0,
             number=True,
+            usual=(0.0, 1e-20, 1e-9, 1e-8, 1e-6),
             says="added to the sum before the division",
             parameter="renormalize",
             when=_BEFORE,
@@ -239,7 +241,7 @@ ROUTER = Op(
             "(SGLang), or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
             "without a contraction to fma (SGLang with DeepEP; vLLM, compiled)",
         ),
-        site("weights", "the routing weights handed to the experts are rounded to this dtype"),
+        site("weights", "the routing weights handed to the experts are rounded to this dtype", measured=SCORES),
     ),
     refuses=_refuses,
     family="router",

@@ -85,28 +85,36 @@ class Line:
 
 def findings(ops: Iterable[Op] | None = None) -> list[Finding]:
     """Every value of every attribute of some ops, of all by default: declared, set by a profile, or verified."""
-    known: dict[tuple[str, str], dict[str, None]] = {}
+    values_in_use: dict[tuple[str, str], dict[str, None]] = {}
     for name, attribute_name, value in (*verified(), *(claim.key for claim in claims())):
-        known.setdefault((name, attribute_name), {})[value] = None
-    found = []
+        values_in_use.setdefault((name, attribute_name), {})[value] = None
+    rows = []
     for op in OPS.values() if ops is None else ops:
         for attribute in op.attributes:
-            further = known.get((op.name, attribute.name), {})
-            found += [_finding((op.name, attribute.name, value)) for value in _values(attribute, further)]
+            further = values_in_use.get((op.name, attribute.name), {})
+            rows += [_finding((op.name, attribute.name, value)) for value in _values(attribute, further)]
         declared = {attribute.name for attribute in op.attributes}
-        edges = [(name, values) for (of, name), values in known.items() if of == op.name and name not in declared]
-        found += [_finding((op.name, name, value)) for name, values in edges for value in values]
-    return found
+        for (op_name, name), values in values_in_use.items():
+            if op_name == op.name and name not in declared:
+                rows += [_finding((op_name, name, value)) for value in values]
+    return rows
 
 
-def lines(found: Iterable[Finding]) -> list[Line]:
+def lines(rows: Iterable[Finding]) -> list[Line]:
     """The findings with equal neighbours on one line, the surest of an attribute first."""
     ordered: list[Finding] = []
-    for _, of in groupby(found, key=lambda f: (f.op, f.attribute)):
-        ordered += sorted(of, key=lambda f: (LEVELS.index(f.level), f.sources, _kernels(f)))
+    for _, group in groupby(rows, key=lambda f: (f.op, f.attribute)):
+        ordered += sorted(group, key=lambda f: (LEVELS.index(f.level), f.sources, _kernels(f)))
     return [
-        Line(op=op, attribute=attribute, values=tuple(f.value for f in same), level=level, sources=why, kernels=run)
-        for (op, attribute, level, why, run), same in groupby(
+        Line(
+            op=op,
+            attribute=attribute,
+            values=tuple(f.value for f in equal),
+            level=level,
+            sources=sources,
+            kernels=kernels,
+        )
+        for (op, attribute, level, sources, kernels), equal in groupby(
             ordered, key=lambda f: (f.op, f.attribute, f.level, f.sources, _kernels(f))
         )
     ]
@@ -116,9 +124,9 @@ def _kernels(finding: Finding) -> tuple[str, ...]:
     return tuple(proof.says for proof in finding.proofs)
 
 
-def to_json(found: Iterable[Finding]) -> str:
+def to_json(rows: Iterable[Finding]) -> str:
     """The findings as a list."""
-    return json.dumps([asdict(each) for each in found], indent=2)
+    return json.dumps([asdict(row) for row in rows], indent=2)
 
 
 @cache
@@ -129,17 +137,17 @@ def verified() -> Mapping[Key, tuple[Proof, ...]]:
 
 def proofs_of(data: Mapping[str, Any]) -> dict[Key, tuple[Proof, ...]]:
     """What the file holds: `sources` and `tests` as lists, and `values` by op, attribute and value as index pairs."""
-    found: dict[Key, tuple[Proof, ...]] = {}
+    proofs: dict[Key, tuple[Proof, ...]] = {}
     for op, attributes in data["values"].items():
         for attribute, values in attributes.items():
             for value, pairs in values.items():
-                of: dict[int, list[str]] = {}
+                tests_by_source: dict[int, list[str]] = {}
                 for source, test in pairs:
-                    of.setdefault(source, []).append(data["tests"][test])
-                found[op, attribute, value] = tuple(
-                    Proof(**data["sources"][source], tests=tuple(tests)) for source, tests in of.items()
+                    tests_by_source.setdefault(source, []).append(data["tests"][test])
+                proofs[op, attribute, value] = tuple(
+                    Proof(**data["sources"][source], tests=tuple(tests)) for source, tests in tests_by_source.items()
                 )
-    return found
+    return proofs
 
 
 @cache
@@ -181,10 +189,11 @@ def _finding(key: Key) -> Finding:
     proofs = verified().get(key, ())
     if proofs:
         return Finding(op=op, attribute=attribute, value=value, level="verified", proofs=proofs)
-    said = [*_declared(key), *_said().get(key, ())]
-    level = next((each for each in ("read", "inferred", "opaque") if any(e.level == each for e in said)), "inferred")
-    sources = tuple(dict.fromkeys(e.source for e in said if e.level == level))
-    return Finding(op=op, attribute=attribute, value=value, level=_level(level), sources=sources)
+    statements = [*_declared(key), *_said().get(key, ())]
+    levels = {evidence.level for evidence in statements}
+    level: Level = next((level for level in LEVELS[1:] if level in levels), "inferred")
+    sources = tuple(dict.fromkeys(e.source for e in statements if e.level == level))
+    return Finding(op=op, attribute=attribute, value=value, level=level, sources=sources)
 
 
 def _level(name: str) -> Level:
@@ -194,12 +203,12 @@ def _level(name: str) -> Level:
 @cache
 def _said() -> Mapping[Key, tuple[Evidence, ...]]:
     """What profiles say, `verified` left out: that is the data file's to say."""
-    found: dict[Key, tuple[Evidence, ...]] = {}
+    evidence_of: dict[Key, tuple[Evidence, ...]] = {}
     for claim in claims():
         if claim.level in LEVELS[1:] and claim.engine != NO_ENGINE:
             evidence = Evidence(_level(claim.level), f"{claim.source} ({claim.profile})")
-            found[claim.key] = (*found.get(claim.key, ()), evidence)
-    return found
+            evidence_of[claim.key] = (*evidence_of.get(claim.key, ()), evidence)
+    return evidence_of
 
 
 def _declared(key: Key) -> Iterator[Evidence]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from moeparity.bisection.report import plain
+from moeparity.ops.measured import Share
 
 SCHEMA = "moeparity.engines/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -39,15 +40,6 @@ class Statement:
     evidence: str
     source: str
     flag: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Share of an op's bf16 outputs with other bits where this choice alone differs, as a committed table has it."""
-
-    least: float
-    shown: str
-    row: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

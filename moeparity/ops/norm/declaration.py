@@ -134,6 +134,7 @@ _SEMANTICS = (
         default="config",
         values=("config",),
         number=True,
+        usual=(1e-5, 1e-6, 1e-8, 1e-12),
         says="a number in place of the model's eps; `config` keeps it",
     ),
     Attribute(
@@ -141,6 +142,7 @@ _SEMANTICS = (
         kind="semantics",
         default=0.0,
         number=True,
+        usual=(1.0,),
         says="added to the weight; 1 where checkpoints hold the weight less 1 (Gemma, zero-centred gamma)",
     ),
 )

@@ -1,4 +1,4 @@
-"""As `norm_launches`, of kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one. No torch.
+"""As `launches`, of kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one. No torch.
 
 Where a launch depends on the GPU it is that of SM90, with clusters of up to 8 blocks, and with at most 64 registers a
 thread, so that 1024 threads fit.

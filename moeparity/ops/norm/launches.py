@@ -1,7 +1,7 @@
 """How kernels that add up the squares of an RMSNorm are launched, and the order of additions that follows; no torch.
 
 Each function gives the order as text, or raises OrderError for a launch its kernel refuses, or one that is not known.
-Kernels that are fused with an all-reduce stand in `norm_fused_launches`.
+Kernels that are fused with an all-reduce stand in `fused_launches`.
 """
 
 from __future__ import annotations

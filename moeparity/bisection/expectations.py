@@ -103,7 +103,7 @@ def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
 
 
 def _refuse_flips(key: str, expect: Expect, graph: Graph, where: Where) -> None:
-    if not any(node.op.name == "router" for node in graph.nodes):
+    if not any(node.op.routes for node in graph.nodes):
         at = Where(where.path, expect.line_of(key))
         raise SpecError(f"{at}: expect.{key}: {graph.model_type} has no router here, so nothing can flip. Drop it.")
 

@@ -63,7 +63,7 @@ class Routes:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.node.op.name != "router":
+        if not view.node.op.routes:
             return
         assert view.node.layer is not None
         real = ... if self.attention_mask is None else self.attention_mask[slice(*view.wave)]

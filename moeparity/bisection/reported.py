@@ -33,6 +33,6 @@ def seen_metrics(
 
 def reports(view: NodeView, walker: Name) -> bool:
     """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
-    if view.node.op.name != "log_softmax":
+    if not view.node.op.reports:
         return False
     return walker in view.regions or view.active[walker]["form"] != UNROUNDED

@@ -89,12 +89,12 @@ class _Recorder:
         for port, value in enumerate(node.values):
             keys = [file_key(value)] if node.name in self.saved else []
             keys += ["logits"] if value == self.graph.output else []
-            keys += [f"layers.{node.layer}.router.{node.outputs[port]}"] if node.op.name == "router" else []
+            keys += [f"layers.{node.layer}.router.{node.outputs[port]}"] if node.op.routes else []
             for key in keys:
                 self.parts.setdefault(key, []).append(view.tensor("forward", port).cpu())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything recorded, all sequences together, contiguous; routes as one row per token."""
         joined = {key: torch.cat(parts).contiguous() for key, parts in self.parts.items()}
-        routes = {f"layers.{n.layer}.router.{o}" for n in self.graph.nodes if n.op.name == "router" for o in n.outputs}
+        routes = {f"layers.{n.layer}.router.{o}" for n in self.graph.nodes if n.op.routes for o in n.outputs}
         return {key: x.flatten(0, 1) if key in routes else x for key, x in joined.items()}

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from moeparity.errors import SpecError
-from moeparity.ops.rope import ROPE
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import Region
 from moeparity.user_code import raised
@@ -73,7 +72,7 @@ def call(
     # Rope hands out its values by heads, [B, H, T, D]; what an op reads last never is.
     lead = inputs[-1]
     for value in values:
-        rows = value.transpose(1, 2) if replaced.op is ROPE and value.dim() > 2 else value
+        rows = value.movedim(replaced.op.token_axis, 1) if value.dim() > 2 else value
         if rows.shape[:2] != lead.shape[:2] or value.device != lead.device:
             raise SpecError(
                 f"{what} returned {list(value.shape)} on {value.device}; expected "

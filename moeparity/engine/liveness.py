@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from moeparity.engine.batches import micro_batches, waves
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Task, Work
-from moeparity.ops.memory import Call, widths
+from moeparity.ops.declaration import EDGE
+from moeparity.ops.memory import INTEGER, Call, Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
 
 _LOADS = 1.5
 """How many different loads of experts are met, in units of the mean load."""
+
+
+class _Value(NamedTuple):
+    """What a walker has of a value: a number, equal where two can only be equal, and the bytes of one element."""
+
+    number: int
+    size: int
 
 
 class Values:
@@ -24,18 +33,18 @@ class Values:
         self.wave = max(last - first for first, last in waves(batches))
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.widths, self.heads = widths(graph)
-        # Of each walker's value: what it is, equal where two can only be equal, and the bytes of one element.
-        self.known: dict[tuple[Name, str], tuple[int, int]] = {}
+        # By walker and name.
+        self.values: dict[tuple[Name, str], _Value] = {}
         self.numbers: dict[object, int] = {}
-        # Bytes per token of all that is kept of a value, and of all outputs of a node; bytes of scratch of a node.
-        self.kept: dict[str, int] = {}
-        self.shown: dict[str, int] = {}
+        # Bytes per token of all different values of a name, and of all outputs of a node; bytes of scratch of a node.
+        self.value_bytes: dict[str, int] = {}
+        self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
         # Distinct calls of nodes with 16-bit GEMMs, by what decides the GEMMs' shapes.
         self.gemms: dict[tuple[str, int, str], set[int]] = {}
         for walker in walkers:
             numbers = {source: self._number((source, walker.micro_batch)) for source in SOURCES}
-            self.known |= {(walker.name, source): (number, 8) for source, number in numbers.items()}
+            self.values |= {(walker.name, source): _Value(number, INTEGER) for source, number in numbers.items()}
         ordered = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         for node in graph.nodes:
             self._walk(node, ordered)
@@ -44,28 +53,29 @@ class Values:
         return self.numbers.setdefault(kind, len(self.numbers))
 
     def _walk(self, node: Node, walkers: Sequence[Walker]) -> None:
-        found: dict[str, dict[int, int]] = {}
+        # By value, the bytes per token of each number.
+        plain: dict[str, dict[int, int]] = {}
         shadows: dict[str, dict[int, int]] = {}
-        alike: dict[tuple[object, ...], dict[str, tuple[int, int]]] = {}
+        computed: dict[tuple[object, ...], dict[str, _Value]] = {}
         self.scratch[node.name] = 0
         for walker in walkers:
             task = self.work.at[walker.name, node.name]
             if task is None:
                 continue
-            given = [None if v is None else self.known[walker.inputs_of or walker.name, v] for v in task.reads]
-            into = found if walker.inputs_of is None else shadows
+            inputs = [None if v is None else self.values[walker.inputs_of or walker.name, v] for v in task.reads]
+            sizes = plain if walker.inputs_of is None else shadows
             # Tasks are shared, so that the same task is the same object.
-            key = (id(task), walker.micro_batch, walker.inputs_of is None, *given)
-            if key not in alike:
-                alike[key] = self._computed(walker, node, task, given, into)
+            key = (id(task), walker.micro_batch, walker.inputs_of is None, *inputs)
+            if key not in computed:
+                computed[key] = self._computed(walker, node, task, inputs, sizes)
             if walker.inputs_of is None:
-                self.known |= {(walker.name, value): known for value, known in alike[key].items()}
-        self.kept |= {value: sum(kinds.values()) for value, kinds in found.items()}
-        both = {value: kinds | shadows.get(value, {}) for value, kinds in (shadows | found).items()}
-        self.shown[node.name] = sum(sum(kinds.values()) for kinds in both.values())
+                self.values |= {(walker.name, name): value for name, value in computed[key].items()}
+        self.value_bytes |= {value: sum(sizes.values()) for value, sizes in plain.items()}
+        outputs = {value: sizes | shadows.get(value, {}) for value, sizes in (shadows | plain).items()}
+        self.output_bytes[node.name] = sum(sum(sizes.values()) for sizes in outputs.values())
         # Observers put together the waves of walkers whose micro-batches are smaller: reference, candidate, shadow.
         if any(walker.micro_batch < self.wave for walker in walkers):
-            largest = max(max(kinds.values()) for kinds in both.values())
+            largest = max(max(sizes.values()) for sizes in outputs.values())
             self.scratch[node.name] += 3 * largest * self.wave * self.length
 
     def _computed(
@@ -73,40 +83,43 @@ class Values:
         walker: Walker,
         node: Node,
         task: Task,
-        given: Sequence[tuple[int, int] | None],
-        into: dict[str, dict[int, int]],
-    ) -> dict[str, tuple[int, int]]:
-        """What a walker has of each value of a node, as in `known`; its bytes per token are put `into`."""
-        found: dict[str, tuple[int, int]] = {}
-        handed = zip(self.work.edge_values[node.name], task.edges, strict=True)
-        computed = [(node.values, task.numerics)]
-        computed += [((value,), numerics or task.numerics) for value, numerics in handed]
-        for values, numerics in computed:
-            kind = (node.name, numerics.key, walker.micro_batch, *(g and g[0] for g in given))
-            call = self._call(walker, node, numerics, task.reads, [8 if g is None else g[1] for g in given])
-            self.scratch[node.name] = max(self.scratch[node.name], call.scratch())
+        inputs: Sequence[_Value | None],
+        sizes: dict[str, dict[int, int]],
+    ) -> dict[str, _Value]:
+        """What a walker has of each value of a node; its bytes per token are put into `sizes`."""
+        result: dict[str, _Value] = {}
+        on_edges = zip(self.work.edge_values[node.name], task.edges, strict=True)
+        calls = [(node.values, task.numerics)]
+        calls += [((value,), numerics or task.numerics) for value, numerics in on_edges]
+        input_bytes = [INTEGER if value is None else value.size for value in inputs]
+        for values, numerics in calls:
+            kind = (node.name, numerics.key, walker.micro_batch, *(value and value.number for value in inputs))
+            call = self._call(walker, node, numerics, task.reads, input_bytes)
+            self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
             if node.weights and call.dtype in {"bf16", "fp16"}:
                 self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))
-            for port, (value, size) in enumerate(zip(values, call.output_bytes(), strict=False)):
+            for port, (value, size) in enumerate(zip(values, node.op.memory.output_bytes(call), strict=False)):
                 number = self._number((port, kind))
-                into.setdefault(value, {})[number] = size * call.outputs[port]
-                found[value] = (number, size)
-        return found
+                sizes.setdefault(value, {})[number] = size * call.outputs[port]
+                result[value] = _Value(number, size)
+        return result
 
     def _call(
-        self, walker: Walker, node: Node, numerics: Numerics, reads: Sequence[str | None], sizes: Sequence[int]
+        self, walker: Walker, node: Node, numerics: Numerics, reads: Sequence[str | None], input_bytes: Sequence[int]
     ) -> Call:
         # Of a user's function nothing is known: it counts as the op in whose place it closes.
         replaced = walker.plan.region(node.name) is not None
-        names = node.inputs if replaced else [read or own for read, own in zip(reads, node.inputs, strict=True)]
-        names = [name.partition("->")[0] for name in names]
+        names = node.inputs if replaced else [read or name for read, name in zip(reads, node.inputs, strict=True)]
+        names = [name.partition(EDGE)[0] for name in names]
         return Call(
-            node=node,
+            weights=_shapes(node),
+            params=node.params,
             tokens=walker.micro_batch * self.length,
             length=self.length,
-            active={} if replaced else dict(_pairs(numerics.key[1:])),
+            active=numerics.active,
             dtype=walker.plan.dtype_of(node.name),
-            input_bytes=sizes,
+            input_bytes=input_bytes,
+            integers=node.op.inputs[0] in node.op.integers,
             inputs=[self.widths[name] * walker.plan.partials[name] for name in names],
             outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
@@ -120,20 +133,21 @@ class Values:
         nodes = {node.name: node for node in self.graph.nodes}
         for (dtype, tokens, name), calls in self.gemms.items():
             node = nodes[name]
-            if node.op.name != "experts":
+            stacks = [ref for ref in node.weights.values() if ref.each]
+            if not stacks:
                 shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
                 continue
-            experts, key = node.weights["down"].count, (dtype, tokens, node.weights["down"].shape)
+            experts, key = stacks[0].count, (dtype, tokens, *(ref.shape for ref in stacks))
             loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
             most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
 
-    def saved(self, nodes: set[str]) -> int:
+    def saved(self, names: set[str]) -> int:
         """Bytes of these nodes' values, the logits and the routes, twice: in parts, and put together."""
-        kept = [
-            n for n in self.graph.nodes if n.name in nodes or n.op.name == "router" or self.graph.output in n.values
-        ]
-        return 2 * sum(self.kept[value] for node in kept for value in node.values) * self.sequences * self.length
+        nodes = [n for n in self.graph.nodes if n.name in names or n.op.routes or self.graph.output in n.values]
+        return (
+            2 * sum(self.value_bytes[value] for node in nodes for value in node.values) * self.sequences * self.length
+        )
 
     def peak(self, segment: Segment) -> int:
         """The most bytes of values at once, in any wave of a segment."""
@@ -144,15 +158,15 @@ class Values:
         dying = passing = coming = 0
         local = [value for value in born if value in last and born[value] in inside and last[value] in inside]
         for value in born.keys() & last.keys():
-            dying += self.kept[value] * (born[value] < inside.start and last[value] in inside)
-            passing += self.kept[value] * (born[value] < inside.start and last[value] >= inside.stop)
-            coming += self.kept[value] * (born[value] in inside and last[value] >= inside.stop)
+            dying += self.value_bytes[value] * (born[value] < inside.start and last[value] in inside)
+            passing += self.value_bytes[value] * (born[value] < inside.start and last[value] >= inside.stop)
+            coming += self.value_bytes[value] * (born[value] in inside and last[value] >= inside.stop)
         # In the first wave nothing that comes is there yet, in the last nothing that goes is there any more.
         crossing = passing * self.sequences + max(
             dying * self.sequences + coming * self.wave, dying * self.wave + coming * self.sequences
         )
         return crossing * self.length + max(
-            (self.shown[node.name] + sum(self.kept[v] for v in local if born[v] < at <= last[v]))
+            (self.output_bytes[node.name] + sum(self.value_bytes[v] for v in local if born[v] < at <= last[v]))
             * self.wave
             * self.length
             + self.scratch[node.name]
@@ -160,10 +174,20 @@ class Values:
         )
 
     def _values_of(self, node: Node) -> Iterator[str]:
-        yield from (value for value in (*node.values, *self.work.edge_values[node.name]) if value in self.kept)
+        yield from (value for value in (*node.values, *self.work.edge_values[node.name]) if value in self.value_bytes)
 
 
-def _pairs(key: Sequence[object]) -> Iterator[tuple[str, object]]:
-    for pair in key:
-        assert isinstance(pair, tuple)
-        yield pair
+def widths(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
+    """Elements per token of every value of a graph, and into how many heads they are cut."""
+    elements, heads = dict.fromkeys(SOURCES, 1), dict.fromkeys(SOURCES, 1)
+    for node in graph.nodes:
+        inputs = [elements[value] for value in node.inputs]
+        elements |= zip(node.values, node.op.memory.widths(_shapes(node), node.params, inputs), strict=True)
+        cut = node.params.get("heads") or (1 if node.op.joins_heads else heads[node.inputs[0]])
+        heads |= dict.fromkeys(node.values, cut)
+    return elements, heads
+
+
+def _shapes(node: Node) -> Shapes:
+    """The shapes of a node's weights, those of experts with their axis first."""
+    return {port: (ref.count, *ref.shape) if ref.each else ref.shape for port, ref in node.weights.items()}

@@ -22,8 +22,6 @@ ORDER: Final = "ids+weights+order"
 REPLAYED: tuple[Replayed, ...] = get_args(Replayed)
 """From the least to the most that is taken over; `natural` routes take over nothing."""
 
-ROUTER = "router"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forced:
@@ -52,14 +50,14 @@ def replayed_plan(own: BoundGraph, source: BoundGraph) -> BoundGraph:
     for plan in (own, source):
         hidden = plan.replaced()
         for node in plan.graph.nodes:
-            if node.op.name == ROUTER and node.name in hidden:
+            if node.op.routes and node.name in hidden:
                 region = hidden[node.name]
                 raise SpecError(
                     f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
                     "forced. Leave the router out of its `nodes`."
                 )
     followed = {name for node in own.graph.nodes for name in node.op.told}
-    routers = [node for node in own.graph.nodes if node.op.name == ROUTER]
+    routers = [node for node in own.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
     differing = [place for place in places if own.settings[place].value != source.settings[place].value]
     return source.with_settings(differing, own) if differing else source

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.routes import IDS, ORDER, ROUTER, Forced, replayed_plan
+from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.declaration import EDGE, RefusedError
-from moeparity.ops.placement import ALL_REDUCE
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
@@ -108,7 +107,7 @@ class Work:
                     continue
                 if kind not in tasks_of:
                     task = _task(walker, node, edges[node.name], handed)
-                    forced = walker.routes if node.op.name == ROUTER else None
+                    forced = walker.routes if node.op.routes else None
                     tasks_of[kind] = task if forced is None else _replaying(task, node, forced, replayed[walker.name])
                 unreadable = _reads_any(tasks_of[kind], unknown) or _cut_otherwise(node, walker.plan, source)
                 at[place] = None if unreadable else tasks_of[kind]
@@ -176,7 +175,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
         for node in graph.nodes:
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += walker.plan.told_to(node).items()
-            values[node.name] += [walker.routes] if node.op.name == ROUTER else []
+            values[node.name] += [walker.routes] if node.op.routes else []
             found[walker.name, node.name] = tuple(values[node.name])
     return found
 
@@ -195,7 +194,7 @@ def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
     cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
     if cut or plan.told_to(node) != source.told_to(node):
         return True
-    if node.op is not ALL_REDUCE:
+    if not node.op.reduces:
         return False
     # A library may not know the dtype of the other's partial sums.
     makers = {value: maker for maker in plan.graph.nodes for value in maker.values}

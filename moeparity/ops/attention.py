@@ -5,186 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Value, WeightPort, site, sum_order
+from moeparity.ops.attention_forms import EAGER, FLASH, FORMS, SDPA
+from moeparity.ops.attention_memory import latent_scratch, latent_widths, scratch
+from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
 from moeparity.ops.linear import TF32
-from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
+from moeparity.ops.memory import Memory, Shapes
+from moeparity.ops.placement import cut, refuse_pieces
 
-EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
-FIXED = "fixed"
 START, END, RESCALE = "start", "end", "rescale"
 """Where an online softmax meets a sink."""
-TILES, SEEN, KEYS = "tiles", "seen", "keys"
-"""What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
+
 _EAGER = {"implementation": (EAGER,)}
-_WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
 _FLASH = {"implementation": (FLASH,)}
 _ABSORBED = {"projection": ("absorbed",)}
-_SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED)}
-_SHARED = {**_FLASH, "splits": (ABOVE_1,)}
-_FORMS = (
-    Attribute(
-        name="implementation",
-        kind="form",
-        default=EAGER,
-        values=(EAGER, SDPA, FLASH),
-        says="matmul, softmax, matmul with every result stored; or torch's scaled_dot_product_attention, whose inner "
-        "order and roundings are the kernel's own; or the online softmax of FlashAttention over tiles of keys, scores "
-        "and output in fp32 (fp64 where a site is) until the end, each tile's two products torch's own fp32 GEMMs",
-    ),
-    site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
-    Attribute(
-        name="softmax",
-        kind="form",
-        default=NATIVE,
-        values=(NATIVE, "divide", "reciprocal"),
-        when=_EAGER,
-        says="torch's own kernel; or exp(x - max), divided by its sum (torch's kernel on CUDA), or multiplied with the "
-        "sum's reciprocal (torch's kernel on CPU)",
-    ),
-    Attribute(
-        name="exp",
-        kind="form",
-        default="exact",
-        values=("exact", "sleef"),
-        when=_WRITTEN,
-        says="exp rounded correctly; or in fp32 as Sleef's expf computes it, which torch's softmax on CPU calls",
-    ),
-    sum_order(
-        "denominator",
-        "in which order the exponentials of a row are added, padding and hidden keys as zeros: torch's own sum, "
-        "or one written out; torch's softmax on CPU has `lanes(8) | fold_hi` with AVX2, `lanes(16) | fold_hi` with "
-        "AVX-512, `sequential` of fewer keys than lanes",
-        when=_WRITTEN,
-    ),
-    replace(
-        TF32,
-        when={"implementation": (EAGER, FLASH)},
-        says="the fp32 operands of both matmuls are rounded to TF32, to nearest, ties away. Not in sdpa, whose kernel "
-        "for fp32 on CUDA takes three TF32 products for one whatever torch allows (torch, mem_eff_attention/"
-        "gemm_kernel_utils.h, OpMultiplyAddFastF32, read)",
-    ),
-    Attribute(
-        name="kv_block",
-        kind="form",
-        default=64,
-        least=1,
-        when=_FLASH,
-        says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
-        "128 where causal or paged and 176 elsewhere",
-    ),
-    Attribute(
-        name="kv_order",
-        kind="order",
-        default="descending",
-        values=("descending", "ascending"),
-        redrawn=False,
-        when=_FLASH,
-        says="the last tile first, as FlashAttention 2 and 3 go, or the first",
-    ),
-    Attribute(
-        name="exponential",
-        kind="form",
-        default="exp2_fma",
-        values=("exp2_fma", "exp2", "exp"),
-        when=_FLASH,
-        says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
-        "products, or exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not",
-    ),
-    sum_order(
-        "row_sum",
-        "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
-        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles, "
-        "which no order here is",
-        when=_FLASH,
-    ),
-    Attribute(
-        name="normalize",
-        kind="form",
-        default="reciprocal",
-        values=("reciprocal", "divide"),
-        when=_FLASH,
-        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do",
-    ),
-    Attribute(
-        name="splits",
-        kind="form",
-        default=1,
-        values=(FIXED,),
-        least=1,
-        when=_FLASH,
-        says="split-KV: the keys are cut into so many runs, or into runs of `split_keys`, each an attention of its own "
-        "with a log-sum-exp",
-    ),
-    Attribute(
-        name="split_by",
-        kind="form",
-        default=TILES,
-        values=(TILES, SEEN, KEYS),
-        when=_SHARED,
-        says="a run is ceil(n / splits) of the sequence's n tiles, fewer runs where these use them up early "
-        "(FlashAttention 2); of the tiles that a tile of `q_block` queries sees, so that runs differ between queries "
-        "(FlashAttention 3); or of the keys that it sees, tiles starting anew at the first key of each run (Triton "
-        "decode kernels of vLLM and SGLang)",
-    ),
-    Attribute(
-        name="q_block",
-        kind="form",
-        default=1,
-        least=1,
-        when={**_SHARED, "split_by": (SEEN, KEYS)},
-        says="queries whose keys are cut together; 1: each on its own, as in decode",
-    ),
-    Attribute(
-        name="split_unit",
-        kind="form",
-        default=1,
-        least=1,
-        when={**_SHARED, "split_by": (KEYS,)},
-        says="the keys of a run are rounded up to a multiple of this: 1 in vLLM's Triton decode, 32 in SGLang's",
-    ),
-    Attribute(
-        name="split_keys",
-        kind="form",
-        default=2048,
-        least=1,
-        when={**_FLASH, "splits": (FIXED,)},
-        says="keys of a run, from key 0 on, however many runs there are; tiles start anew at the first key of each "
-        "(FlashInfer's kv_chunk_size: fixed_split_size, or what its scheduler finds for the batch)",
-    ),
-    site(
-        "split",
-        "the output of each run is rounded to this dtype, and so is each pairwise merge",
-        default="fp32",
-        when=_SPLIT,
-    ),
-    Attribute(
-        name="merge",
-        kind="form",
-        default="at_once",
-        values=("at_once", "pairwise", "online"),
-        when=_SPLIT,
-        says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
-        "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
-        "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
-        "of weights at the end (Triton decode kernels of vLLM and SGLang)",
-    ),
-    sum_order(
-        "splits_order",
-        "in which order the weighted outputs of the runs are added",
-        default="sequential(fma)",
-        when={**_SPLIT, "merge": ("at_once",)},
-    ),
-    site(
-        "probabilities",
-        "what meets v is rounded to this dtype: eager the softmax, which is in fp32 (fp64 where this or the scores "
-        "are); flash the exponentials, normalised only afterwards",
-        when={"implementation": (EAGER, FLASH)},
-    ),
-    site("output", "probabilities @ v is rounded to this dtype"),
-    TENSOR,
-    BLOCKS,
-)
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -241,7 +76,7 @@ ATTENTION = Op(
         ),
     ),
     attributes=(
-        *_FORMS,
+        *FORMS,
         Attribute(
             name="kv_layout",
             kind="form",
@@ -264,6 +99,11 @@ ATTENTION = Op(
             kind="form",
             default=END,
             values=(END, START, RESCALE),
+            sources={
+                END: Evidence("read", "vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux"),
+                START: Evidence("read", "vLLM 08d82e71f5, v1/attention/ops/triton_attention_helpers.py init_softmax_M"),
+                RESCALE: Evidence("read", "torchtitan 0014ac2ca4, models/gpt_oss/model.py"),
+            },
             weight="sinks",
             when=_FLASH,
             says="its exponential is added to the finished sum, under the keys' highest score (vLLM's FlashAttention "
@@ -274,6 +114,11 @@ ATTENTION = Op(
     ),
     refuses=_refuses,
     pieces=cut,
+    mixes_tokens=True,
+    input_token_axes={"q": 2, "k": 2},
+    contracted=(("q", "k"),),
+    joins_heads=True,
+    memory=Memory(scratch=scratch),
     kernel="attention:attention",
     source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py; "
     "sinks, read: vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux; vLLM 08d82e71f5, "
@@ -311,10 +156,16 @@ MLA = Op(
         ),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
-        *_FORMS,
+        # Their sources are kernels of `attention`.
+        *(replace(form, sources={}) for form in FORMS),
     ),
     refuses=_refuses_latent,
     pieces=cut,
+    mixes_tokens=True,
+    input_token_axes={"q_rope": 2, "k_rope": 2},
+    contracted=(("q_rope", "k_rope"), ("latent", "kv_b")),
+    joins_heads=True,
+    memory=Memory(widths=latent_widths, scratch=latent_scratch),
     kernel="attention:mla",
     source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward; absorbed, read: vLLM 0.33.0, mla_attention.py",
 )

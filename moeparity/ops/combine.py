@@ -8,7 +8,9 @@ from typing import Any
 
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Told, Value, site
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, site
+from moeparity.ops.measured import RANKS, SCORES, SUMS
+from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
 
 ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
@@ -17,11 +19,11 @@ ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Experts that do not divide by the ranks, or lie on ranks in two ways; a sum that nobody makes."""
-    ranks, held = int(values["expert"]), shapes["experts"][0]
+    ranks, count = int(values["expert"]), shapes["experts"][0]
     if ranks > 1 and shapes["partials of rows"][0] > 1:
         return "expert", "each expert is cut over ranks already (tensor). Cut experts in one way."
-    if held % ranks:
-        return "expert", f"{held} experts do not divide by {ranks} ranks."
+    if count % ranks:
+        return "expert", f"{count} experts do not divide by {ranks} ranks."
     return _refuses_shared(shapes, values) or _refuses_order(shapes, values)
 
 
@@ -67,6 +69,20 @@ def _combined(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
     return max(inputs[0], min(pieces, params["top_k"]) if values["partials"] == "first_slot" else pieces)
 
 
+def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[0] // inputs[2]]
+
+
+def _scratch(call: Call) -> int:
+    if call.active.get("shared") == SLOT:
+        apart = replace(call, active={**call.active, "shared": ADD})
+        return 2 * call.tokens * call.inputs[0] * call.input_bytes[0] + 2 * _scratch(apart)
+    rows = call.tokens * call.inputs[0]
+    if call.active.get("order") == NATIVE and call.active.get("accumulate") == "fp32":
+        return rows * (2 * call.wide + 2 * max(call.bytes_of("weighted"), call.input_bytes[0]))
+    return 6 * call.wide * call.tokens * call.outputs[0]
+
+
 COMBINE = Op(
     name="combine",
     says="Weighted sum of a token's rows: rows [B, T, K, H], ids and weights [B, T, K], shared [B, T, H] -> [B, T, H].",
@@ -82,13 +98,15 @@ COMBINE = Op(
             "weighted",
             "row * routing weight is rounded to this dtype before it is added",
             when={"score_site": (experts.COMBINE,)},
+            measured=SCORES,
         ),
-        site("accumulate", "every addition is rounded to this dtype"),
+        site("accumulate", "every addition is rounded to this dtype", measured=SCORES),
         Attribute(
             name="leaves",
             kind="order",
             default="slot",
             values=("slot", "expert"),
+            measured=SUMS,
             says="leaf i of the sum is the row of slot i, or the row of the token's i-th smallest expert id",
         ),
         Attribute(
@@ -97,6 +115,7 @@ COMBINE = Op(
             default="native",
             values=(NATIVE, *EXPLICIT),
             order=True,
+            measured=SUMS,
             says="in which order the leaves are added; `native` is torch's own sum, which accumulates in fp32, and is "
             "sequential where `accumulate` is another dtype, since torch has no such sum. Any other order can be "
             "written out in levels: `rotate(1, 1)`, `blocks(4) | sequential`, `tree((0+2)+(1+3))`; with `fma` the "
@@ -130,7 +149,11 @@ COMBINE = Op(
             says="partial sum i is that of rank i, or, as in DeepEP's elastic kernels, that of the i-th rank met when "
             "the token's slots are gone through in turn",
         ),
-        replace(PARTIAL, says="the sum of one rank's rows is rounded to this dtype before the ranks are added up"),
+        replace(
+            PARTIAL,
+            says="the sum of one rank's rows is rounded to this dtype before the ranks are added up",
+            measured=RANKS,
+        ),
     ),
     told={
         "score_site": Told(port="rows", default=experts.COMBINE),
@@ -145,6 +168,9 @@ COMBINE = Op(
     pieces=_by_rank,
     partials=_combined,
     takes_partials=("rows",),
+    family="combine",
+    integers=("ids",),
+    memory=Memory(widths=_widths, scratch=_scratch),
     kernel="combine:combine",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (index_add_ by expert), grouped_mm_experts_forward (sum); "
     "docs/combine.md lists the engines' variants",

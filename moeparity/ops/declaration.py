@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from moeparity.errors import SpecError
+from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.numerics.orders import EXPLICIT, NATIVE
+from moeparity.ops.measured import Measured
+from moeparity.ops.memory import Call, Memory, Shapes
 
-Shapes = Mapping[str, tuple[int, ...]]
+Family = Literal["norms", "router", "experts", "combine", "head", "embedding"]
 Kind = Literal["rounding", "order", "form", "semantics", "placement"]
 Needs = Literal["always", "pieces", "partials", "no partials"]
 Value = str | float
@@ -64,6 +67,9 @@ class Attribute:
     of an op whose result before it is one value whatever it is then rounded to: a consumer may be handed another
     rounding of it than the one stored. `redrawn`: for an order, whether the floor may draw it anew, as an engine that
     adds in order of arrival would; not where another value is another library or takes another order of time.
+    `sources`: of a value, how sure it is that it computes what its name says, and by which source. `same_sums`: of a
+    value, another one that adds up the same products, rounded at the same places, in an order that can be written out.
+    `usual`: numbers in use, where any is allowed. `measured`: how many bits it changes, by a committed table.
     """
 
     name: str
@@ -82,6 +88,10 @@ class Attribute:
     input: str | None = None
     edge: bool = False
     redrawn: bool = True
+    sources: Mapping[str, Evidence] = field(default_factory=dict)
+    same_sums: Mapping[str, str] = field(default_factory=dict)
+    usual: tuple[float, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
     @property
     def expected(self) -> str:
@@ -99,11 +109,19 @@ def site(
     when: Condition | None = None,
     needs: Needs = "always",
     edge: bool = False,
+    measured: tuple[Measured, ...] = (),
 ) -> Attribute:
     """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
-    values = (MODEL, *FLOAT_NAMES)
     return Attribute(
-        name=name, kind="rounding", default=default, values=values, says=says, when=when or {}, needs=needs, edge=edge
+        name=name,
+        kind="rounding",
+        default=default,
+        values=(MODEL, *FLOAT_NAMES),
+        says=says,
+        when=when or {},
+        needs=needs,
+        edge=edge,
+        measured=measured,
     )
 
 
@@ -159,12 +177,23 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPort:
-    """A weight an op takes; `each` marks one tensor per expert, stacked along a new first axis."""
+    """A weight an op takes.
+
+    `stack` marks one tensor per expert: the kernel is handed all of them under this name, stacked along a new first
+    axis, those of several ports with one name behind each other. `initial` is what transformers initialises every
+    element with; None: with draws.
+    """
 
     name: str
     says: str
     required: bool = True
-    each: bool = False
+    stack: str | None = None
+    initial: float | None = None
+
+    @property
+    def each(self) -> bool:
+        """Whether there is one tensor per expert."""
+        return self.stack is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +222,23 @@ class Op:
     `pieces` is how many pieces the op is cut into under given values. `partials` is how many partial sums its result is
     left in (1: it is whole), from its pieces, values, parameters and the same of its inputs; such a value has an axis
     more, behind the batch, and only ports in `takes_partials` take one.
+
+    What others go by, in place of its name:
+
+    family: the block its differences are bundled in; None: the graph's own block.
+    mixes_tokens: its output at one token reads other tokens.
+    token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
+        the batch.
+    contracted: groups of inputs and weights that are multiplied and added up over their last axis.
+    gemm: every token goes through GEMMs with its weights; of experts, with those of the chosen ones.
+    gates: it makes the logits that a router ranks experts by. routes: it chooses each token's experts.
+    slot_order: its values stand in slot order.
+    reduces: it adds up partial sums, and lets a whole value pass by.
+    reports: it makes the log-probabilities that a side reports.
+    keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
+    integers: inputs that are whole numbers.
+    misfit: looks at a node's parameters and says why they cannot be.
+    memory: how large its values are, and what its kernel needs beside them.
     """
 
     name: str
@@ -212,10 +258,31 @@ class Op:
     pieces: Callable[[Mapping[str, Value]], int] = _one
     partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
     takes_partials: tuple[str, ...] = ()
+    family: Family | None = None
+    mixes_tokens: bool = False
+    token_axis: int = 1
+    input_token_axes: Mapping[str, int] = field(default_factory=dict)
+    contracted: tuple[tuple[str, ...], ...] = ()
+    gemm: bool = False
+    gates: bool = False
+    routes: bool = False
+    slot_order: bool = False
+    reduces: bool = False
+    reports: bool = False
+    keeps_heads: bool = False
+    joins_heads: bool = False
+    integers: tuple[str, ...] = ()
+    misfit: Callable[[Mapping[str, Any]], str | None] | None = None
+    memory: Memory = field(default_factory=Memory)
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""
         return next((a for a in self.attributes if a.name == name), None)
+
+    def scratch(self, call: Call) -> int:
+        """Bytes that a call needs for a moment, beside its inputs and outputs, its cutting included."""
+        copies = self.memory.cut_copies(call) if self.pieces(call.active) > 1 else 0
+        return self.memory.scratch(call) + copies
 
     def load(self) -> Callable[..., Any]:
         """The pure function that computes this op; imports torch."""

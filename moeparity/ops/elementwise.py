@@ -6,13 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from moeparity.ops import measured
 from moeparity.ops.combine import ADD as APART
 from moeparity.ops.declaration import Op, Parameter, Told, Value, WeightPort, site
+from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut
 
 
 def _carried(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return max(inputs)
+
+
+def _columns(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return weights["weight"][1:]
+
+
+def _as_second(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return inputs[1:2]
+
+
+def _part_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    """Of an input that is cut into heads, the parts of all heads."""
+    parts = params["parts"].values()
+    return [part * inputs[0] // sum(parts) for part in parts]
+
+
+def _part_bytes(call: Call) -> Sequence[int]:
+    return [call.input_bytes[0]] * len(call.outputs)
 
 
 EMBEDDING = Op(
@@ -22,6 +42,9 @@ EMBEDDING = Op(
     weights=(WeightPort(name="weight", says="[vocab, hidden]"),),
     attributes=(site("output", "the row is rounded to this dtype"), TENSOR),
     pieces=cut,
+    family="embedding",
+    integers=("tokens",),
+    memory=Memory(widths=_columns),
     kernel="elementwise:embedding",
     source="torch.nn.functional.embedding",
 )
@@ -57,7 +80,11 @@ SWIGLU = Op(
     says="silu(gate) * up of a dense MLP or a shared expert.",
     inputs=("gate", "up"),
     attributes=(
-        site("activation", "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU"),
+        site(
+            "activation",
+            "silu(gate) is rounded to this dtype before it meets up; fp32 is the one-rounding SwiGLU",
+            measured=measured.SWIGLU,
+        ),
         site("output", "the product is rounded to this dtype", edge=True),
         replace(TENSOR, says=f"{TENSOR.says}; torch's fp32 silu on CPU differs by where a value stands in its vector"),
         BLOCKS,
@@ -77,6 +104,7 @@ SIGMOID_GATE = Op(
         site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
         site("output", "the product is rounded to this dtype", edge=True),
     ),
+    memory=Memory(widths=_as_second),
     kernel="elementwise:sigmoid_gate",
     source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward",
 )
@@ -98,6 +126,7 @@ SPLIT = Op(
     outputs=(),
     outputs_from="parts",
     parameters=(Parameter(name="parts", type=dict, says="part name: width, in order"),),
+    memory=Memory(widths=_part_widths, output_bytes=_part_bytes, scratch=lambda _: 0),
     kernel="elementwise:split",
     source="torch.split",
 )

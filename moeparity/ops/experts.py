@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.ops.declaration import Attribute, Op, Parameter, Shapes, Value, WeightPort, site
+from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.ops import measured
+from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
 from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
+from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -72,8 +75,41 @@ def _hidden(values: Mapping[str, Value]) -> str:
     return str(values["scored"] if values["score_site"] == ACTIVATION else values["product"])
 
 
-def _each(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
+def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return pieces if _row_wise(values) else 1
+
+
+def _bias(name: str, says: str, stack: str) -> WeightPort:
+    return WeightPort(name=name, says=says, required=False, stack=stack, initial=0.0)
+
+
+def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[0] * inputs[1]]
+
+
+def _scratch(call: Call) -> int:
+    count, width, hidden = call.weights["gate"]
+    slots = call.tokens * call.inputs[1]
+    grouped = call.active.get("implementation") == "grouped"
+    # Every token may choose the same expert.
+    rows = slots if grouped else call.tokens
+    stacks = count if grouped else 1
+    values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
+    values += rows * hidden * (call.bytes_of("output") + call.wide)
+    if "gate_bias" in call.weights:
+        # The rows' own biases, and the results before them.
+        values += 2 * rows * (2 * width + hidden) * call.wide
+    # Of the clamped form every step.
+    values += 6 * rows * width * call.wide if "gain" in call.active else 0
+    score_site = call.active.get("score_site", COMBINE)
+    if score_site != COMBINE:
+        # The fp32 result before its score, or what is scaled, and the products.
+        values += 2 * rows * max(hidden, width) * call.wide
+    if call.rounds_to_tf32:
+        values += 4 * call.wide * (2 * width * hidden * stacks + rows * max(hidden, width))
+    dtypes = {call.active.get(site, call.dtype) for site in ("projections", "product", "scored", "output")}
+    mixed = len(dtypes | {call.dtype}) > 1 or score_site == EPILOGUE
+    return values + 4 * INTEGER * slots + (2 * width * hidden * stacks * 2 * call.wide if mixed else 0)
 
 
 EXPERTS = Op(
@@ -83,12 +119,12 @@ EXPERTS = Op(
     "[B, T, K] are read where a row is multiplied with its own here.",
     inputs=("x", "ids", "weights"),
     weights=(
-        WeightPort(name="gate", says="[experts, I, H]", each=True),
-        WeightPort(name="up", says="[experts, I, H]", each=True),
-        WeightPort(name="down", says="[experts, H, I]", each=True),
-        WeightPort(name="gate_bias", says="[experts, I], added to the GEMM's result", required=False, each=True),
-        WeightPort(name="up_bias", says="[experts, I], likewise", required=False, each=True),
-        WeightPort(name="down_bias", says="[experts, H], likewise", required=False, each=True),
+        WeightPort(name="gate", says="[experts, I, H]", stack="gate_up"),
+        WeightPort(name="up", says="[experts, I, H]", stack="gate_up"),
+        WeightPort(name="down", says="[experts, H, I]", stack="down"),
+        _bias("gate_bias", "[experts, I], added to the GEMM's result", "gate_up_bias"),
+        _bias("up_bias", "[experts, I], likewise", "gate_up_bias"),
+        _bias("down_bias", "[experts, H], likewise", "down_bias"),
     ),
     parameters=(
         Parameter(
@@ -116,6 +152,7 @@ EXPERTS = Op(
             kind="form",
             default="loop",
             values=("loop", "grouped"),
+            same_sums={"grouped": "loop"},
             says="one GEMM per expert that was hit, or torch's grouped GEMM over tokens sorted by expert",
         ),
         Attribute(
@@ -142,6 +179,7 @@ EXPERTS = Op(
             "activation",
             "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "
             "one-rounding SwiGLU",
+            measured=measured.SWIGLU,
         ),
         site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype"),
         Attribute(
@@ -149,6 +187,8 @@ EXPERTS = Op(
             kind="form",
             default=COMBINE,
             values=(COMBINE, EPILOGUE, ACTIVATION, INPUT),
+            measured=measured.SCORE_SITE,
+            sources={ACTIVATION: Evidence("read", "Megatron-LM d98e8a64dd experts.py bias_act_func")},
             says="where a row meets its routing weight: in the combine; in the down projection's epilogue, on its fp32 "
             "result, which is rounded once (vLLM's and SGLang's Triton kernels, TensorRT-LLM's fused finalize); on "
             "silu(gate) * up (Megatron-LM); or on x, which is another function, of one expert per token (Llama 4). The "
@@ -183,7 +223,12 @@ EXPERTS = Op(
     reads={"weights": ({"score_site": (EPILOGUE, ACTIVATION, INPUT)},)},
     refuses=_refuses,
     pieces=cut,
-    partials=_each,
+    partials=_partials,
+    family="experts",
+    gemm=True,
+    slot_order=True,
+    integers=("ids",),
+    memory=Memory(widths=_widths, scratch=_scratch),
     kernel="experts:experts",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward; "
     "clamped: GptOssExperts._apply_gate; "

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.gemm_forms import refusal
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Shapes, Value, WeightPort, site, sum_order
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Value, WeightPort, site, sum_order
+from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _SITES = (
@@ -51,18 +52,16 @@ FORMS = (
 )
 """The forms of a GEMM, which `numerics.gemm` computes."""
 
-_WEIGHTS = (
-    WeightPort(name="weight", says="[N, K]"),
-    WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False),
-)
+_WEIGHT = WeightPort(name="weight", says="[N, K]")
+_BIAS = WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False)
 
 PLAN, COLUMN, ROW = "plan", "column", "row"
 
 
 def way(values: Mapping[str, Value], params: Mapping[str, Any]) -> str:
     """How a `linear` that is cut is cut: the graph's own way, unless `parallel` says another."""
-    chosen = str(values["parallel"])
-    return str(params["parallel"]) if chosen == PLAN else chosen
+    parallel = str(values["parallel"])
+    return str(params["parallel"]) if parallel == PLAN else parallel
 
 
 def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -95,11 +94,30 @@ def _refuses_pieces(shapes: Shapes, values: Mapping[str, Value], *, rowwise: boo
     return None if not heads or cut(values) % heads == 0 else refuse_pieces(values, {"heads": heads})
 
 
+def _rows(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return weights["weight"][:1]
+
+
+def _scratch(call: Call) -> int:
+    """Operands rounded to `inputs`, and everything in wide where the kernel is not that of `inputs`."""
+    rows, columns = call.weights["weight"]
+    operand, dtype = call.bytes_of("inputs"), BYTES[call.dtype]
+    copies = rows * columns * operand if operand != dtype else 0
+    copies += call.tokens * columns * operand
+    # Rounding to TF32: the bits, what is finite, and the result, of one operand while the other's is there.
+    copies += 4 * operand * (rows * columns + call.tokens * columns) if call.rounds_to_tf32 else 0
+    if call.active.get("inputs") == call.active.get("output"):
+        return copies
+    return copies + call.wide * (rows * columns + call.tokens * columns + call.tokens * rows)
+
+
+_MEMORY = Memory(widths=_rows, scratch=_scratch)
+
 LINEAR = Op(
     name="linear",
     says="x @ weight.T + bias, optionally seen as heads: [B, T, K] -> [B, T, N] or [B, T, heads, N / heads].",
     inputs=("x",),
-    weights=_WEIGHTS,
+    weights=(_WEIGHT, replace(_BIAS, initial=0.0)),
     parameters=(
         Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads"),
         Parameter(
@@ -134,6 +152,9 @@ LINEAR = Op(
     refuses=_refuses,
     pieces=cut,
     partials=_partials,
+    gemm=True,
+    joins_heads=True,
+    memory=_MEMORY,
     kernel="linear:linear",
     source="torch.nn.functional.linear as called by transformers 5.17.0 and 5.23.0",
 )
@@ -142,9 +163,14 @@ GATE = Op(
     name="gate",
     says="The router's GEMM on tokens laid out as rows: [B, T, K] -> [B, T, experts].",
     inputs=("x",),
-    weights=_WEIGHTS,
+    # transformers draws this bias too.
+    weights=(_WEIGHT, _BIAS),
     attributes=(*_SITES, *FORMS),
     refuses=_refuses_whole,
+    family="router",
+    gemm=True,
+    gates=True,
+    memory=_MEMORY,
     kernel="linear:gate",
     source="transformers 5.17.0 and 5.23.0, *TopKRouter.forward of qwen3_moe, deepseek_v3 and gpt_oss",
 )
@@ -153,10 +179,13 @@ LM_HEAD = Op(
     name="lm_head",
     says="The projection onto the vocabulary: [B, T, hidden] -> logits [B, T, vocab].",
     inputs=("x",),
-    weights=_WEIGHTS[:1],
+    weights=(_WEIGHT,),
     attributes=(*_SITES, *FORMS, TENSOR, BLOCKS),
     refuses=_refuses_whole,
     pieces=cut,
+    family="head",
+    gemm=True,
+    memory=_MEMORY,
     kernel="linear:lm_head",
     source="transformers 5.17.0 and 5.23.0, *ForCausalLM.forward: logits stay in the model's dtype",
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
-from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Shapes, Value, site, sum_order
+from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Value, site, sum_order
+from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import NONE, TENSOR, cut
 
 UNROUNDED, LOG_SOFTMAX, LOG_OF_SOFTMAX = "unrounded", "log_softmax", "log_of_softmax"
@@ -36,8 +37,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return _refuses_order(parse(str(values["ranks"])), cut(values))
     name = values.get("collective", NONE)
     if name != NONE and "fp64" in (values.get("scaled", values["inputs"]), values["output"]):
-        known = ", ".join(COLLECTIVES[str(name)].dtypes)
-        return "collective", f"{name} is known for {known}, and the ranks' sums are in fp64."
+        dtypes = ", ".join(COLLECTIVES[str(name)].dtypes)
+        return "collective", f"{name} is known for {dtypes}, and the ranks' sums are in fp64."
     return None
 
 
@@ -51,6 +52,23 @@ def _refuses_order(order: Order, ranks: int) -> tuple[str, str] | None:
     except OrderError as error:
         return "ranks", f"{order}: {error}."
     return None
+
+
+def _output_bytes(call: Call) -> Sequence[int]:
+    """Unrounded, the logits are handed on as they are, or over a temperature in fp64."""
+    if "output" in call.active:
+        return [call.bytes_of("output")]
+    return [0 if call.active.get("temperature") == 1 else BYTES["fp64"]]
+
+
+def _scratch(call: Call) -> int:
+    """The logits as they are rounded and as ranks hold them, those less the maximum, their exponentials, and steps of a
+    sum; over a temperature alone, the logits in fp64.
+    """
+    logits = call.tokens * call.inputs[0]
+    if "output" in call.active:
+        return 5 * call.wide * logits
+    return 0 if call.active.get("temperature") == 1 else BYTES["fp64"] * logits
 
 
 LOG_PROBS = Op(
@@ -144,6 +162,9 @@ LOG_PROBS = Op(
     ),
     refuses=_refuses,
     pieces=cut,
+    family="head",
+    reports=True,
+    memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
     kernel="log_softmax:log_softmax",
     source="torch 2.13.0 log_softmax, softmax and logsumexp; NVIDIA-NeMo/RL 0433dae8dd, "
     "nemo_rl/distributed/model_utils.py _compute_distributed_log_softmax",

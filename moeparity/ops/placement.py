@@ -7,13 +7,15 @@ partial sums, one for each rank, which waits for its all-reduce: it has an axis 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from moeparity.numerics.collectives import nccl
+from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, scattering
 from moeparity.numerics.order_map import Selection
 from moeparity.numerics.orders import EXPLICIT, parse
-from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Shapes, Told, Value, WeightPort, site
+from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Told, Value, WeightPort, site
+from moeparity.ops.memory import Call, Memory, Shapes, stored
 
 NONE = "none"
 
@@ -68,51 +70,57 @@ def refuse_pieces(values: Mapping[str, Value], sizes: Mapping[str, int]) -> tupl
 _WHOLE: Condition = {"reduce": ("now",), "sequence": ("whole",)}
 _CHANNELS: Condition = {**_WHOLE, "collective": (nccl.RING.name, nccl.TREE.name)}
 _TREE: Condition = {**_WHOLE, "collective": (nccl.TREE.name,)}
-CHANNELS_SOURCE = "NVIDIA/nccl 5067397c26 src/enqueue.cc"
-TREES_SOURCE = "NVIDIA/nccl 5067397c26 src/graph/{connect,trees}.cc"
+_CHANNELS_SOURCE = Evidence("read", "NVIDIA/nccl 5067397c26 src/enqueue.cc")
+_TREES_SOURCE = Evidence("read", "NVIDIA/nccl 5067397c26 src/graph/{connect,trees}.cc")
+_PROTOCOLS = ("simple", "ll", "ll128")
+_PATTERNS = ("balanced_tree", "split_tree", "tree")
 _NCCL = (
     Attribute(
         name="channels",
         kind="form",
         default=1,
         least=1,
+        sources={"1": _CHANNELS_SOURCE},
         needs="partials",
         when=_CHANNELS,
         says="over how many channels NCCL cuts the message, each with chunks of its own. NCCL finds the number by the "
         "topology and takes fewer for a small message; NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS pin it "
-        f"({CHANNELS_SOURCE}, read)",
+        f"({_CHANNELS_SOURCE.source}, read)",
     ),
     Attribute(
         name="protocol",
         kind="form",
         default="simple",
-        values=("simple", "ll", "ll128"),
+        values=_PROTOCOLS,
+        sources=dict.fromkeys(_PROTOCOLS, _CHANNELS_SOURCE),
         needs="partials",
         when=_CHANNELS,
         says="NCCL's protocol (NCCL_PROTO), by which channels and chunks end elsewhere. A ring's chunks have at most 2 "
         "MiB (simple), 32 KiB (ll) or 562.5 KiB (ll128); ll also cuts the channels more finely "
-        f"({CHANNELS_SOURCE}, read)",
+        f"({_CHANNELS_SOURCE.source}, read)",
     ),
     Attribute(
         name="node",
         kind="form",
         default=0,
         least=0,
+        sources={"0": _TREES_SOURCE},
         needs="partials",
         when=_TREE,
         says="ranks of one node, in turn; 0: all are on one. Across nodes NCCL has two trees, of which the second half "
-        f"of the channels takes the second ({TREES_SOURCE}, read)",
+        f"of the channels takes the second ({_TREES_SOURCE.source}, read)",
     ),
     Attribute(
         name="pattern",
         kind="form",
         default="balanced_tree",
-        values=("balanced_tree", "split_tree", "tree"),
+        values=_PATTERNS,
+        sources=dict.fromkeys(_PATTERNS, _TREES_SOURCE),
         needs="partials",
         when={**_TREE, "node": (ABOVE_1,)},
         says="which ranks of a node's chain take up the sums of two other nodes: the second one of them and the first "
         "the other (balanced_tree), the second both (split_tree), or the first both (tree). NCCL goes by the topology, "
-        f"and takes tree where nodes have one rank ({TREES_SOURCE}, read)",
+        f"and takes tree where nodes have one rank ({_TREES_SOURCE.source}, read)",
     ),
 )
 
@@ -124,12 +132,9 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     if ranks == 1:
         return None
     if values["reduce"] == "later":
-        left = "bias" in shapes and values["bias"] == AFTER
-        return (
-            ("reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` or `{FIRST}` there.")
-            if left
-            else None
-        )
+        if "bias" not in shapes or values["bias"] != AFTER:
+            return None
+        return "reduce", f"the GEMM before it leaves the bias to it. Set `bias: {SHARED}` or `{FIRST}` there."
     if name == NONE:
         order = parse(str(values["order"]))
         if order.leaves not in {None, ranks}:
@@ -147,8 +152,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     elif collective.scatters:
         return "collective", f"{name} scatters its sum, which `sequence: scattered` (sequence parallel) asks for."
     if values["message"] not in collective.dtypes:
-        known = ", ".join(collective.dtypes)
-        return "collective", f"{name} is known for {known}, and the partial sums are {values['message']}."
+        dtypes = ", ".join(collective.dtypes)
+        return "collective", f"{name} is known for {dtypes}, and the partial sums are {values['message']}."
     if collective.worlds and ranks not in collective.worlds:
         return "collective", f"{name} runs on {', '.join(map(str, collective.worlds))} ranks, not on {ranks}."
     node = int(values.get("node", 0))
@@ -157,8 +162,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def _refuse_table(table: Selection, ranks: int, dtype: str) -> tuple[str, str] | None:
     """A table that chooses nothing for so many ranks, whatever the message's size, which is known in a run only."""
-    chosen = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
-    if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in chosen):
+    collectives = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
+    if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in collectives):
         return None
     return "collective", f"{table.name} chooses nothing for {ranks} ranks and partial sums in {dtype}."
 
@@ -167,11 +172,33 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
     return inputs[0] if values["reduce"] == "later" else 1
 
 
+def _evidence() -> dict[str, Evidence]:
+    """What collectives state, and of a table the least sure of what it chooses among."""
+    levels: tuple[Level, ...] = get_args(Level)
+    sources = {name: collective.evidence for name, collective in COLLECTIVES.items()}
+    for name, table in SELECTIONS.items():
+        names = dict.fromkeys(use for _, use in table.rows)
+        level = max((sources[use].level for use in names), key=levels.index)
+        sources[name] = Evidence(level, f"chooses among {', '.join(names)}")
+    return sources
+
+
+def _output_bytes(call: Call) -> Sequence[int]:
+    """What passes by keeps its dtype."""
+    return stored(call) if "output" in call.active else [call.input_bytes[0]]
+
+
+def _scratch(call: Call) -> int:
+    return 2 * call.wide * call.tokens * call.inputs[0] if "output" in call.active else 0
+
+
 ALL_REDUCE = Op(
     name="all_reduce",
     says="Sum of the ranks' partial sums [B, ranks, T, H] -> [B, T, H]; a value that is whole, [B, T, H], passes by.",
     inputs=("x",),
-    weights=(WeightPort(name="bias", says="[H], added to the sum; a whole x has it already", required=False),),
+    weights=(
+        WeightPort(name="bias", says="[H], added to the sum; a whole x has it already", required=False, initial=0.0),
+    ),
     attributes=(
         Attribute(
             name="reduce",
@@ -186,6 +213,7 @@ ALL_REDUCE = Op(
             kind="order",
             default=NONE,
             values=(NONE, *SELECTIONS, *COLLECTIVES),
+            sources=_evidence(),
             needs="partials",
             redrawn=False,
             when={"reduce": ("now",)},
@@ -228,6 +256,8 @@ ALL_REDUCE = Op(
     refuses=_refuses,
     partials=_partials,
     takes_partials=("x",),
+    reduces=True,
+    memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
     told={"bias": Told(port="x", default=AFTER)},
     kernel="placement:all_reduce",
     source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.numerics.collectives",

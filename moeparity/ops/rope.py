@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moeparity.ops import measured
 from moeparity.ops.declaration import Attribute, Op, Parameter, site
+from moeparity.ops.memory import Memory, Shapes
+
+
+def _table_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [params["dim"]] * 2
+
+
+def _misfit(params: Mapping[str, Any]) -> str | None:
+    if params["dim"] % 2:
+        return f"dim is {params['dim']}; rotary embedding needs an even number."
+    if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
+        return "dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
+    return None
+
+
+def _as_queries_and_keys(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return inputs[:2]
+
 
 ROTARY = Op(
     name="rotary",
@@ -20,7 +42,17 @@ ROTARY = Op(
             says="max_position_embeddings; read by rope_type dynamic, and by yarn when `factor` is null",
         ),
     ),
-    attributes=(site("output", "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype"),),
+    attributes=(
+        site(
+            "output",
+            "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype",
+            measured=measured.ROPE,
+        ),
+    ),
+    family="embedding",
+    integers=("positions",),
+    misfit=_misfit,
+    memory=Memory(widths=_table_widths),
     kernel="rope:rotary",
     source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters",
 )
@@ -52,6 +84,7 @@ ROPE = Op(
             "x * cos and rotated x * sin are each rounded to this dtype before they are added: `model` is the Hugging "
             "Face form, three roundings; fp32 one rounding, as in the kernels of vLLM (cos and sin bf16) and SGLang "
             "(cos and sin fp32)",
+            measured=measured.ROPE,
         ),
         Attribute(
             name="contraction",
@@ -73,6 +106,9 @@ ROPE = Op(
             "form): the same values, which q @ k.T adds up in another order",
         ),
     ),
+    token_axis=2,
+    keeps_heads=True,
+    memory=Memory(widths=_as_queries_and_keys),
     kernel="rope:rope",
     source="transformers 5.17.0 and 5.23.0, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave; read: vLLM 0.33.0, "
     "pos_encoding_kernels.cu; SGLang 0.5.23, rotary_embedding",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.ops.declaration import (
@@ -13,12 +14,13 @@ from moeparity.ops.declaration import (
     Condition,
     Op,
     Parameter,
-    Shapes,
     Value,
     WeightPort,
     site,
     sum_order,
 )
+from moeparity.ops.measured import SCORES
+from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 
 BEFORE, AFTER = "before_topk", "after_topk"
 START = "start"
@@ -46,11 +48,11 @@ def _refuses_share(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
     """A sum of a group's best top_k / top_groups, where that is no whole number or more than a group has."""
     if values.get("group_score") != "topk_share_sum":
         return None
-    (k,), (kept,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
-    if k % kept:
-        return "group_score", f"{k} experts per token do not divide by {kept} groups."
-    if k // kept > size:
-        return "group_score", f"{k} experts per token are {k // kept} of each group kept, and a group has {size}."
+    (k,), (groups,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
+    if k % groups:
+        return "group_score", f"{k} experts per token do not divide by {groups} groups."
+    if k // groups > size:
+        return "group_score", f"{k} experts per token are {k // groups} of each group kept, and a group has {size}."
     return None
 
 
@@ -66,12 +68,28 @@ def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
     return None
 
 
+def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [params["top_k"]] * 2
+
+
+def _output_bytes(call: Call) -> Sequence[int]:
+    return [INTEGER, call.bytes_of("weights")]
+
+
+def _scratch(call: Call) -> int:
+    return 6 * INTEGER * call.tokens * call.inputs[0]
+
+
 ROUTER = Op(
     name="router",
     says="Scores every expert, picks top-k, returns ids and weights [B, T, K] in slot order.",
     inputs=("logits",),
     outputs=("ids", "weights"),
-    weights=(WeightPort(name="bias", says="[experts] fp32, added to the scores for selection only", required=False),),
+    weights=(
+        WeightPort(
+            name="bias", says="[experts] fp32, added to the scores for selection only", required=False, initial=0.0
+        ),
+    ),
     parameters=(
         Parameter(name="top_k", type=int, says="experts per token"),
         Parameter(name="score", type=str, says="softmax or sigmoid", values=("softmax", "sigmoid")),
@@ -188,6 +206,7 @@ ROUTER = Op(
             kind="semantics",
             default=0.0,
             number=True,
+            usual=(0.0, 1e-20, 1e-9, 1e-8, 1e-6),
             says="added to the sum before the division",
             parameter="renormalize",
             when=_BEFORE,
@@ -222,9 +241,13 @@ ROUTER = Op(
             "(SGLang), or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
             "without a contraction to fma (SGLang with DeepEP; vLLM, compiled)",
         ),
-        site("weights", "the routing weights handed to the experts are rounded to this dtype"),
+        site("weights", "the routing weights handed to the experts are rounded to this dtype", measured=SCORES),
     ),
     refuses=_refuses,
+    family="router",
+    routes=True,
+    slot_order=True,
+    memory=Memory(widths=_widths, output_bytes=_output_bytes, scratch=_scratch),
     kernel="router:router",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward; forms by their "
     "engines, read: vLLM 0.33.0 topk_softmax_kernels.cu, grouped_topk_kernels.cu; sglang 0.5.23 moe_fused_gate.py; "

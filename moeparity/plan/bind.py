@@ -102,7 +102,7 @@ class BoundGraph:
         for port, value in zip(node.ports, node.inputs, strict=True):
             found[f"partials of {port}"] = (self.partials[value],)
             maker = makers.get(value)
-            if maker is not None and "top_k" in maker.params and maker.op.name == "router":
+            if maker is not None and maker.op.routes:
                 found[port] = (maker.params["top_k"],)
             heads = _heads(maker, value, makers)
             if heads is not None:
@@ -199,9 +199,9 @@ class BoundGraph:
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
-    """Into how many heads a value is cut, as far as it is handed on by norms and rotary embedding."""
+    """Into how many heads a value is cut, as far as ops hand that on."""
     while maker is not None and not maker.params.get("heads"):
-        if maker.op.name not in {"rms_norm", "rope"}:
+        if not maker.op.keeps_heads:
             return None
         value = maker.inputs[maker.values.index(value)]
         maker = makers.get(value)

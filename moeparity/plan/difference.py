@@ -8,7 +8,6 @@ from typing import Literal
 
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Kind
-from moeparity.ops.placement import ALL_REDUCE
 from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place, Setting, edges_of
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Node
@@ -130,7 +129,7 @@ def _going_along(node: Node, name: str, reference: BoundGraph, candidate: BoundG
         maker = waiting.pop()
         for reader in (nodes[follower] for follower in reference.graph.digraph.successors(maker.name)):
             by = reader.op.told.get(name)
-            if reader.op is ALL_REDUCE:
+            if reader.op.reduces:
                 waiting.append(reader)
             elif by is not None and reader.inputs[reader.ports.index(by.port)] in maker.values:
                 waiting.append(reader)

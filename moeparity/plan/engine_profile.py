@@ -149,7 +149,8 @@ def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ..
     at = Where(where.path, placement.line or where.line)
     values: dict[str, tuple[tuple[str, Value], tuple[str, ...]]] = {}
     if placement.tensor > 1:
-        values["tensor"] = (("tensor", placement.tensor), ("experts",) if placement.expert > 1 else ())
+        by_expert = tuple(name for name, op in OPS.items() if any(port.each for port in op.weights))
+        values["tensor"] = (("tensor", placement.tensor), by_expert if placement.expert > 1 else ())
     if placement.expert > 1:
         values["expert"] = (("expert", placement.expert), ())
     if placement.sequence:

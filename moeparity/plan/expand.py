@@ -190,8 +190,9 @@ class _Expansion:
         params = self._params(name, op, spec, where)
         if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):
             raise GraphError(f"{where}: {name}: the {op.outputs_from} need a whole number each, their width.")
-        if op.name == "rotary":
-            _check_rotary(where, name, params)
+        reason = None if op.misfit is None else op.misfit(params)
+        if reason is not None:
+            raise GraphError(f"{where}: {name}: {reason}")
         return Node(
             name=name,
             op=op,
@@ -284,15 +285,6 @@ class _Expansion:
             )
         experts, *others = sizes
         return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in others))
-
-
-def _check_rotary(where: Where, name: str, params: Mapping[str, Any]) -> None:
-    if params["dim"] % 2:
-        raise GraphError(f"{where}: {name}: dim is {params['dim']}; rotary embedding needs an even number.")
-    if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
-        raise GraphError(
-            f"{where}: {name}: dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
-        )
 
 
 def _type(parameter: Parameter) -> str:

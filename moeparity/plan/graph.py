@@ -94,7 +94,7 @@ class Segment:
 
 def log_probs(nodes: Iterable[Node], output: str) -> list[str]:
     """The nodes that take log-probabilities of the logits `output`."""
-    return [node.name for node in nodes if node.op.name == "log_softmax" and node.inputs == (output,)]
+    return [node.name for node in nodes if node.op.reports and node.inputs == (output,)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Container, Mapping
 
 from moeparity.errors import SpecError
 from moeparity.ops.declaration import Value, holds
-from moeparity.ops.placement import ALL_REDUCE
 from moeparity.plan.graph import SOURCES, Graph, Node
 
 Told = Mapping[str, Mapping[str, Value]]
@@ -35,7 +34,7 @@ def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
     """The node that made a value, before the all-reduces it went through."""
     maker = makers.get(value or "")
-    while maker is not None and maker.op is ALL_REDUCE:
+    while maker is not None and maker.op.reduces:
         maker = makers.get(maker.inputs[0])
     return maker
 

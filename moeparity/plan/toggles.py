@@ -21,18 +21,6 @@ K = TypeVar("K", bound=Hashable)
 MANY_ROLES = 8
 """A bundle over more kinds of nodes than this is taken apart by block first."""
 
-_FAMILIES = {
-    "rms_norm": "norms",
-    "gate": "router",
-    "router": "router",
-    "experts": "experts",
-    "combine": "combine",
-    "lm_head": "head",
-    "log_softmax": "head",
-    "embedding": "embedding",
-    "rotary": "embedding",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toggle:
@@ -122,8 +110,7 @@ def split(toggle: Toggle) -> list[Toggle]:
 
 def family(node: Node) -> str:
     """The block a node counts to: norms, router, experts, combine, head, embedding, else the graph's own block."""
-    known = _FAMILIES.get(node.op.name)
-    return known or (node.name.split(".")[1] if node.layer is not None else node.name)
+    return node.op.family or (node.name.split(".")[1] if node.layer is not None else node.name)
 
 
 def _attribute(difference: Difference) -> tuple[str, str]:

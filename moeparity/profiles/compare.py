@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.measured import Share
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.difference import Difference
@@ -15,32 +15,12 @@ from moeparity.plan.expand import expand
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import files, schema
 from moeparity.plan.toggles import Toggle, toggles
-from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Share, Stand, Statement
+from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 NOT_STATED = "Not stated:"
 """What opens the part of a profile's comment that lists what it leaves open."""
 UNNAMED = schema.Engine(name="-", version="-", says="")
 
-_BF16_ORDER = Share(least=0.59, shown="59 %", row="combine, bf16 sums: by slot, by expert")
-_FP32_ORDER = Share(least=0.000084, shown="0.0084 %", row="combine, fp32 products and sums: by slot, by expert")
-_SCORES = Share(least=0.49, shown="49 %", row="combine: C4 (bf16 scores and products), C6 (fp32, fma)")
-_EPILOGUE = Share(least=0.49, shown="49 %", row="combine: C6, C3 (score in the GEMM's epilogue)")
-_BEFORE = Share(least=0.62, shown="62 %", row="combine: C6, C9 (score before the down projection)")
-_RANKS = Share(least=0.40, shown="40 %", row="combine: C6, C11 (DeepEP on 8 ranks)")
-_SWIGLU = Share(least=0.26, shown="26 %", row="SwiGLU: two roundings, one")
-_ROPE = Share(least=0.22, shown="22 %", row="RoPE: vLLM, SGLang")
-SHARES = (_BF16_ORDER, _FP32_ORDER, _SCORES, _EPILOGUE, _BEFORE, _RANKS, _SWIGLU, _ROPE)
-"""What `docs/roundings.md` says of single choices, which is the only committed table of them."""
-_BY_CHOICE = {
-    ("combine", "weighted"): _SCORES,
-    ("combine", "accumulate"): _SCORES,
-    ("router", "weights"): _SCORES,
-    ("combine", "partial"): _RANKS,
-    ("experts", "activation"): _SWIGLU,
-    ("swiglu", "activation"): _SWIGLU,
-    ("rope", "products"): _ROPE,
-    ("rotary", "output"): _ROPE,
-}
 _KINDS = ("semantics", "rounding", "dtype", "implementation", "several", "form", "order", "placement")
 """Where no table speaks: another model first, then what rounds, then what only reorders or moves."""
 NEGLIGIBLE = 0.01
@@ -175,13 +155,16 @@ def _levels(members: Iterable[Difference], plan: BoundGraph) -> str:
 
 def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:
     """What a committed table says of a choice, if it does."""
-    op, attribute = difference.node.op.name, difference.attribute
-    if (op, attribute) == ("experts", "score_site"):
-        return _BEFORE if "activation" in (difference.reference, difference.candidate) else _EPILOGUE
-    if op == "combine" and attribute in ("order", "leaves"):
-        accumulated = {plan.settings[difference.node.name, "accumulate"].value for plan in (first, second)}
-        return _BF16_ORDER if accumulated & {MODEL, "bf16", "fp16"} else _FP32_ORDER
-    return _BY_CHOICE.get((op, attribute))
+    attribute = difference.node.op.attribute(difference.attribute)
+    for measured in () if attribute is None else attribute.measured:
+        settings = ((name, set(words)) for name, words in measured.settings.items())
+        met = (
+            words & {plan.settings[difference.node.name, name].value for plan in (first, second)}
+            for name, words in settings
+        )
+        if measured.value in (None, difference.reference, difference.candidate) and all(met):
+            return measured.share
+    return None
 
 
 def _rank(toggle: EngineToggle) -> tuple[int, float, int]:

@@ -17,10 +17,7 @@ from typing import Any
 
 from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
-from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.ops.declaration import Attribute, Op
-from moeparity.ops.norm.reductions import RULES, WELFORD_SOURCE
-from moeparity.ops.placement import CHANNELS_SOURCE, TREES_SOURCE
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import Rule, checked, load_profile
 from moeparity.plan.spec import files
@@ -32,32 +29,6 @@ LEVELS: tuple[Level, ...] = ("verified", "read", "inferred", "opaque")
 FILE = "evidence.json"
 NO_ENGINE = "none"
 """Engine of a profile that speaks of no library: what it calls verified is held against this project's own."""
-
-_FLASH = "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h"
-_VLLM = "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py"
-NAMED: Mapping[Key, str] = {
-    ("attention", "implementation", "flash"): _FLASH,
-    ("attention", "kv_block", "64"): _FLASH,
-    ("attention", "kv_order", "descending"): _FLASH,
-    ("attention", "exponential", "exp2_fma"): _FLASH,
-    ("attention", "normalize", "reciprocal"): _FLASH,
-    ("attention", "split_by", "tiles"): "FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h",
-    ("attention", "split_by", "seen"): "0f25c7b hopper/block.h, get_n_block_min_max",
-    ("attention", "split_by", "keys"): "vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py",
-    ("attention", "splits", "fixed"): "FlashInfer fb28d72 attention/prefill.cuh",
-    ("attention", "merge", "pairwise"): _VLLM,
-    ("attention", "merge", "online"): _VLLM,
-    ("attention", "sink", "end"): "vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux",
-    ("attention", "sink", "start"): "vLLM 08d82e71f5, v1/attention/ops/triton_attention_helpers.py init_softmax_M",
-    ("attention", "sink", "rescale"): "torchtitan 0014ac2ca4, models/gpt_oss/model.py",
-    ("rms_norm", "statistic", "welford"): WELFORD_SOURCE,
-    ("experts", "score_site", "activation"): "Megatron-LM d98e8a64dd experts.py bias_act_func",
-    ("all_reduce", "channels", "1"): CHANNELS_SOURCE,
-    **{("all_reduce", "protocol", name): CHANNELS_SOURCE for name in ("simple", "ll", "ll128")},
-    ("all_reduce", "node", "0"): TREES_SOURCE,
-    **{("all_reduce", "pattern", name): TREES_SOURCE for name in ("balanced_tree", "split_tree", "tree")},
-}
-"""What an op's own declaration, or the module it refers to, names as the source of one value, in their words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,28 +85,36 @@ class Line:
 
 def findings(ops: Iterable[Op] | None = None) -> list[Finding]:
     """Every value of every attribute of some ops, of all by default: declared, set by a profile, or verified."""
-    known: dict[tuple[str, str], dict[str, None]] = {}
+    values_in_use: dict[tuple[str, str], dict[str, None]] = {}
     for name, attribute_name, value in (*verified(), *(claim.key for claim in claims())):
-        known.setdefault((name, attribute_name), {})[value] = None
-    found = []
+        values_in_use.setdefault((name, attribute_name), {})[value] = None
+    rows = []
     for op in OPS.values() if ops is None else ops:
         for attribute in op.attributes:
-            further = known.get((op.name, attribute.name), {})
-            found += [_finding((op.name, attribute.name, value)) for value in _values(attribute, further)]
+            further = values_in_use.get((op.name, attribute.name), {})
+            rows += [_finding((op.name, attribute.name, value)) for value in _values(attribute, further)]
         declared = {attribute.name for attribute in op.attributes}
-        edges = [(name, values) for (of, name), values in known.items() if of == op.name and name not in declared]
-        found += [_finding((op.name, name, value)) for name, values in edges for value in values]
-    return found
+        for (op_name, name), values in values_in_use.items():
+            if op_name == op.name and name not in declared:
+                rows += [_finding((op_name, name, value)) for value in values]
+    return rows
 
 
-def lines(found: Iterable[Finding]) -> list[Line]:
+def lines(rows: Iterable[Finding]) -> list[Line]:
     """The findings with equal neighbours on one line, the surest of an attribute first."""
     ordered: list[Finding] = []
-    for _, of in groupby(found, key=lambda f: (f.op, f.attribute)):
-        ordered += sorted(of, key=lambda f: (LEVELS.index(f.level), f.sources, _kernels(f)))
+    for _, group in groupby(rows, key=lambda f: (f.op, f.attribute)):
+        ordered += sorted(group, key=lambda f: (LEVELS.index(f.level), f.sources, _kernels(f)))
     return [
-        Line(op=op, attribute=attribute, values=tuple(f.value for f in same), level=level, sources=why, kernels=run)
-        for (op, attribute, level, why, run), same in groupby(
+        Line(
+            op=op,
+            attribute=attribute,
+            values=tuple(f.value for f in equal),
+            level=level,
+            sources=sources,
+            kernels=kernels,
+        )
+        for (op, attribute, level, sources, kernels), equal in groupby(
             ordered, key=lambda f: (f.op, f.attribute, f.level, f.sources, _kernels(f))
         )
     ]
@@ -145,9 +124,9 @@ def _kernels(finding: Finding) -> tuple[str, ...]:
     return tuple(proof.says for proof in finding.proofs)
 
 
-def to_json(found: Iterable[Finding]) -> str:
+def to_json(rows: Iterable[Finding]) -> str:
     """The findings as a list."""
-    return json.dumps([asdict(each) for each in found], indent=2)
+    return json.dumps([asdict(row) for row in rows], indent=2)
 
 
 @cache
@@ -158,17 +137,17 @@ def verified() -> Mapping[Key, tuple[Proof, ...]]:
 
 def proofs_of(data: Mapping[str, Any]) -> dict[Key, tuple[Proof, ...]]:
     """What the file holds: `sources` and `tests` as lists, and `values` by op, attribute and value as index pairs."""
-    found: dict[Key, tuple[Proof, ...]] = {}
+    proofs: dict[Key, tuple[Proof, ...]] = {}
     for op, attributes in data["values"].items():
         for attribute, values in attributes.items():
             for value, pairs in values.items():
-                of: dict[int, list[str]] = {}
+                tests_by_source: dict[int, list[str]] = {}
                 for source, test in pairs:
-                    of.setdefault(source, []).append(data["tests"][test])
-                found[op, attribute, value] = tuple(
-                    Proof(**data["sources"][source], tests=tuple(tests)) for source, tests in of.items()
+                    tests_by_source.setdefault(source, []).append(data["tests"][test])
+                proofs[op, attribute, value] = tuple(
+                    Proof(**data["sources"][source], tests=tuple(tests)) for source, tests in tests_by_source.items()
                 )
-    return found
+    return proofs
 
 
 @cache
@@ -210,10 +189,11 @@ def _finding(key: Key) -> Finding:
     proofs = verified().get(key, ())
     if proofs:
         return Finding(op=op, attribute=attribute, value=value, level="verified", proofs=proofs)
-    said = [*_declared(key), *_said().get(key, ())]
-    level = next((each for each in ("read", "inferred", "opaque") if any(e.level == each for e in said)), "inferred")
-    sources = tuple(dict.fromkeys(e.source for e in said if e.level == level))
-    return Finding(op=op, attribute=attribute, value=value, level=_level(level), sources=sources)
+    statements = [*_declared(key), *_said().get(key, ())]
+    levels = {evidence.level for evidence in statements}
+    level: Level = next((level for level in LEVELS[1:] if level in levels), "inferred")
+    sources = tuple(dict.fromkeys(e.source for e in statements if e.level == level))
+    return Finding(op=op, attribute=attribute, value=value, level=level, sources=sources)
 
 
 def _level(name: str) -> Level:
@@ -223,28 +203,20 @@ def _level(name: str) -> Level:
 @cache
 def _said() -> Mapping[Key, tuple[Evidence, ...]]:
     """What profiles say, `verified` left out: that is the data file's to say."""
-    found: dict[Key, tuple[Evidence, ...]] = {}
+    evidence_of: dict[Key, tuple[Evidence, ...]] = {}
     for claim in claims():
         if claim.level in LEVELS[1:] and claim.engine != NO_ENGINE:
             evidence = Evidence(_level(claim.level), f"{claim.source} ({claim.profile})")
-            found[claim.key] = (*found.get(claim.key, ()), evidence)
-    return found
+            evidence_of[claim.key] = (*evidence_of.get(claim.key, ()), evidence)
+    return evidence_of
 
 
 def _declared(key: Key) -> Iterator[Evidence]:
-    """What a collective, a table of them, a launch rule or the op's own declaration says of the value."""
-    op, attribute, value = key
-    if (op, attribute) == ("all_reduce", "collective"):
-        if value in COLLECTIVES:
-            yield _unproved(COLLECTIVES[value].evidence)
-        elif value in SELECTIONS:
-            chosen = dict.fromkeys(use for _, use in SELECTIONS[value].rows)
-            levels = [_unproved(COLLECTIVES[use].evidence).level for use in chosen]
-            yield Evidence(max(levels, key=LEVELS.index), f"chooses among {', '.join(chosen)}")
-    elif (op, attribute) == ("rms_norm", "order") and value in RULES:
-        yield _unproved(RULES[value].evidence)
-    elif key in NAMED:
-        yield Evidence("read", NAMED[key])
+    """What the op's own declaration says of the value."""
+    op, name, value = key
+    attribute = OPS[op].attribute(name)
+    if attribute is not None and value in attribute.sources:
+        yield _unproved(attribute.sources[value])
 
 
 def _unproved(evidence: Evidence) -> Evidence:

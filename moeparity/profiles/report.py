@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from moeparity.ops.measured import Share
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.engines/1"
@@ -38,15 +39,6 @@ class Statement:
     evidence: str
     source: str
     flag: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Share of an op's bf16 outputs with other bits where this choice alone differs, as a committed table has it."""
-
-    least: float
-    shown: str
-    row: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
+from moeparity.engine.liveness import widths
 from moeparity.engine.lockstep import NodeView, run
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
-from moeparity.ops.memory import widths
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.small_models import SMALL

@@ -15,20 +15,27 @@ import pytest
 import torch
 
 from moeparity.errors import Where
-from moeparity.numerics.collectives.registry import COLLECTIVES
+from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.ops.kernels.key_tiles import cuts
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import checked, load_profile
 from moeparity.plan.spec.files import shipped
 from moeparity.profiles import fidelity
-from moeparity.profiles.fidelity import NAMED, NO_ENGINE, Finding, Key, Proof
+from moeparity.profiles.fidelity import NO_ENGINE, Finding, Key, Proof
 from scripts.pages.evidence import DATA, as_text, merged, targets
 from tests.command import ROOT, Done, alone, inside
 from tests.evidence import FOLDER, record
 
 FOUND = fidelity.findings()
 OF = {(f.op, f.attribute, f.value): f for f in FOUND}
+NAMED = {
+    (op.name, attribute.name, value): evidence.source
+    for op in OPS.values()
+    for attribute in op.attributes
+    for value, evidence in attribute.sources.items()
+    if value not in {**COLLECTIVES, **SELECTIONS, **RULES}
+}
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -88,7 +88,7 @@ def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
 
 def _local_size(record: NodeRecord) -> float:
     # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
-    return 0.0 if record.local is None or record.node.op.name == "router" else record.local.relative_l2
+    return 0.0 if record.local is None or record.node.op.routes else record.local.relative_l2
 
 
 def _node_errors(records: Records) -> Iterator[NodeError]:

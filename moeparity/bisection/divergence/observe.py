@@ -64,7 +64,7 @@ class Divergence:
     def _error(self, view: NodeView, other: Name) -> Error | None:
         if not view.ran(other):
             return None
-        if view.node.op.name == "log_softmax":
+        if view.node.op.reports:
             return _reported_error(view, self.reference, other)
         total: Error | None = None
         # Beyond the node's own ports come the roundings that single consumers are handed.

@@ -49,15 +49,15 @@ def orders_of(call: Call) -> Draw | str | None:
     attention permuted head dimensions and keys at other places of the kernel's blocks; in an all-reduce by a library
     permuted ranks. What each step is rounded to stays as the settings say.
     """
-    name = call.node.op.name
-    if name in {"attention", "mla"}:
+    if call.node.op.mixes_tokens:
         return _attention(call)
     named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
-    if name == "all_reduce" and call.at.get("collective", "none") != "none":
+    if call.node.op.reduces and call.at.get("collective", "none") != "none":
         return _ranks(call)
-    if name == "experts" and call.at["implementation"] == "grouped":
-        # The loop's GEMMs add the same products, rounded at the same places, and its order can be written out.
-        return lambda seed: call.output({"implementation": "loop", "order": f"unordered({seed})"})
+    alike = {a.name: a.same_sums.get(str(call.at.get(a.name))) for a in call.node.op.attributes}
+    written_out = {name: value for name, value in alike.items() if value is not None}
+    if written_out:
+        return lambda seed: call.output({**written_out, "order": f"unordered({seed})"})
     if not named:
         return None
     for attribute, value in named.items():
@@ -99,9 +99,9 @@ def _ranks(call: Call) -> Draw | None:
 def _attention(call: Call) -> Draw:
     def draw(seed: int) -> Tensor:
         shift = random.Random(seed).randrange(1, _SHIFT)  # noqa: S311
-        turned = _attention_turned(call, seed)
-        axes = (2, 2, 1) if call.node.op.name == "attention" else (1, 2, 1, 2)
+        turned, op = _turned(call, seed), call.node.op
         *values, mask = turned.inputs
+        axes = [op.input_token_axes.get(port, 1) for port in op.inputs[: len(values)]]
         moved = [None if x is None else _behind(x, shift, axis) for x, axis in zip(values, axes, strict=True)]
         assert mask is not None, "attention reads the mask"
         named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
@@ -111,29 +111,16 @@ def _attention(call: Call) -> Draw:
     return draw
 
 
-def _attention_turned(call: Call, seed: int) -> Call:
-    """Head dimensions of queries and keys, and a latent's of keys and kv_b, in another order."""
-
-    def turned(x: Tensor | None, order: Tensor) -> Tensor | None:
-        return None if x is None else x[..., order]
-
-    if call.node.op.name == "attention":
-        q, k, v, mask = call.inputs
-        assert q is not None
-        order = _permutation(q.shape[-1], seed).to(q.device)
-        return Call(
-            node=call.node, inputs=[turned(q, order), turned(k, order), v, mask], weights=call.weights, at=call.at
-        )
-    q_nope, q_rope, latent, k_rope, mask = call.inputs
-    assert q_rope is not None
-    assert latent is not None
-    order = _permutation(q_rope.shape[-1], seed).to(latent.device)
-    inner = _permutation(latent.shape[-1], seed + 1).to(latent.device)
-    return replace(
-        call,
-        inputs=[q_nope, turned(q_rope, order), turned(latent, inner), turned(k_rope, order), mask],
-        weights={name: weight[..., inner] for name, weight in call.weights.items()},
-    )
+def _turned(call: Call, seed: int) -> Call:
+    """What is added up over the last axes of inputs and weights in another order."""
+    inputs, weights = dict(zip(call.node.ports, call.inputs, strict=True)), dict(call.weights)
+    for i, group in enumerate(call.node.op.contracted):
+        tensors = {name: x for name in group if (x := inputs.get(name, weights.get(name))) is not None}
+        first = next(iter(tensors.values()))
+        order = _permutation(first.shape[-1], seed + i).to(first.device)
+        for name, x in tensors.items():
+            (inputs if name in inputs else weights)[name] = x[..., order]
+    return replace(call, inputs=list(inputs.values()), weights=weights)
 
 
 def _behind(x: Tensor, shift: int, axis: int) -> Tensor:

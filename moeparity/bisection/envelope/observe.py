@@ -27,9 +27,6 @@ STEPS = 1 << 27
 """Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
 SLACK = 2
 """Elements outside that are no evidence, and how many times more of them a value may have than a draw does."""
-_GEMMS = ("linear", "gate", "lm_head", "experts")
-_WHOLE = ("attention", "mla", "all_reduce")
-"""Ops that read other tokens, or whose inputs have another axis before that of the tokens: whole sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +192,13 @@ class Envelope:
     def _taken(self, view: NodeView) -> tuple[int, int | None]:
         """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
         first = view.outputs[self.walkers[0]][0][0]
-        if view.node.op.name in _WHOLE or first.partials > 1:
+        # An op that reads other tokens, or a value with another axis before that of the tokens.
+        if view.node.op.mixes_tokens or view.node.op.reduces or first.partials > 1:
             return min(view.wave[1], max(1, TOKENS // self.length)), None
         afford = TOKENS
-        if view.node.op.name in _GEMMS:
+        if view.node.op.gemm:
             products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
-            slots = first.tensor.shape[2] if view.node.op.name == "experts" else 1
+            slots = first.tensor.shape[2] if view.node.op.slot_order else 1
             afford = min(afford, max(1, STEPS // (products * slots)))
         return (1, afford) if afford < self.length else (min(view.wave[1], afford // self.length), None)
 

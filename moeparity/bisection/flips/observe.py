@@ -43,11 +43,6 @@ MAP_BITS: dict[str, int] = {
 BINS = 34
 """Margins and perturbations are counted in powers of two: below 1 ulp, 1 to 2, 2 to 4, ... and the last one beyond."""
 
-_TOKEN_AXIS = {"rope": 2}
-"""Where the tokens stand on another axis of an op's outputs than the one behind the batch."""
-_MIXES = ("attention", "mla")
-"""Ops whose output at one token reads other tokens."""
-
 
 @dataclass(slots=True)
 class Margins:
@@ -174,7 +169,7 @@ class FlipObserver:
             return
         rows = slice(*view.wave)
         self._leaving(view, rows)
-        if view.node.op.name == "gate":
+        if view.node.op.gates:
             self._gate(view)
         if view.node.name in self.rankings:
             self._router(view, rows)
@@ -192,13 +187,12 @@ class FlipObserver:
         ids = zip(*(view.output_ids(side) for side in self.sides), strict=True)
         if bool((left | ~real).all()) or all(a == b for a, b in ids):
             return
-        axis = _TOKEN_AXIS.get(view.node.op.name, 1)
         same = torch.ones_like(left)
         for port in range(len(view.outputs[self.sides[0]])):
             ours, theirs = (view.tensor(side, port) for side in self.sides)
-            same &= equal_rows(ours, theirs, axis).cpu()
+            same &= equal_rows(ours, theirs, view.node.op.token_axis).cpu()
         leaving = ~same & ~left & real
-        earlier = (left.cumsum(-1) - left.int() > 0) if view.node.op.name in _MIXES else torch.zeros_like(left)
+        earlier = (left.cumsum(-1) - left.int() > 0) if view.node.op.mixes_tokens else torch.zeros_like(left)
         for through in (False, True):
             where = leaving & (earlier == through)
             if bool(where.any()):
@@ -293,7 +287,7 @@ STATE = (Census, Margins, Flips, Drift)
 
 def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     """Looks at the candidate's routing flips; None without routers."""
-    routers = [node for node in plan.model.graph.nodes if node.op.name == "router"]
+    routers = [node for node in plan.model.graph.nodes if node.op.routes]
     if not routers:
         return None
     ids, mask, scored = plan.tokens_on_device

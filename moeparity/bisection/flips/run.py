@@ -79,7 +79,7 @@ def flips(
     plan, observed = passes(recipe, device=device, options=options, progress=progress)
     report, graph = summarise(plan, observed), plan.model.graph
     if report.flips is None:
-        inside = any(node.op.name == "router" for node in graph.nodes)
+        inside = any(node.op.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if inside else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
     bounds = plan.recipe.expect.flips

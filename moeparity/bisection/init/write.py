@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
 from moeparity.inputs.weights.fit import file_dtype
 from moeparity.inputs.weights.residency import fits
+from moeparity.ops.declaration import Op
 from moeparity.output.files import refuse_unwritable, write_text
 from moeparity.plan.address import role
 from moeparity.plan.bind import bind
@@ -133,7 +135,7 @@ def _candidate(graph: Graph, dtype: str) -> str:
         bind(graph, load_profile("hf-default", Where(Path("init"))), dtype)
     except SpecError as error:
         reason = str(error).partition(": ")[2].partition(". ")[0]
-        attend = _selector(graph, "attention", "mla")
+        attend = _selector(graph, lambda op: op.mixes_tokens)
         return (
             f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
             f'    "{attend}:implementation": sdpa\n    # {change.strip()}'
@@ -144,17 +146,16 @@ def _candidate(graph: Graph, dtype: str) -> str:
 
 def _changed(graph: Graph) -> str:
     """An address whose value people ask about first: the router's logits, else the head's."""
-    gate = _selector(graph, "gate")
-    return f"{gate}:output" if gate else f"{_selector(graph, 'lm_head')}:output"
+    return f"{_selector(graph, lambda op: op.gates) or role(graph.output)}:output"
 
 
-def _selector(graph: Graph, *ops: str) -> str:
-    """The nodes of an op in all layers: `layers[*].moe.gate`; empty where there are none."""
-    return next((role(node.name) for node in graph.nodes if node.op.name in ops), "")
+def _selector(graph: Graph, of: Callable[[Op], bool]) -> str:
+    """The nodes of such an op in all layers: `layers[*].moe.gate`; empty where there are none."""
+    return next((role(node.name) for node in graph.nodes if of(node.op)), "")
 
 
 def _block(graph: Graph) -> str:
-    return "moe" if _selector(graph, "router") else "attention"
+    return "moe" if _selector(graph, lambda op: op.routes) else "attention"
 
 
 def _quoted(text: str) -> str:

@@ -60,7 +60,7 @@ class Moved:
         """Called by the engine once per node and wave."""
         if not view.ran(*self.sides) or view.regions:
             return
-        if view.node.op.name == "gate":
+        if view.node.op.gates:
             inputs = [_input(view, side) for side in self.sides]
             self._inputs[view.wave[0]] = inputs[1].float() - inputs[0].float()
         elif view.node.name in self.gates and view.wave[0] in self._inputs:
@@ -116,7 +116,7 @@ class NearTies:
         """Called by the engine once per node and wave."""
         if not view.ran(self.reference, self.gated) or view.regions:
             return
-        if view.node.op.name == "gate":
+        if view.node.op.gates:
             own, gated = (view.tensor(side) for side in (self.reference, self.gated))
             self._inputs[view.wave[0]] = (_input(view, self.reference), own, gated)
         elif view.node.name in self.noise and view.wave[0] in self._inputs:

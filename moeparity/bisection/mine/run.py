@@ -86,7 +86,7 @@ class _Miner:
     def of(cls, plan: Plan, request: Request, progress: Callback | None) -> _Miner:
         """Raises SpecError for a model without routers."""
         nodes = plan.model.graph.nodes
-        routers = {node.name: node for node in nodes if node.op.name == "router"}
+        routers = {node.name: node for node in nodes if node.op.routes}
         if not routers:
             raise SpecError(f"{Where(plan.path)}: {plan.model.graph.model_type} has no router, so nothing can flip.")
         makers = {value: node for node in nodes for value in node.values}
@@ -102,7 +102,7 @@ class _Miner:
 
     def predicted(self, tokens: TokenSet, moved: Moved) -> NearTies:
         """One pass of the reference; beside it run the candidate's gates, on its inputs."""
-        plan, chosen = self.plan, [n for n in self.plan.model.graph.nodes if n.op.name in {"gate", "router"}]
+        plan, chosen = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
         differ = swap(_GATED, (node.name for node in chosen), plan.reference, plan.candidate)
         gated = plan.reference if differ is None else mixed(plan.reference, [differ], plan.candidate)
         gated = replace(gated, micro_batch=plan.reference.micro_batch)

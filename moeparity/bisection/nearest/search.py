@@ -26,13 +26,6 @@ from moeparity.plan.region import Region
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.progress import Callback
 
-USUAL: Mapping[str, tuple[float, ...]] = {
-    "eps": (1e-5, 1e-6, 1e-8, 1e-12),
-    "offset": (1.0,),
-    "renormalize_eps": (0.0, 1e-20, 1e-9, 1e-8, 1e-6),
-}
-"""Numbers in use, where an attribute takes any."""
-
 PAIRED = 2
 """So many of the best choices are tried with each other one, where none gives all bits alone."""
 
@@ -102,7 +95,7 @@ def _values(attribute: Attribute) -> tuple[Value, ...]:
     if attribute.kind == "placement":
         return ()
     words = tuple(value for value in attribute.values if value != "model")
-    return (*words, *(USUAL.get(attribute.name, ()) if attribute.number else ()))
+    return (*words, *attribute.usual)
 
 
 def _with(plan: BoundGraph, chosen: Choices) -> Iterator[BoundGraph]:

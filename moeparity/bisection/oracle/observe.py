@@ -16,9 +16,6 @@ from moeparity.engine.walker import Name
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
-BY_SLOT = ("router", "experts")
-"""Ops whose values stand in slot order: another order of the same slots would outweigh every rounding."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
@@ -92,7 +89,10 @@ class Distances:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if view.node.op.name in (*BY_SLOT, "log_softmax") or not view.ran(self.reference, self.candidate, self.oracle):
+        # Another order of the same slots would outweigh every rounding.
+        if view.node.op.slot_order or view.node.op.reports:
+            return
+        if not view.ran(self.reference, self.candidate, self.oracle):
             return
         for port in range(len(view.node.outputs)):
             truth = view.tensor(self.oracle, port)

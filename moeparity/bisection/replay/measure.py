@@ -11,7 +11,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.words import RungKL, replay_reading
 from moeparity.bisection.trials import TrialKey, alone
-from moeparity.engine.routes import IDS, NATURAL, REPLAYED, ROUTER, Routes
+from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Routes
 from moeparity.engine.walker import Name
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
@@ -27,7 +27,7 @@ def replay(plan: Plan, observed: Observed) -> Replay | None:
     """The ladder; None for a recipe that asks for none."""
     if not plan.recipe.replay:
         return None
-    if all(node.op.name != ROUTER for node in plan.model.graph.nodes):
+    if not any(node.op.routes for node in plan.model.graph.nodes):
         return Replay(rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",))
     rungs = tuple(_rungs(observed))
     if len(rungs) <= len(REPLAYED):

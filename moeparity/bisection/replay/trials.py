@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
-from moeparity.engine.routes import IDS, REPLAYED, ROUTER, Forced, replayed_plan
+from moeparity.engine.routes import IDS, REPLAYED, Forced, replayed_plan
 from moeparity.errors import SpecError
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -17,7 +17,7 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
     None without a router, and where the recipe asks for no ladder.
     """
-    if not plan.recipe.replay or all(node.op.name != ROUTER for node in plan.model.graph.nodes):
+    if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
         return {}
     whole = {toggle.name for toggle in plan.tried}
     sides = {TrialKey("candidate", forced=what): plan.candidate for what in REPLAYED}

@@ -50,7 +50,7 @@ class Records:
                 reported = reports(view, walker)
                 own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where, reported=reported)
                 self.deltas.setdefault(walker, []).append(own - recorded[where])
-        if view.node.op.name == "router" and self.routed_experts is not None:
+        if view.node.op.routes and self.routed_experts is not None:
             if view.node.name not in self._routers:
                 self._routers.append(view.node.name)
             recorded = self.routed_experts[rows, :, self._routers.index(view.node.name)]
@@ -126,7 +126,7 @@ class Classes:
             self.tokens += torch.bincount(labels, minlength=self.count)
             self.k3.index_add_(0, labels, found.k3[found.scored])
             self.abs_delta.index_add_(0, labels, found.delta.abs()[found.scored])
-        if view.node.op.name == "router" and view.ran(self.reference, self.candidate):
+        if view.node.op.routes and view.ran(self.reference, self.candidate):
             real = self.attention_mask[rows]
             _, flipped = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
             labels = self.labels[rows][real].cpu()

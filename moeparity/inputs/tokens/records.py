@@ -11,8 +11,8 @@ def check_fits(tokens: TokenSet, graph: Graph, where: Where) -> None:
     """Raises TokensError unless the recorded routes have the model's MoE layers, its top_k and its experts."""
     if tokens.routed_experts is None:
         return
-    routers = [node for node in graph.nodes if node.op.name == "router"]
-    experts = max((node.weights["gate"].count for node in graph.nodes if node.op.name == "experts"), default=0)
+    routers = [node for node in graph.nodes if node.op.routes]
+    experts = max((ref.count for node in graph.nodes for ref in node.weights.values() if ref.each), default=0)
     expected = [len(routers), routers[0].params["top_k"] if routers else 0]
     given = list(tokens.routed_experts.shape[2:])
     if given != expected:

@@ -17,14 +17,6 @@ Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
 
 Residency = Literal["stream", "resident"]
 
-_STACKS = {
-    "gate_up": ("gate", "up"),
-    "down": ("down",),
-    "gate_up_bias": ("gate_bias", "up_bias"),
-    "down_bias": ("down_bias",),
-}
-"""What the kernel of `experts` takes, and the weight ports it is made of."""
-
 
 class WeightStore:
     """Hands out segments' weights; `bytes_read` counts what was taken from the files.
@@ -86,12 +78,14 @@ class WeightStore:
         The stacks transformers 5 holds: one made of every expert's tensors, gate first, or the file's own, whose memory
         then stays as it lies there, inputs before outputs.
         """
-        held = {}
-        for name, ports in _STACKS.items():
-            refs = [node.weights[port] for port in ports if port in node.weights]
-            if refs:
-                held[name] = self._stack(refs, dtype) if refs[0].stacked is None else self._whole(refs[0], dtype)
-        return held
+        parts: dict[str, list[WeightRef]] = {}
+        for port in node.op.weights:
+            if port.stack is not None and port.name in node.weights:
+                parts.setdefault(port.stack, []).append(node.weights[port.name])
+        return {
+            name: self._stack(refs, dtype) if refs[0].stacked is None else self._whole(refs[0], dtype)
+            for name, refs in parts.items()
+        }
 
     def _whole(self, ref: WeightRef, dtype: str) -> torch.Tensor:
         stack = self._tensor(ref, dtype)

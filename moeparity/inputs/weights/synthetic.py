@@ -22,8 +22,6 @@ from moeparity.plan.graph import Graph, Node, WeightRef
 
 _CHUNK = 1 << 22
 """Elements drawn at once: 16 MiB in fp32, whatever the size of the tensor."""
-_DRAWN = ("attention", "gate")
-"""Ops whose vectors, sinks and a bias, are drawn."""
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
@@ -41,11 +39,13 @@ class Synthetic:
         self.entries: dict[str, Entry] = {}
         self._constant: dict[str, float] = {}
         for node in graph.nodes:
-            for name, ref in _tensors(node):
+            initial = {port.name: port.initial for port in node.op.weights}
+            for port, name, ref in _tensors(node):
                 dtype = "F32" if ref.keep_fp32 else _NAMES[self.dtype]
                 self.entries[name] = Entry(file=config.path, dtype=dtype, shape=ref.stored)
-                if len(ref.shape) == 1 and node.op.name not in _DRAWN:
-                    self._constant[name] = 1.0 if node.op.name == "rms_norm" else 0.0
+                value = initial[port]
+                if value is not None:
+                    self._constant[name] = value
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor, freshly allocated."""
@@ -60,10 +60,10 @@ class Synthetic:
         return tensor
 
 
-def _tensors(node: Node) -> Iterator[tuple[str, WeightRef]]:
-    for ref in node.weights.values():
+def _tensors(node: Node) -> Iterator[tuple[str, str, WeightRef]]:
+    for port, ref in node.weights.items():
         for name in ref.names:
-            yield name, ref
+            yield port, name, ref
 
 
 def _stream(seed: int, name: str) -> int:

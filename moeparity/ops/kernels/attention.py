@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from moeparity.numerics import rounding
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
-from moeparity.ops.attention import FLASH, SDPA
+from moeparity.ops.attention_forms import FLASH, SDPA
 from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
 from moeparity.ops.kernels.placement import gathered, parts, shared
@@ -35,12 +35,12 @@ def attention(
     if at["kv_layout"] == "cached":
         k, v = k.contiguous(), v.contiguous()
     pieces = cut(at)
-    held = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
-    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=q.shape[-1] ** -0.5) for q, k, v in held]
+    ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
+    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=q.shape[-1] ** -0.5) for q, k, v in ranks]
     if "sinks" in w:
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
-        heads = [replace(own, sinks=sinks.view(1, -1, 1, 1)) for own, sinks in owned]
-    return gathered([_side_by_side(_causal(own, at)) for own in heads])
+        heads = [replace(piece, sinks=sinks.view(1, -1, 1, 1)) for piece, sinks in owned]
+    return gathered([_side_by_side(_causal(piece, at)) for piece in heads])
 
 
 def mla(
@@ -56,10 +56,10 @@ def mla(
 ) -> torch.Tensor:
     """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V]."""
     pieces = cut(at)
-    held = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), strict=True)
+    ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), strict=True)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
-    given = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in held)
-    return gathered([_side_by_side(attend(own, p, at)) for own in given])
+    latents = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in ranks)
+    return gathered([_side_by_side(attend(piece, p, at)) for piece in latents])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, at: Mapping[str, Any]
     """
     scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), dim=-1)
     shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
-    own = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
-    step = at["shifted"] if own else working(at["shifted"], at["probabilities"])
+    native = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
+    step = at["shifted"] if native else working(at["shifted"], at["probabilities"])
     return softmax(shifted, step, at)[..., :-1]
 
 

@@ -37,8 +37,8 @@ def combine(
     if at["expert"] == 1 and rows.dim() == _WHOLE:
         return _combined(rows, ids, weights, shared, p, at)
     at = {**at, "output": at["partial"]}
-    each = rows.unbind(RANKS) if at["expert"] == 1 else _own_rows(rows, ids, p, at)
-    return torch.stack([_combined(own, ids, weights, None, p, at) for own in each], dim=RANKS)
+    rows_by_rank = rows.unbind(RANKS) if at["expert"] == 1 else _own_rows(rows, ids, p, at)
+    return torch.stack([_combined(rank_rows, ids, weights, None, p, at) for rank_rows in rows_by_rank], dim=RANKS)
 
 
 def _combined(
@@ -50,14 +50,14 @@ def _combined(
     at: Settings,
 ) -> torch.Tensor:
     """The sum over the slots, and what happens to it before and after its last rounding."""
-    how, later = at.get("shared", ADD), at["scaling"]
-    if how == SLOT:
+    way, later = at.get("shared", ADD), at["scaling"]
+    if way == SLOT:
         assert shared is not None
         rows, ids, weights = _with_shared(rows, ids, weights, shared, p, 1.0 if later == "weights" else 1 / p["scale"])
     # Where more is done in the accumulator, torch's own sum must leave it as it is.
-    kept = at["accumulate"] if how == LAST or later == "accumulator" else at["output"]
-    total = _sum(rows, ids, weights, shared if how == FIRST else None, {**at, "output": kept})
-    if how == LAST:
+    accumulated = at["accumulate"] if way == LAST or later == "accumulator" else at["output"]
+    total = _sum(rows, ids, weights, shared if way == FIRST else None, {**at, "output": accumulated})
+    if way == LAST:
         assert shared is not None
         total = add(total, shared, at["accumulate"])
     if later == "accumulator":
@@ -105,12 +105,12 @@ def _with_shared(
     weight: float,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """The shared expert's output as one slot more, behind all others, by expert id too."""
-    one = rows[..., :1, 0]
+    column = rows[..., :1, 0]
     if weights is None:
         shared = rounded(wide(shared) * weight, shared.dtype)
     else:
-        weights = torch.cat((weights, torch.full_like(one, weight, dtype=weights.dtype)), dim=-1)
-    ids = None if ids is None else torch.cat((ids, torch.full_like(one, p["experts"], dtype=ids.dtype)), dim=-1)
+        weights = torch.cat((weights, torch.full_like(column, weight, dtype=weights.dtype)), dim=-1)
+    ids = None if ids is None else torch.cat((ids, torch.full_like(column, p["experts"], dtype=ids.dtype)), dim=-1)
     return torch.cat((rows, shared.unsqueeze(-2)), dim=-2), ids, weights
 
 

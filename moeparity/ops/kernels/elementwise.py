@@ -36,8 +36,8 @@ def _added(a: torch.Tensor, b: torch.Tensor, output: torch.dtype) -> torch.Tenso
     if a.dim() == b.dim():
         return rounding.add(a, b, output)
     partial, whole = (a, b) if a.dim() > b.dim() else (b, a)
-    first, rest = partial[:, :1], partial[:, 1:]
-    return torch.cat((rounding.add(first, whole.unsqueeze(1), output), rounding.rounded(rest, output)), 1)
+    first, others = partial[:, :1], partial[:, 1:]
+    return torch.cat((rounding.add(first, whole.unsqueeze(1), output), rounding.rounded(others, output)), 1)
 
 
 def shared_add(
@@ -64,9 +64,9 @@ def swiglu(
 ) -> torch.Tensor:
     """silu(gate) * up of equal shapes."""
     pieces = cut(at)
-    held = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
-    own = [experts.swiglu(g, u, activation=at["activation"], output=at["output"]) for g, u in held]
-    return own[0] if pieces == 1 else torch.cat(own, dim=-1)
+    halves = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
+    products = [experts.swiglu(g, u, activation=at["activation"], output=at["output"]) for g, u in halves]
+    return products[0] if pieces == 1 else torch.cat(products, dim=-1)
 
 
 def sigmoid_gate(

@@ -48,15 +48,15 @@ def experts(
         whole = {name: [stack] for name, stack in w.items()}
         return run(x_NH, ids_NK, scores, whole, p, at).view(*ids.shape, x.shape[-1])
     if at["parallel"] == COLUMN:
-        held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items()}
-        return run(x_NH, ids_NK, scores, held, p, at).view(*ids.shape, x.shape[-1])
-    held = {name: _outputs(name, stack, pieces, p) for name, stack in w.items() if name.startswith("gate_up")}
-    at, held["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
+        stacks_by_rank = {name: _outputs(name, stack, pieces, p) for name, stack in w.items()}
+        return run(x_NH, ids_NK, scores, stacks_by_rank, p, at).view(*ids.shape, x.shape[-1])
+    stacks_by_rank = {name: _outputs(name, stack, pieces, p) for name, stack in w.items() if name.startswith("gate_up")}
+    at, stacks_by_rank["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
     # A bias is added once: by the first rank.
-    held["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
-    own = [{name: [stacks[i]] for name, stacks in held.items() if i < len(stacks)} for i in range(pieces)]
-    each = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in own]
-    return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in each], dim=RANKS)
+    stacks_by_rank["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
+    ranks = [{name: [stacks[i]] for name, stacks in stacks_by_rank.items() if i < len(stacks)} for i in range(pieces)]
+    rows_by_rank = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in ranks]
+    return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in rows_by_rank], dim=RANKS)
 
 
 def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[torch.Tensor]:
@@ -64,7 +64,7 @@ def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[t
     if not name.startswith("gate_up") or p.get("interleaved"):
         return parts(stack, pieces, 1)
     halves = (parts(half, pieces, 1) for half in stack.chunk(2, dim=1))
-    return [torch.cat(both, dim=1) for both in zip(*halves, strict=True)]
+    return [torch.cat(halves_of_rank, dim=1) for halves_of_rank in zip(*halves, strict=True)]
 
 
 def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
@@ -82,11 +82,11 @@ def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Sett
 
     for expert, count in enumerate(counts):
         if count:
-            here = slice(start, start + count)
-            scored = None if scores is None else scores.index_select(0, places[here])
-            own = {name: [stack[expert] for stack in held] for name, held in w.items()}
-            made = _mlp(x.index_select(0, tokens[here]), scored, own, p, at, project)
-            rows.index_copy_(0, places[here], made)
+            span = slice(start, start + count)
+            scored = None if scores is None else scores.index_select(0, places[span])
+            stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}
+            outputs = _mlp(x.index_select(0, tokens[span]), scored, stacks_of_expert, p, at, project)
+            rows.index_copy_(0, places[span], outputs)
             start += count
     return rows
 
@@ -108,7 +108,9 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
         return rounded(F.grouped_mm(wide(rows), wide(weight), offs=offsets), output)
 
     scored = None if scores is None else scores[by_expert.indices]
-    biases = {name: [stack[by_expert.values] for stack in held] for name, held in w.items() if name.endswith("bias")}
+    biases = {
+        name: [stack[by_expert.values] for stack in stacks] for name, stacks in w.items() if name.endswith("bias")
+    }
     sorted_rows = _mlp(x[by_expert.indices // k], scored, {**w, **biases}, p, at, project)
     inverse = torch.empty_like(by_expert.indices)
     inverse[by_expert.indices] = torch.arange(inverse.numel(), device=x.device)
@@ -121,13 +123,13 @@ def _mlp(x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, 
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
     gate_up = zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
-    hidden, inputs = gathered([_hidden(x, *own, p, at, project) for own in gate_up]), at["product"]
+    hidden, inputs = gathered([_hidden(x, *operands, p, at, project) for operands in gate_up]), at["product"]
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
     def down(output: torch.dtype) -> torch.Tensor:
-        held = zip(w["down"], _biases(w, "down"), strict=True)
-        return gathered([_projected(hidden, *own, inputs, output, at, project) for own in held])
+        downs = zip(w["down"], _biases(w, "down"), strict=True)
+        return gathered([_projected(hidden, *operands, inputs, output, at, project) for operands in downs])
 
     if scores is not None and where == EPILOGUE:
         return product(down(working(inputs, at["output"])), scores, at["output"])
@@ -148,8 +150,8 @@ def _projected(
     project: Project,
 ) -> torch.Tensor:
     """A GEMM and, after it, its bias [N] or [M, N]; without one, where another rank has it, rounded as there."""
-    made = project(x, weight, inputs, at.get("unbiased", output))
-    return rounded(made, output) if bias is None else add(made, bias, output)
+    projection = project(x, weight, inputs, at.get("unbiased", output))
+    return rounded(projection, output) if bias is None else add(projection, bias, output)
 
 
 def _hidden(
@@ -160,7 +162,7 @@ def _hidden(
     if at["gate_up"] == "split":
         biases = (None, None) if bias is None else _halves(bias, -1, p)
         halves = zip(_halves(weight, -2, p), biases, strict=True)
-        gate, up = (_projected(x, *own, inputs, dtype, at, project) for own in halves)
+        gate, up = (_projected(x, *operands, inputs, dtype, at, project) for operands in halves)
     else:
         gate, up = _halves(_projected(x, weight, bias, inputs, dtype, at, project), -1, p)
     if p.get("glu") == CLAMPED:

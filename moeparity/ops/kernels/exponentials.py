@@ -52,11 +52,11 @@ def sleef_exp(x: torch.Tensor) -> torch.Tensor:
     Imitates Sleef 3.6, xexpf (the one vectorised for AVX2 and AVX-512); run against torch 2.13.0 on AVX2.
     """
     high, low = (torch.tensor(-part, dtype=torch.float32, device=x.device) for part in _LN2)
-    first, *rest = (torch.tensor(c, dtype=torch.float32, device=x.device) for c in _POLYNOMIAL)
+    first, *others = (torch.tensor(c, dtype=torch.float32, device=x.device) for c in _POLYNOMIAL)
     turns = (x * _INVERSE_LN2).round()
     reduced = fma(turns, low, fma(turns, high, x))
     total = first
-    for coefficient in rest:
+    for coefficient in others:
         total = fma(total, reduced, coefficient)
     total = 1 + fma(reduced * reduced, total, reduced)
     # In fp64 the power of two is exact, and what is subnormal is rounded once.

@@ -62,16 +62,17 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     """
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
     q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))
-    made = []
+    outputs = []
     for cut in cuts(k.shape[2], heads.window, at):
-        some, seen = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
-        runs = [_attend(some if i == 0 else replace(some, sinks=None), seen, run, at) for i, run in enumerate(cut.runs)]
+        queries, visible_keys = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
+        without_sinks = replace(queries, sinks=None)
+        runs = [_attend(without_sinks if i else queries, visible_keys, run, at) for i, run in enumerate(cut.runs)]
         if at["splits"] == 1:
-            made.append(_rescaled(runs[0], heads.sinks, at))
+            outputs.append(_rescaled(runs[0], heads.sinks, at))
         else:
             runs = [_Run(rounded(run.out, at["split"]), run.lse) for run in runs]
-            made.append(rounded(_merged(runs, at), at["output"]))
-    return made[0] if len(made) == 1 else torch.cat(made, dim=2)
+            outputs.append(rounded(_merged(runs, at), at["output"]))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
 
 def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
@@ -179,10 +180,10 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
         return _at_once(runs, at["splits_order"])
     if at["merge"] == "online":
         return _online(runs)
-    first, *rest = runs
-    for run in rest:
-        first = _pair(first, run, at["split"])
-    return first.out
+    total, *others = runs
+    for run in others:
+        total = _pair(total, run, at["split"])
+    return total.out
 
 
 def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
@@ -213,7 +214,7 @@ def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
     x, y = exp(a.lse - highest), exp(b.lse - highest)
     total = x + y
     whole = torch.where(total == 0, 1.0, total)
-    left, right = x / whole, y / whole
-    first, second = a.out.to(total.dtype), b.out.to(total.dtype)
-    out = fma(first, left, second * right)
+    share_a, share_b = x / whole, y / whole
+    out_a, out_b = a.out.to(total.dtype), b.out.to(total.dtype)
+    out = fma(out_a, share_a, out_b * share_b)
     return _Run(rounded(out, stored), log(total) + highest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeparity.numerics.gemm_forms import spans
-from moeparity.ops.attention import FIXED, SEEN, TILES
+from moeparity.ops.attention_forms import FIXED, SEEN, TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,21 @@ def cuts(length: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
     splits, block, every = at["splits"], at["kv_block"], slice(0, length)
     if splits == FIXED:
         return [Cut(every, [_cut(run.start, run.stop, block) for run in _cut(0, length, at["split_keys"])])]
-    by = at["split_by"] if splits > 1 else TILES
-    if by == TILES:
+    shared_by = at["split_by"] if splits > 1 else TILES
+    if shared_by == TILES:
         return [Cut(every, _shared(_cut(0, length, block), splits))]
-    found = []
+    result = []
     for queries in _cut(0, length, at["q_block"]):
         first = 0 if window is None else max(0, queries.start - window + 1)
-        if by == SEEN:
+        if shared_by == SEEN:
             tiles = _cut(0, length, block)[first // block : -(-queries.stop // block)]
-            found.append(Cut(queries, _shared(tiles, splits)))
+            result.append(Cut(queries, _shared(tiles, splits)))
         else:
             unit = at["split_unit"]
             size = -(-(queries.stop - first) // splits)
             runs = _cut(first, queries.stop, -(-size // unit) * unit)
-            found.append(Cut(queries, [_cut(run.start, run.stop, block) for run in runs]))
-    return found
+            result.append(Cut(queries, [_cut(run.start, run.stop, block) for run in runs]))
+    return result
 
 
 def _cut(first: int, end: int, size: int) -> list[slice]:

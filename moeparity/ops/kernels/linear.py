@@ -19,12 +19,12 @@ def linear(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads], or row-wise partial sums [B, ranks, T, N]."""
-    how = way(at, p) if "parallel" in at else "whole"
-    if how == "column" and p["heads"] is not None:
+    how_cut = way(at, p) if "parallel" in at else "whole"
+    if how_cut == "column" and p["heads"] is not None:
         # Several ranks may hold the same head: what they compute is the same.
         at = {**at, **{name: min(at[name], p["heads"]) for name in ("tensor", "blocks")}}
-    product = _product(at, "partial" if how == "row" else "output")
-    out = placement.linear(x, w["weight"], w.get("bias"), way=how, at=at, gemm=product)
+    product = _product(at, "partial" if how_cut == "row" else "output")
+    out = placement.linear(x, w["weight"], w.get("bias"), way=how_cut, at=at, gemm=product)
     return out if p["heads"] is None else out.view(*out.shape[:-1], p["heads"], -1)
 
 

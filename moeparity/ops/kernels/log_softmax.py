@@ -45,9 +45,9 @@ def log_softmax(
         x = _tempered(x, temperature, at)
     output = at["output"]
     # Never torch's 16-bit kernel: on CUDA it computes in fp32 as well, on CPU it rounds the sum and its log to 16 bits.
-    found = rounded(_formula(x.to(working(x.dtype, output)), at), output)
+    log_probs = rounded(_formula(x.to(working(x.dtype, output)), at), output)
     # After the rounding: fp32's least finite number is -inf in 16 bits.
-    return found.clamp(min=torch.finfo(output).min) if at["form"] == LOG_OF_SOFTMAX else found
+    return log_probs.clamp(min=torch.finfo(output).min) if at["form"] == LOG_OF_SOFTMAX else log_probs
 
 
 def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:
@@ -78,10 +78,10 @@ def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torch.Tensor:
     """(x - max) - log sum over the ranks' parts of the vocabulary, put together."""
     ranks = 1 if at.get("parallel") == GATHERED else cut(at)
-    held = parts(x, ranks, -1)
-    if len(held) < ranks:
+    vocabularies = parts(x, ranks, -1)
+    if len(vocabularies) < ranks:
         raise RefusedError("tensor", f"{x.shape[-1]} logits, cut over {ranks} ranks, leave some without any.")
-    return gathered(over_vocabulary(held, total, lambda sums: _reduced(sums, at)))
+    return gathered(over_vocabulary(vocabularies, total, lambda sums: _reduced(sums, at)))
 
 
 def _online(x: torch.Tensor, size: int, total: Sum) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,10 +89,10 @@ def _online(x: torch.Tensor, size: int, total: Sum) -> tuple[torch.Tensor, torch
 
     Products and sums round on their own; whether a compiler contracts them is not known.
     """
-    first, *rest = torch.split(x, size, -1)
+    first, *others = torch.split(x, size, -1)
     maximum = first.amax(-1, keepdim=True)
     added = total((first - maximum).exp())
-    for block in rest:
+    for block in others:
         before, maximum = maximum, torch.maximum(maximum, block.amax(-1, keepdim=True))
         added = (before - maximum).exp() * added + total((block - maximum).exp())
     return maximum, added

@@ -112,15 +112,15 @@ def _plain(order: Order) -> Order:
     return Order((replace(first, words=tuple(word for word in first.words if word != "fma")), *order.levels[1:]))
 
 
-def _merged_moments(x: torch.Tensor, of: Moments, square: torch.dtype) -> torch.Tensor:
+def _merged_moments(x: torch.Tensor, tuned: Moments, square: torch.dtype) -> torch.Tensor:
     """M2 / C + mean^2 [..., 1] of x [..., C], from the moments of each warp's part, the first half onto the second.
 
     TransformerEngine's tuned kernel and `warp_chan_upd_dynamic`; parts are powers of two long, so that their weights in
     a merger round nothing. Whether M2 / C + mean^2 is contracted there is not known; here it is not.
     """
-    parts = x.reshape(*x.shape[:-1], -1, of.warps, 32 * of.vector).transpose(-3, -2).flatten(-2)
-    mean = _mean(parts, parse(of.order), RECIPROCAL)
-    m2 = _sum(parts - mean, parse(of.order), square=square)
+    parts = x.reshape(*x.shape[:-1], -1, tuned.warps, 32 * tuned.vector).transpose(-3, -2).flatten(-2)
+    mean = _mean(parts, parse(tuned.order), RECIPROCAL)
+    m2 = _sum(parts - mean, parse(tuned.order), square=square)
     mean, count = mean.squeeze(-1), parts.shape[-1]
     while mean.shape[-1] > 1:
         (mean_a, mean_b), (m2_a, m2_b) = mean.chunk(2, -1), m2.chunk(2, -1)

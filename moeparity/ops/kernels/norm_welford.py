@@ -56,10 +56,10 @@ def _by_thread(x: torch.Tensor, threads: int) -> _Moments:
     return _Moments(mean, m2, count)
 
 
-def _folded(of: _Moments) -> _Moments:
-    while (n := of.mean.shape[-1]) > 1:
-        of = _merged(of.first(n // 2), of.last(n // 2))
-    return of
+def _folded(moments: _Moments) -> _Moments:
+    while (n := moments.mean.shape[-1]) > 1:
+        moments = _merged(moments.first(n // 2), moments.last(n // 2))
+    return moments
 
 
 def _merged(a: _Moments, b: _Moments) -> _Moments:

@@ -32,19 +32,19 @@ def parts(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda a: -strides[a])
     back = [order.index(a) for a in range(x.dim())]
-    own = (part.permute(order).clone(memory_format=torch.contiguous_format) for part in x.chunk(pieces, dim=axis))
-    return [part.permute(back) for part in own]
+    shares = (part.permute(order).clone(memory_format=torch.contiguous_format) for part in x.chunk(pieces, dim=axis))
+    return [part.permute(back) for part in shares]
 
 
 def shared(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
     """As `parts`, of heads that may be fewer than the ranks: then several ranks hold the same head."""
-    held = parts(x, min(pieces, x.shape[axis]), axis)
-    return [part for part in held for _ in range(pieces // len(held))]
+    heads = parts(x, min(pieces, x.shape[axis]), axis)
+    return [part for part in heads for _ in range(pieces // len(heads))]
 
 
-def gathered(held: Sequence[torch.Tensor]) -> torch.Tensor:
+def gathered(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
     """What the ranks computed, side by side along the last axis: the value itself of one rank."""
-    return held[0] if len(held) == 1 else torch.cat(tuple(held), dim=-1)
+    return pieces[0] if len(pieces) == 1 else torch.cat(tuple(pieces), dim=-1)
 
 
 def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
@@ -57,8 +57,8 @@ def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pi
 def rows(x: torch.Tensor, weight: torch.Tensor, biases: Sequence[torch.Tensor | None], gemm: Gemm) -> torch.Tensor:
     """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank has its share of K, and adds its bias."""
     ranks = len(biases)
-    each = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
-    return torch.stack([gemm(*own) for own in each], dim=RANKS)
+    operands = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
+    return torch.stack([gemm(*operands_of_rank) for operands_of_rank in operands], dim=RANKS)
 
 
 def linear(

@@ -124,8 +124,8 @@ def rope(
         turned = x[..., : cos.shape[-1]] if p["partial"] else x
         out = rotate(turned, cos, sin, at)
         # Joined even where nothing is left over: the result is laid out head by head, which a GEMM may notice.
-        rest = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] else []
-        rotated.append(torch.cat((out, *rest), dim=-1) if rest else out)
+        others = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] else []
+        rotated.append(torch.cat((out, *others), dim=-1) if others else out)
     return rotated[0], rotated[1]
 
 

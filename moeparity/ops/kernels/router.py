@@ -45,10 +45,10 @@ def router(
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
 
 
-def _weights(chosen: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """The routing weights of the chosen experts' scores [N, K], or of their logits where these are scored only now."""
     after = at.get("timing") == AFTER
-    weights = wide(_scores(chosen, p, at) if after else chosen)
+    weights = wide(_scores(scores, p, at) if after else scores)
     scale = p["scale"] if at.get("scaling", "weights") == "weights" else 1.0
     return rounded(
         _renormalised(weights, scale, at) if p["renormalize"] and not after else weights * scale, at["weights"]
@@ -120,8 +120,8 @@ def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.
     by_group = choice.view(len(choice), p["groups"], -1)
     best = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
     group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
-    kept = _top_k(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
-    mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, value=True)
+    groups = _top_k(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
+    mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, groups, value=True)
     other = 0.0 if at["group_mask"] == "zero" else float("-inf")
     return by_group.masked_fill(~mask.unsqueeze(-1), other).flatten(1)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import EXPLICIT, NATIVE, OrderError
-from moeparity.ops.declaration import Attribute, Op, Parameter, Shapes, Value, WeightPort, site
-from moeparity.ops.norm.launches import SM_COUNT, Launch
+from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
+from moeparity.ops.memory import Call, Memory, Shapes, elementwise
+from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch
 from moeparity.ops.norm.reductions import BY_RANKS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of
 
 MEAN_SQUARE, TWO_PASS, WELFORD = "mean_square", "two_pass", "welford"
@@ -70,6 +72,7 @@ _STATISTIC = (
         kind="form",
         default=MEAN_SQUARE,
         values=(MEAN_SQUARE, TWO_PASS, WELFORD, TRANSFORMER_ENGINE),
+        sources={WELFORD: Evidence("read", WELFORD_SOURCE)},
         says="the mean of the squares; mean((x - mean)^2) + mean^2 in two passes, both sums in `order`; the same by "
         "Welford's updates, as F.rms_norm on GPUs takes rows that are no multiple of 4 or not aligned "
         f"({WELFORD_SOURCE}, read; its fma is inferred); or as TransformerEngine launches it: two passes where rows "
@@ -81,6 +84,7 @@ _STATISTIC = (
         kind="order",
         default=NATIVE,
         values=(NATIVE, *EXPLICIT, *RULES),
+        sources={name: rule.evidence for name, rule in RULES.items()},
         order=True,
         redrawn=False,
         when=_ORDERED,
@@ -130,6 +134,7 @@ _SEMANTICS = (
         default="config",
         values=("config",),
         number=True,
+        usual=(1e-5, 1e-6, 1e-8, 1e-12),
         says="a number in place of the model's eps; `config` keeps it",
     ),
     Attribute(
@@ -137,16 +142,30 @@ _SEMANTICS = (
         kind="semantics",
         default=0.0,
         number=True,
+        usual=(1.0,),
         says="added to the weight; 1 where checkpoints hold the weight less 1 (Gemma, zero-centred gamma)",
     ),
 )
+
+
+def _scratch(call: Call) -> int:
+    """With an order written out also the squares, what one step of the sum leaves, and what the other moment needs.
+
+    With Welford's updates what each thread of a row holds.
+    """
+    statistic = call.active.get("statistic")
+    native = call.active.get("order") == NATIVE and statistic == MEAN_SQUARE
+    rows = call.tokens * call.inputs[0] // call.weights["weight"][0]
+    threads = 10 * WELFORD_THREADS * call.wide * rows if statistic == WELFORD else 0
+    return (1 if native else 2) * elementwise(call) + threads
+
 
 RMS_NORM = Op(
     name="rms_norm",
     says="x / sqrt(mean(x^2) + eps) * weight over the last axis. x is what its edge hands over: the unrounded residual "
     "sum where that is `add:output->rms_norm` in fp32.",
     inputs=("x",),
-    weights=(WeightPort(name="weight", says="[width of the last axis]"),),
+    weights=(WeightPort(name="weight", says="[width of the last axis]", initial=1.0),),
     parameters=(
         Parameter(name="eps", type=float, says="added to the mean square"),
         Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads, afterwards"),
@@ -165,6 +184,9 @@ RMS_NORM = Op(
         *_SEMANTICS,
     ),
     refuses=_refuses,
+    family="norms",
+    keeps_heads=True,
+    memory=Memory(scratch=_scratch),
     kernel="norm:rms_norm",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeRMSNorm.forward; torch.nn.functional.rms_norm on CPU, torch 2.13",
 )

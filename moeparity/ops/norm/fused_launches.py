@@ -1,4 +1,4 @@
-"""As `norm_launches`, of kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one. No torch.
+"""As `launches`, of kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one. No torch.
 
 Where a launch depends on the GPU it is that of SM90, with clusters of up to 8 blocks, and with at most 64 registers a
 thread, so that 1024 threads fit.
@@ -116,14 +116,14 @@ def _one_trip(name: str, launch: Launch) -> None:
         raise refuse(name, "at most 8192 elements in bf16, a multiple of 8", launch)
 
 
-def _clustered(own: str, block: int, cluster: int) -> str:
+def _clustered(thread: str, block: int, cluster: int) -> str:
     """Threads that each hold a vector, folded in each block; the blocks of a cluster in turn."""
     if cluster == 1:
-        return f"{own} | fold_hi(32) | fold_hi"
+        return f"{thread} | fold_hi(32) | fold_hi"
     if block % WARP == 0:
-        return f"{own} | fold_hi(32) | {_fold(block // WARP)}sequential"
+        return f"{thread} | fold_hi(32) | {_fold(block // WARP)}sequential"
     blocks = [range(first, first + block) for first in range(0, block * cluster, block)]
-    return f"{own} | tree({'+'.join(map(_short_warps, blocks))})"
+    return f"{thread} | tree({'+'.join(map(_short_warps, blocks))})"
 
 
 def _fold(width: int) -> str:

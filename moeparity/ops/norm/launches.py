@@ -1,7 +1,7 @@
 """How kernels that add up the squares of an RMSNorm are launched, and the order of additions that follows; no torch.
 
 Each function gives the order as text, or raises OrderError for a launch its kernel refuses, or one that is not known.
-Kernels that are fused with an all-reduce stand in `norm_fused_launches`.
+Kernels that are fused with an all-reduce stand in `fused_launches`.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def sglang(launch: Launch) -> str:
 
 def sglang_qk(launch: Launch) -> str:
     """Heads of q and k: a warp, or more from 512 elements on; of other sizes FlashInfer's CuTe-DSL kernel."""
-    own = launch.itemsize == 2 and launch.hidden in {64, 128, 256, 512, 1024}
-    return sglang(launch) if own else cutedsl(launch)
+    fits = launch.itemsize == 2 and launch.hidden in {64, 128, 256, 512, 1024}
+    return sglang(launch) if fits else cutedsl(launch)
 
 
 def trtllm(launch: Launch) -> str:
@@ -155,15 +155,15 @@ def cuda_mean(launch: Launch) -> str:
 
 def cuda_mean_2_9(launch: Launch) -> str:
     """The same before torch 2.10, and with ROCm since: neighbours first within a warp."""
-    own, threads = _cuda(launch)
+    levels, threads = _cuda(launch)
     if threads <= WARP:
-        return f"{own} | fold_lo"
+        return f"{levels} | fold_lo"
     values = [str(thread) for thread in range(threads)]
     while len(values) > 1:
         half = len(values) // 2
         low, high = (values[:half], values[half:]) if half >= WARP else (values[::2], values[1::2])
         values = [f"({a}+{b})" for a, b in zip(low, high, strict=True)]
-    return f"{own} | tree({values[0]})"
+    return f"{levels} | tree({values[0]})"
 
 
 def cuda_rms_norm(launch: Launch) -> str:

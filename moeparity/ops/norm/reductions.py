@@ -38,9 +38,9 @@ class Rule:
 
     def explain(self, hidden: int, *, rows: Iterable[int] = range(1, 1025), dtype: str = "bf16", ranks: int = 1) -> str:
         """The orders of a hidden size, one line for each run of rows that has the same."""
-        launched = ((n, self.order(Launch(hidden=hidden, rows=n, dtype=dtype, ranks=ranks))) for n in rows)
+        orders = ((n, self.order(Launch(hidden=hidden, rows=n, dtype=dtype, ranks=ranks))) for n in rows)
         lines = []
-        for order, run in groupby(launched, key=lambda found: found[1]):
+        for order, run in groupby(orders, key=lambda pair: pair[1]):
             counts = [n for n, _ in run]
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             lines.append(f"rows {span}  {order}")

@@ -24,6 +24,7 @@ from moeparity.engine.lockstep import NodeView
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import Value
+from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key
 from tests.planted.places import random_tokens, write_recipe
 
@@ -319,7 +320,7 @@ def test_a_pad_that_left_the_references_bits_is_no_earlier_token() -> None:
         view = SimpleNamespace(
             ran=lambda *_: True,
             wave=(0, 1),
-            node=SimpleNamespace(name=name, op=SimpleNamespace(name=op)),
+            node=SimpleNamespace(name=name, op=OPS[op]),
             outputs={side: [value] for side, value in values.items()},
             output_ids=lambda side: [id(values[side])],
             tensor=lambda side, _: values[side],

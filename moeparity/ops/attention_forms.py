@@ -1,0 +1,199 @@
+"""The choices of an attention, whatever its queries, keys and values are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.orders import NATIVE
+from moeparity.ops.declaration import ABOVE_1, Attribute, site, sum_order
+from moeparity.ops.linear import TF32
+from moeparity.ops.placement import BLOCKS, TENSOR
+
+EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
+FIXED = "fixed"
+TILES, SEEN, KEYS = "tiles", "seen", "keys"
+"""What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
+_EAGER = {"implementation": (EAGER,)}
+_WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
+_FLASH = {"implementation": (FLASH,)}
+_SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED)}
+_SHARED = {**_FLASH, "splits": (ABOVE_1,)}
+_FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
+_MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
+
+FORMS = (
+    Attribute(
+        name="implementation",
+        kind="form",
+        default=EAGER,
+        values=(EAGER, SDPA, FLASH),
+        sources={FLASH: _FLASH_SOURCE},
+        says="matmul, softmax, matmul with every result stored; or torch's scaled_dot_product_attention, whose inner "
+        "order and roundings are the kernel's own; or the online softmax of FlashAttention over tiles of keys, scores "
+        "and output in fp32 (fp64 where a site is) until the end, each tile's two products torch's own fp32 GEMMs",
+    ),
+    site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
+    Attribute(
+        name="softmax",
+        kind="form",
+        default=NATIVE,
+        values=(NATIVE, "divide", "reciprocal"),
+        when=_EAGER,
+        says="torch's own kernel; or exp(x - max), divided by its sum (torch's kernel on CUDA), or multiplied with the "
+        "sum's reciprocal (torch's kernel on CPU)",
+    ),
+    Attribute(
+        name="exp",
+        kind="form",
+        default="exact",
+        values=("exact", "sleef"),
+        when=_WRITTEN,
+        says="exp rounded correctly; or in fp32 as Sleef's expf computes it, which torch's softmax on CPU calls",
+    ),
+    sum_order(
+        "denominator",
+        "in which order the exponentials of a row are added, padding and hidden keys as zeros: torch's own sum, "
+        "or one written out; torch's softmax on CPU has `lanes(8) | fold_hi` with AVX2, `lanes(16) | fold_hi` with "
+        "AVX-512, `sequential` of fewer keys than lanes",
+        when=_WRITTEN,
+    ),
+    replace(
+        TF32,
+        when={"implementation": (EAGER, FLASH)},
+        says="the fp32 operands of both matmuls are rounded to TF32, to nearest, ties away. Not in sdpa, whose kernel "
+        "for fp32 on CUDA takes three TF32 products for one whatever torch allows (torch, mem_eff_attention/"
+        "gemm_kernel_utils.h, OpMultiplyAddFastF32, read)",
+    ),
+    Attribute(
+        name="kv_block",
+        kind="form",
+        default=64,
+        least=1,
+        sources={"64": _FLASH_SOURCE},
+        when=_FLASH,
+        says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
+        "128 where causal or paged and 176 elsewhere",
+    ),
+    Attribute(
+        name="kv_order",
+        kind="order",
+        default="descending",
+        values=("descending", "ascending"),
+        sources={"descending": _FLASH_SOURCE},
+        redrawn=False,
+        when=_FLASH,
+        says="the last tile first, as FlashAttention 2 and 3 go, or the first",
+    ),
+    Attribute(
+        name="exponential",
+        kind="form",
+        default="exp2_fma",
+        values=("exp2_fma", "exp2", "exp"),
+        sources={"exp2_fma": _FLASH_SOURCE},
+        when=_FLASH,
+        says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
+        "products, or exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not",
+    ),
+    sum_order(
+        "row_sum",
+        "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
+        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles, "
+        "which no order here is",
+        when=_FLASH,
+    ),
+    Attribute(
+        name="normalize",
+        kind="form",
+        default="reciprocal",
+        values=("reciprocal", "divide"),
+        sources={"reciprocal": _FLASH_SOURCE},
+        when=_FLASH,
+        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do",
+    ),
+    Attribute(
+        name="splits",
+        kind="form",
+        default=1,
+        values=(FIXED,),
+        sources={FIXED: Evidence("read", "FlashInfer fb28d72 attention/prefill.cuh")},
+        least=1,
+        when=_FLASH,
+        says="split-KV: the keys are cut into so many runs, or into runs of `split_keys`, each an attention of its own "
+        "with a log-sum-exp",
+    ),
+    Attribute(
+        name="split_by",
+        kind="form",
+        default=TILES,
+        values=(TILES, SEEN, KEYS),
+        sources={
+            TILES: Evidence("read", "FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h"),
+            SEEN: Evidence("read", "0f25c7b hopper/block.h, get_n_block_min_max"),
+            KEYS: Evidence("read", "vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py"),
+        },
+        when=_SHARED,
+        says="a run is ceil(n / splits) of the sequence's n tiles, fewer runs where these use them up early "
+        "(FlashAttention 2); of the tiles that a tile of `q_block` queries sees, so that runs differ between queries "
+        "(FlashAttention 3); or of the keys that it sees, tiles starting anew at the first key of each run (Triton "
+        "decode kernels of vLLM and SGLang)",
+    ),
+    Attribute(
+        name="q_block",
+        kind="form",
+        default=1,
+        least=1,
+        when={**_SHARED, "split_by": (SEEN, KEYS)},
+        says="queries whose keys are cut together; 1: each on its own, as in decode",
+    ),
+    Attribute(
+        name="split_unit",
+        kind="form",
+        default=1,
+        least=1,
+        when={**_SHARED, "split_by": (KEYS,)},
+        says="the keys of a run are rounded up to a multiple of this: 1 in vLLM's Triton decode, 32 in SGLang's",
+    ),
+    Attribute(
+        name="split_keys",
+        kind="form",
+        default=2048,
+        least=1,
+        when={**_FLASH, "splits": (FIXED,)},
+        says="keys of a run, from key 0 on, however many runs there are; tiles start anew at the first key of each "
+        "(FlashInfer's kv_chunk_size: fixed_split_size, or what its scheduler finds for the batch)",
+    ),
+    site(
+        "split",
+        "the output of each run is rounded to this dtype, and so is each pairwise merge",
+        default="fp32",
+        when=_SPLIT,
+    ),
+    Attribute(
+        name="merge",
+        kind="form",
+        default="at_once",
+        values=("at_once", "pairwise", "online"),
+        sources=dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE),
+        when=_SPLIT,
+        says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
+        "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
+        "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
+        "of weights at the end (Triton decode kernels of vLLM and SGLang)",
+    ),
+    sum_order(
+        "splits_order",
+        "in which order the weighted outputs of the runs are added",
+        default="sequential(fma)",
+        when={**_SPLIT, "merge": ("at_once",)},
+    ),
+    site(
+        "probabilities",
+        "what meets v is rounded to this dtype: eager the softmax, which is in fp32 (fp64 where this or the scores "
+        "are); flash the exponentials, normalised only afterwards",
+        when={"implementation": (EAGER, FLASH)},
+    ),
+    site("output", "probabilities @ v is rounded to this dtype"),
+    TENSOR,
+    BLOCKS,
+)

@@ -1,0 +1,67 @@
+"""What the kernels of `attention` and `mla` need beside their inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, SDPA
+from moeparity.ops.memory import EXACT, Call, Shapes
+
+
+def scratch(call: Call) -> int:
+    """Of attention to projected heads: torch's fused kernel never holds all scores."""
+    widest = max(sum(call.inputs[:2]), call.outputs[0])
+    if call.active.get("implementation") == SDPA:
+        return _operands_and_masks(call, widest)
+    return _with_scores(call, call.heads, widest)
+
+
+def latent_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    """The width of what all heads make of a latent."""
+    return [params["heads"] * params["value_dim"]]
+
+
+def latent_scratch(call: Call) -> int:
+    """Of attention to a latent, whose values and keys differ in width: torch's fused kernel holds all scores too."""
+    heads, widest = call.params["heads"], max(sum(call.inputs[:2]), call.outputs[0])
+    if call.active.get("projection") == "absorbed":
+        # All heads' queries and outputs are as wide as the latent.
+        widest = max(widest, heads * (call.inputs[2] + call.inputs[3]))
+    rounded = call.active.get("kv_b_tf32") == "yes"
+    expanded = 4 * call.wide * (prod(call.weights["kv_b"]) + call.tokens * widest) if rounded else 0
+    return expanded + _with_scores(call, heads, widest)
+
+
+def _operands_and_masks(call: Call, widest: int) -> int:
+    return 6 * call.wide * call.tokens * widest + call.tokens * call.length * (2 + call.wide)
+
+
+def _with_scores(call: Call, heads: int, widest: int) -> int:
+    if call.active.get("implementation") == FLASH:
+        return _operands_and_masks(call, widest) + _flash(call, heads, widest)
+    # The scores, their wide copy where they are not wide themselves, the softmax of it, and that rounded.
+    narrow = [size for size in (call.bytes_of("scores"), call.bytes_of("probabilities")) if size != call.wide]
+    score = sum(narrow) + 2 * call.wide
+    # Written out, exponentials by way of fp64 and the steps of a sum; rounded to TF32, bits and what is finite.
+    score += 6 * EXACT if call.active.get("softmax", "native") != "native" else 0
+    score += 4 * call.wide if call.rounds_to_tf32 else 0
+    # With the sink's column, and less the highest.
+    score += 3 * call.wide if "sinks" in call.weights else 0
+    return _operands_and_masks(call, widest) + score * call.tokens * heads * (call.length + 1)
+
+
+def _flash(call: Call, heads: int, widest: int) -> int:
+    """Tiles of scores, exponentials by way of fp64 and the exact fma, and every run's output, beside its last two."""
+    tile, splits = min(int(call.active["kv_block"]), call.length), call.active["splits"]
+    if splits == FIXED:
+        runs = -(-call.length // int(call.active["split_keys"]))
+    else:
+        runs = min(int(splits), call.length if call.active.get("split_by") == KEYS else -(-call.length // tile))
+    score, outputs = 4 * call.wide + 6 * EXACT, 4 + 2 * runs
+    if call.rounds_to_tf32:
+        score, outputs = score + 4 * call.wide, outputs + 4
+    # Of queries that are cut, all outputs are there once more when they are put together.
+    outputs += 2 if "q_block" in call.active else 0
+    return call.tokens * (heads * tile * score + outputs * call.wide * widest)

@@ -38,7 +38,7 @@ def rank_change(x: Tensor, y: Tensor, tokens: Tensor) -> Tensor:
 
     The rank is the number of logits that are greater, so ties share one.
     """
-    ranks = [(each > each.gather(-1, tokens.unsqueeze(-1))).sum(-1) for each in (x, y)]
+    ranks = [(logits > logits.gather(-1, tokens.unsqueeze(-1))).sum(-1) for logits in (x, y)]
     return (ranks[0] - ranks[1]).abs().double()
 
 

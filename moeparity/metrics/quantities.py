@@ -88,8 +88,8 @@ def _dp(chunk: Chunk) -> Tensor:
 
 
 def _dppo_masked(chunk: Chunk) -> Tensor:
-    moved = _dp(chunk)
-    return torch.where(chunk.values["advantages"] > 0, moved > DPPO, moved < -DPPO).double()
+    change = _dp(chunk)
+    return torch.where(chunk.values["advantages"] > 0, change > DPPO, change < -DPPO).double()
 
 
 def _approx_entropy(chunk: Chunk) -> Tensor:

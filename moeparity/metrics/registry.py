@@ -27,10 +27,10 @@ def find(name: str, where: str) -> Metric:
 
 def of_sets(names: Iterable[str]) -> tuple[Metric, ...]:
     """The metrics of `common` and of the sets named, `all` for every one. Raises MoeparityError for another name."""
-    wanted = {"common", *names}
-    for name in wanted - {"all"}:
+    sets = {"common", *names}
+    for name in sets - {"all"}:
         if name not in SETS:
             raise MoeparityError(
                 f"--set: {name!r} is no set of metrics; expected one of all, {listed(SETS)}.{did_you_mean(name, SETS)}"
             )
-    return tuple(metric for metric in METRICS.values() if "all" in wanted or metric.set in wanted)
+    return tuple(metric for metric in METRICS.values() if "all" in sets or metric.set in sets)

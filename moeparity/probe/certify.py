@@ -80,13 +80,13 @@ def certify(function: Function, setups: Sequence[Setup], against: Against) -> li
         if isinstance(outputs, Ranks) and against.collective is not None:
             verdicts.append(_collective(outputs, setup, against.collective))
             continue
-        for one in alike:
-            label = "all" if len(one.positions) == outputs.positions else outputs.label(one.positions)
+        for group in alike:
+            label = "all" if len(group.positions) == outputs.positions else outputs.label(group.positions)
             try:
                 if isinstance(outputs, (Squares, Exponentials)):
-                    verdicts.append(_rows(outputs, one.positions, label, against))
+                    verdicts.append(_rows(outputs, group.positions, label, against))
                 else:
-                    verdicts.append(_sums(Masks(outputs, one.positions), setup, label, against))
+                    verdicts.append(_sums(Masks(outputs, group.positions), setup, label, against))
             except NoTree as reason:
                 verdicts.append(Verdict(setup=setup, label=label, reason=str(reason)))
     return verdicts
@@ -111,17 +111,17 @@ def _refuse(function: Function, setup: Setup, against: Against) -> None:
 def _sums(masks: Masks, setup: Setup, label: str, against: Against) -> Verdict:
     assert against.order is not None
     rows, factors = zero_sum(masks.n, SUMS, masks.dtype, seed=1 << 21)
-    used = factors if masks.of.products else None
-    out = masks.sums(rows, used)
-    if any(equal(masks.sums(rows, used), out) < SUMS for _ in range(PASSES)):
+    first_factors = factors if masks.of.products else None
+    out = masks.sums(rows, first_factors)
+    if any(equal(masks.sums(rows, first_factors), out) < SUMS for _ in range(PASSES)):
         raise NoTree(f"{SUMS} sums made again gave other bits")
     ways = [Way(against.order, against.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
-    matched = max(equal(way.sums(rows, used, masks.output), out) for way in ways)
+    equal_sums = max(equal(way.sums(rows, first_factors, masks.output), out) for way in ways)
     shape = reveal(masks.ask, masks.n, masks.capacity)
     return Verdict(
         setup=setup,
         label=label,
-        equal=matched,
+        equal=equal_sums,
         replayed=SUMS,
         same_tree=same(shape, shape_of(tree(against.order, masks.n), masks.n)),
         found=str(compact(shape)[0]),
@@ -130,27 +130,27 @@ def _sums(masks: Masks, setup: Setup, label: str, against: Against) -> Verdict:
 
 def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, against: Against) -> Verdict:
     assert against.order is not None
-    seen = rows_at(rows, at, against.order)
-    found, n = seen.order, rows.setup.n
+    revealed = rows_at(rows, at, against.order)
+    order, n = revealed.order, rows.setup.n
     right = (
-        same(shape_of(tree(found, n), n), shape_of(tree(against.order, n), n)) and seen.accumulate == against.accumulate
+        same(shape_of(tree(order, n), n), shape_of(tree(against.order, n), n)) and revealed.accumulate == against.accumulate
     )
     return Verdict(
         setup=rows.setup,
         label=label,
-        equal=seen.equal,
-        replayed=seen.replayed,
+        equal=revealed.equal,
+        replayed=revealed.replayed,
         same_tree=right,
-        found=f"{found}, additions rounded to {seen.accumulate}",
+        found=f"{order}, additions rounded to {revealed.accumulate}",
     )
 
 
 def _collective(ranks: Ranks, setup: Setup, name: str) -> Verdict:
     try:
-        matched, total = simulated_equals(ranks, name)
+        equal_elements, total = simulated_equals(ranks, name)
     except ValueError as error:
         raise MoeparityError(f"--against {name}: {error}.") from None
-    return Verdict(setup=setup, label="all", equal=matched, replayed=total)
+    return Verdict(setup=setup, label="all", equal=equal_elements, replayed=total)
 
 
 def covers(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
@@ -159,7 +159,7 @@ def covers(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdi
     replayed = sum(verdict.replayed for verdict in verdicts)
     parts = [f"{function.kind.name} over {first.n} values of {name_of(first.dtype)}"]
     parts += [f"{replayed} outputs on zero-sum data with exponents from -14 to 14 (fp16: -5 to 5)"] if replayed else []
-    parts += ["the tree, by probes at every leaf"] if any(one.same_tree is not None for one in verdicts) else []
+    parts += ["the tree, by probes at every leaf"] if any(verdict.same_tree is not None for verdict in verdicts) else []
     threads = torch.get_num_threads()
     return (
         f"covers {'; '.join(parts)}. Not other shapes, dtypes, alignments, threads ({threads} here unless given), "

@@ -82,7 +82,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Found:
 
     Raises MoeparityError where the function cannot be called as its kind is.
     """
-    found, names = Found(function), dict[Fingerprint, str]()
+    result, names = Found(function), dict[Fingerprint, str]()
     start = time.perf_counter()
     for setup in setups:
         sums = outputs_of(function, setup)
@@ -91,38 +91,38 @@ def probe(function: Function, setups: Sequence[Setup]) -> Found:
                 sums.start(range(setup.m))
             alike = classes(sums)
         except (Differing, NoTree) as reason:
-            found.places.append((setup, [], str(reason)))
+            result.places.append((setup, [], str(reason)))
             continue
-        for one in alike:
-            if one.fingerprint not in names:
-                name = names[one.fingerprint] = _name(len(names))
-                found.trees[name], probes = tree_at(sums, one)
-                found.probes += probes
+        for group in alike:
+            if group.fingerprint not in names:
+                name = names[group.fingerprint] = _name(len(names))
+                result.trees[name], probes = tree_at(sums, group)
+                result.probes += probes
         places = [
             Place(
-                "all" if len(one.positions) == sums.positions else sums.label(one.positions),
-                one.positions,
-                names[one.fingerprint],
+                "all" if len(group.positions) == sums.positions else sums.label(group.positions),
+                group.positions,
+                names[group.fingerprint],
             )
-            for one in alike
+            for group in alike
         ]
-        found.places.append((setup, places, ""))
+        result.places.append((setup, places, ""))
     if function.kind.name == "all_reduce":
-        found.collectives = _collectives(found)
-    found.seconds = time.perf_counter() - start
-    return found
+        result.collectives = _collectives(result)
+    result.seconds = time.perf_counter() - start
+    return result
 
 
-def _collectives(found: Found) -> tuple[str, ...]:
-    ((setup, places, _), *more) = found.places
-    trees = [found.trees[place.name] for place in places]
-    if more or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
+def _collectives(result: Found) -> tuple[str, ...]:
+    ((setup, places, _), *further) = result.places
+    trees = [result.trees[position.name] for position in places]
+    if further or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
         return ()
     sets = {
-        place: sets_of(tree.order, setup.n)
-        for one, tree in zip(places, trees, strict=True)
+        position: sets_of(tree.order, setup.n)
+        for place, tree in zip(places, trees, strict=True)
         if tree.order
-        for place in one.positions
+        for position in place.positions
     }
     return tuple(collectives_like(sets, trees[0].accumulate, setup))
 
@@ -158,17 +158,17 @@ def tree_at(sums: Sums | Squares | Exponentials, alike: Alike) -> tuple[Tree, in
 
 def _of_rows(rows: Squares | Exponentials, alike: Alike) -> Tree:
     try:
-        seen = rows_at(rows, alike.positions)
+        revealed = rows_at(rows, alike.positions)
     except NoTree as reason:
         return Tree(order=None, reason=str(reason))
     return Tree(
-        order=seen.order,
-        accumulate=seen.accumulate,
-        output=seen.output,
-        after="" if seen.form is None else str(seen.form),
-        equal=seen.equal,
-        replayed=seen.replayed,
-        sites=() if seen.form is None or seen.equal < seen.replayed else seen.form.sites,
+        order=revealed.order,
+        accumulate=revealed.accumulate,
+        output=revealed.output,
+        after="" if revealed.form is None else str(revealed.form),
+        equal=revealed.equal,
+        replayed=revealed.replayed,
+        sites=() if revealed.form is None or revealed.equal < revealed.replayed else revealed.form.sites,
     )
 
 
@@ -177,10 +177,10 @@ def confirm(masks: Masks, shape: Shape) -> None:
     draw = random.Random(2)  # noqa: S311
     checked = min(CHECKED, masks.n * masks.n)
     pairs = [draw.sample(range(masks.n), 2) for _ in range(checked)]
-    few = draw.sample(range(masks.n), min(masks.n, masks.capacity))
-    left = masks.ask([Block(a, [b], few) for a, b in pairs])
-    expected = visible(shape, pairs, few)
-    wrong = sum(one not in ([a], [b]) for (one, (a, b)) in zip(left, expected, strict=True))
+    units = draw.sample(range(masks.n), min(masks.n, masks.capacity))
+    counts = masks.ask([Block(a, [b], units) for a, b in pairs])
+    expected = visible(shape, pairs, units)
+    wrong = sum(count not in ([a], [b]) for (count, (a, b)) in zip(counts, expected, strict=True))
     if wrong:
         raise NoTree(f"{wrong} of {checked} probes made afterwards contradict the tree that the others showed")
 
@@ -191,9 +191,9 @@ def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
     # Where one call takes few sums, calls are what it costs.
     count = min(REPLAYED if masks.n <= LARGE else FEWER, max(64, 16 * len(masks.at)))
     rows, factors = zero_sum(masks.n, count, masks.dtype, seed=1 << 20)
-    used = factors if products else None
-    out = masks.sums(rows, used)
-    if any(equal(masks.sums(rows, used), out) < count for _ in range(PASSES)):
+    first_factors = factors if products else None
+    out = masks.sums(rows, first_factors)
+    if any(equal(masks.sums(rows, first_factors), out) < count for _ in range(PASSES)):
         raise NoTree(f"{count} sums made again gave other bits")
     output = name_of(masks.output) or ""
     usual = [usual_dtype(seen)] if usual_dtype(seen) else list(dict.fromkeys(["fp32", output]))
@@ -202,19 +202,19 @@ def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
         orders = expressions(shape, seen, str(accumulate)) or [explicit(shape, sorted(seen.contracted or ()))]
         for order in orders:
             for after in AFTER if masks.scale != 1 else AFTER[:1]:
-                same = equal(Way(order, str(accumulate), after).sums(rows, used, masks.output), out)
-                if best is None or same > best.equal:
+                matches = equal(Way(order, str(accumulate), after).sums(rows, first_factors, masks.output), out)
+                if best is None or matches > best.equal:
                     best = Tree(
                         order=order,
                         accumulate=str(accumulate),
                         output=output,
                         products=_products(products, seen),
                         after=after,
-                        equal=same,
+                        equal=matches,
                         replayed=count,
                         bits=tuple(sorted({bits for bits in seen.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
                     )
-                if same == count:
+                if matches == count:
                     return best
     assert best is not None
     return best

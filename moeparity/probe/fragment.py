@@ -15,38 +15,38 @@ OPS = ("linear", "combine", "rms_norm", "all_reduce")
 _OWN_DTYPE = ("combine", "all_reduce")
 
 
-def fragment(found: Found) -> str:
+def fragment(result: Found) -> str:
     """A profile's `rules:` with the order of most outputs, and the others as comments; for a collective its name."""
-    kind = found.function.kind.name
-    counted = dict.fromkeys(found.trees, 0)
-    for _, places, _ in found.places:
+    kind = result.function.kind.name
+    outputs = dict.fromkeys(result.trees, 0)
+    for _, places, _ in result.places:
         for place in places:
-            counted[place.name] += len(place.positions)
-    names = sorted(counted, key=lambda name: -counted[name])
-    lines = [f"# moeparity probe {found.function.name} --kind {kind}: {machine()}"]
-    lines += [f"# {name}: {'; '.join(_where(found, name))}" for name in names]
-    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {why}" for setup, _, why in found.places if why]
-    given = [name for name in names if found.trees[name].order is not None]
-    if found.collectives:
-        lines += _rule(found, found.trees[names[0]], {"collective": found.collectives[0]})
-    elif not given:
+            outputs[place.name] += len(place.positions)
+    names = sorted(outputs, key=lambda name: -outputs[name])
+    lines = [f"# moeparity probe {result.function.name} --kind {kind}: {machine()}"]
+    lines += [f"# {name}: {'; '.join(_places(result, name))}" for name in names]
+    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {why}" for setup, _, why in result.places if why]
+    ordered = [name for name in names if result.trees[name].order is not None]
+    if result.collectives:
+        lines += _rule(result, result.trees[names[0]], {"collective": result.collectives[0]})
+    elif not ordered:
         lines.append("# There is no order to set.")
-    for i, name in enumerate([] if found.collectives else given):
-        tree = found.trees[name]
-        rule = _rule(found, tree, _settings(kind, tree)) if kind in OPS else [f"order: {_quoted(str(tree.order))}"]
+    for i, name in enumerate([] if result.collectives else ordered):
+        tree = result.trees[name]
+        rule = _rule(result, tree, _settings(kind, tree)) if kind in OPS else [f"order: {_quoted(str(tree.order))}"]
         lines += [f"# {name}", *(rule if i == 0 else [f"# {line}" for line in rule])]
     return "\n".join(lines)
 
 
-def _rule(found: Found, tree: Tree, settings: dict[str, str]) -> list[str]:
-    given = ", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items())
+def _rule(result: Found, tree: Tree, settings: dict[str, str]) -> list[str]:
+    values = ", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items())
     level = "verified" if tree.replayed and tree.equal == tree.replayed else "inferred"
-    shown = f"{tree.equal} of {tree.replayed} zero-sum sums" if tree.replayed else "tree only"
-    source = _quoted(f"moeparity probe {found.function.name}, {shown}, {machine()}")
+    evidence = f"{tree.equal} of {tree.replayed} zero-sum sums" if tree.replayed else "tree only"
+    source = _quoted(f"moeparity probe {result.function.name}, {evidence}, {machine()}")
     return [
         "rules:",
-        f"  - op: {found.function.kind.name}",
-        f"    set: {{{given}}}",
+        f"  - op: {result.function.kind.name}",
+        f"    set: {{{values}}}",
         f"    evidence: {{level: {level}, source: {source}}}",
     ]
 
@@ -56,21 +56,21 @@ def _settings(kind: str, tree: Tree) -> dict[str, str]:
     assert tree.order is not None
     if kind in _OWN_DTYPE:
         return {"order": str(tree.order), "accumulate": tree.accumulate}
-    return {"order": str(_stated(tree.order, tree.accumulate)), **dict(tree.sites)}
+    return {"order": str(_with_dtype(tree.order, tree.accumulate)), **dict(tree.sites)}
 
 
-def _stated(order: Order, accumulate: str) -> Order:
+def _with_dtype(order: Order, accumulate: str) -> Order:
     """The order with the dtype of its additions at each level, where that is not fp32."""
     if accumulate in {"", "fp32"}:
         return order
     return Order(tuple(replace(level, accumulate=level.accumulate or accumulate) for level in order.levels))
 
 
-def _where(found: Found, name: str) -> list[str]:
-    kind = found.function.kind.name
+def _places(result: Found, name: str) -> list[str]:
+    kind = result.function.kind.name
     return [
         f"{setup_text(kind, setup)}, {place.label}"
-        for setup, places, _ in found.places
+        for setup, places, _ in result.places
         for place in places
         if place.name == name
     ]

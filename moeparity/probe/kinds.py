@@ -75,5 +75,5 @@ KINDS = {
 
 def kind_of(parameters: tuple[str, ...]) -> str | None:
     """The kind whose parameters have these names; None where no one kind has."""
-    found = [kind.name for kind in KINDS.values() if parameters in kind.names]
-    return found[0] if len(found) == 1 else None
+    names = [kind.name for kind in KINDS.values() if parameters in kind.names]
+    return names[0] if len(names) == 1 else None

@@ -41,8 +41,8 @@ class Way:
         return rounded(total, output)
 
 
-def equal(found: torch.Tensor, expected: torch.Tensor) -> int:
+def equal(outputs: torch.Tensor, expected: torch.Tensor) -> int:
     """How many of two lists of outputs have the same bits."""
-    if found.dtype != expected.dtype:
+    if outputs.dtype != expected.dtype:
         return 0
-    return int((int_view(found) == int_view(expected)).sum())
+    return int((int_view(outputs) == int_view(expected)).sum())

@@ -99,9 +99,9 @@ def _replayed(rows: Squares, order: Order, accumulate: str) -> Revealed:
     best = Revealed(order, accumulate, name_of(out.dtype) or "", None, 0, count)
     for form in _forms():
         again = rounded(form.rows(x, weight, order), out.dtype)
-        same = int((int_view(again) == int_view(out)).all(-1).sum())
-        if same > best.equal:
-            best = Revealed(order, accumulate, best.output, form, same, count)
-        if same == count:
+        matches = int((int_view(again) == int_view(out)).all(-1).sum())
+        if matches > best.equal:
+            best = Revealed(order, accumulate, best.output, form, matches, count)
+        if matches == count:
             break
     return best

@@ -78,7 +78,7 @@ def first_rank() -> bool:
 
 def numbers(option: str, text: str, *, least: int) -> list[int]:
     """`1,2,4:8` -> 1, 2, 4, 5, 6, 7, 8. Raises MoeparityError for anything else, and for more than MOST numbers."""
-    found: list[int] = []
+    values: list[int] = []
     for part in filter(None, text.split(",")):
         first, colon, last = part.partition(":")
         try:
@@ -87,10 +87,10 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
             a, b = 1, 0
         if not least <= a <= b or b - a >= MOST:
             raise MoeparityError(f"{option} {text}: {part!r}; expected whole numbers from {least}, as in 1,2,4:8.")
-        found += range(a, b + 1)
-    if len(found) > MOST:
-        raise MoeparityError(f"{option} {text}: {len(found)} numbers; expected at most {MOST}.")
-    return list(dict.fromkeys(found))
+        values += range(a, b + 1)
+    if len(values) > MOST:
+        raise MoeparityError(f"{option} {text}: {len(values)} numbers; expected at most {MOST}.")
+    return list(dict.fromkeys(values))
 
 
 def run_certify(asked: Asked, folder: Path, against: Against) -> tuple[str, bool]:

@@ -50,11 +50,11 @@ class Function:
 
     def what(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
         """The call, as a message names it."""
-        given = (
+        values = (
             f"{name_of(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value:.3g}"
             for value in arguments
         )
-        return f"{self.name} called as {self.kind.name} with {', '.join(given)}"
+        return f"{self.name} called as {self.kind.name} with {', '.join(values)}"
 
 
 def load(text: str, folder: Path, kind: str | None) -> Function:
@@ -67,8 +67,8 @@ def load(text: str, folder: Path, kind: str | None) -> Function:
         raise MoeparityError(f"{text}: expected MODULE:FUNCTION, as in `kernels:my_sum` for my_sum in ./kernels.py.")
     if kind is not None and kind not in KINDS:
         raise MoeparityError(f"--kind {kind}: expected one of {listed(KINDS)}.{did_you_mean(kind, KINDS)}")
-    found = user_code.load(text, folder, text)
-    return Function(text, found, KINDS[kind or _kind(text, found)])
+    function = user_code.load(text, folder, text)
+    return Function(text, function, KINDS[kind or _kind(text, function)])
 
 
 def _kind(text: str, function: Callable[..., Any]) -> str:
@@ -80,8 +80,8 @@ def _kind(text: str, function: Callable[..., Any]) -> str:
     if parameters == ("x",):
         return _of_one(function)
     if kind is None:
-        given = f"its parameters are ({', '.join(parameters)})" if parameters else "its parameters have no names"
-        raise MoeparityError(f"{text}: what it adds up cannot be told: {given}. Give --kind: one of {listed(KINDS)}.")
+        state = f"its parameters are ({', '.join(parameters)})" if parameters else "its parameters have no names"
+        raise MoeparityError(f"{text}: what it adds up cannot be told: {state}. Give --kind: one of {listed(KINDS)}.")
     return kind
 
 

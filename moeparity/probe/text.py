@@ -39,22 +39,22 @@ def _cpuinfo() -> list[str]:
         return []
 
 
-def printed(found: Found) -> str:
+def printed(result: Found) -> str:
     """The trees, and where each is."""
-    setup, kind = found.places[0][0], found.function.kind
+    setup, kind = result.places[0][0], result.function.kind
     lines = [
-        f"{found.function.name} as {kind.name}, {kind.call}",
+        f"{result.function.name} as {kind.name}, {kind.call}",
         f"adds {kind.adds}",
-        f"n = {setup.n}, {name_of(setup.dtype)}; {found.probes} probes, {found.seconds:.1f} s",
+        f"n = {setup.n}, {name_of(setup.dtype)}; {result.probes} probes, {result.seconds:.1f} s",
         machine(),
         "",
     ]
-    for name, tree in found.trees.items():
+    for name, tree in result.trees.items():
         lines += [f"{name:3} {line}" if i == 0 else f"    {line}" for i, line in enumerate(_tree(tree))]
     lines += ["", "where"]
-    lines += [f"    {words}" for words in _everywhere(found)]
-    if found.function.kind.name == "all_reduce":
-        lines += ["", f"shipped order maps that are this one: {', '.join(found.collectives) or 'none'}"]
+    lines += [f"    {words}" for words in _everywhere(result)]
+    if result.function.kind.name == "all_reduce":
+        lines += ["", f"shipped order maps that are this one: {', '.join(result.collectives) or 'none'}"]
     return "\n".join(lines)
 
 
@@ -78,8 +78,8 @@ def _tree(tree: Tree) -> list[str]:
 
 def _dtypes(tree: Tree) -> str:
     bits = f", others to {', '.join(map(str, tree.bits))} bits" if tree.bits else ""
-    own = {level.accumulate for level in tree.order.levels if level.accumulate} if tree.order else set()
-    where = " where the level says nothing else" if own else ""
+    dtypes = {level.accumulate for level in tree.order.levels if level.accumulate} if tree.order else set()
+    where = " where the level says nothing else" if dtypes else ""
     return f"additions round to {tree.accumulate}{where}{bits}"
 
 
@@ -94,14 +94,14 @@ def _certainty(tree: Tree) -> str:
     )
 
 
-def _everywhere(found: Found) -> list[str]:
+def _everywhere(result: Found) -> list[str]:
     """A line for all setups with the same classes at the same places that differ in M only, or in alignment only."""
-    kind, setups = found.function.kind.name, [setup for setup, _, _ in found.places]
+    kind, setups = result.function.kind.name, [setup for setup, _, _ in result.places]
     by_alignment = len({setup.m for setup in setups}) == 1 < len({setup.offset for setup in setups})
     rows: dict[tuple[Setup, str], list[int]] = {}
-    for setup, places, why in found.places:
-        one, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
-        rows.setdefault((one, _places(places, why)), []).append(number)
+    for setup, places, why in result.places:
+        key, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
+        rows.setdefault((key, _places(places, why)), []).append(number)
     lines = []
     for (setup, where), numbers in rows.items():
         if by_alignment:

@@ -104,16 +104,16 @@ class Program:
     options: tuple[Option, ...]
 
 
-def words(known: Mapping[str, Implied], otherwise: str) -> Callable[[Any], Implied]:
+def words(meanings: Mapping[str, Implied], otherwise: str) -> Callable[[Any], Implied]:
     """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
-    return lambda value: known.get(str(value), Implied(says=otherwise.format(value)))
+    return lambda value: meanings.get(str(value), Implied(says=otherwise.format(value)))
 
 
 def dtype(value: Any) -> Implied:
     """The dtype of a side; `auto` is the checkpoint's."""
-    known = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
-    found = known.get(str(value))
-    return Implied(says="the checkpoint's dtype" if found is None else f"dtype {found}", dtype=found)
+    names = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+    name = names.get(str(value))
+    return Implied(says="the checkpoint's dtype" if name is None else f"dtype {name}", dtype=name)
 
 
 def ranks(name: str) -> Callable[[Any], Implied]:

@@ -55,19 +55,19 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     if path.suffix != ".json":
         return yaml.load(path)
     try:
-        found = json.loads(path.read_text("utf-8"))
+        options = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         line = getattr(error, "lineno", None)
         raise SpecError(f"{Where(path, line)}: is no JSON: {error}. Correct it.") from None
-    if not isinstance(found, dict):
-        raise SpecError(f"{Where(path)}: holds {shown(found)}; expected a mapping of options.")
-    return found
+    if not isinstance(options, dict):
+        raise SpecError(f"{Where(path)}: holds {shown(options)}; expected a mapping of options.")
+    return options
 
 
-def _flat(found: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[Given]:
+def _flat(mapping: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[Given]:
     """Nested keys, joined by dots; a mapping is told whole and key by key."""
-    lines = getattr(found, "key_lines", {})
-    for key, value in found.items():
+    lines = getattr(mapping, "key_lines", {})
+    for key, value in mapping.items():
         at = Where(where.path, lines.get(key, where.line))
         name = f"{prefix}{str(key).replace('-', '_')}"
         yield Given(name=name, value=value, where=at)

@@ -28,17 +28,17 @@ def _temperature(value: Any) -> Implied:
 
 def _verls_temperature(value: Any) -> Implied:
     """As every trainer's, but for FSDP's rounding."""
-    implied, rounded = _temperature(value), _bf16(value)
-    if value in (0, rounded):
+    implied, nearest = _temperature(value), _bf16(value)
+    if value in (0, nearest):
         return implied
-    return Implied(says=f"{implied.says}, and {rounded} with FSDP, which rounds it to bf16")
+    return Implied(says=f"{implied.says}, and {nearest} with FSDP, which rounds it to bf16")
 
 
 def _bf16(value: float) -> float:
     """The nearest bf16, ties to even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-    return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", nearest))[0])
 
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."

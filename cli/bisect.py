@@ -68,13 +68,13 @@ def bisect(
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import print_report
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)
-    with shown() as progress:
+    with progress_line() as progress:
         options = Options(
             by=by,
             split=split,

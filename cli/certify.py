@@ -40,11 +40,11 @@ def certify(
 
     The function named is imported and run. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """
-    from moeparity.probe.run import Asked, held_to, run_certify
+    from moeparity.probe.run import Request, held_to, run_certify
 
-    stated = None if plan is None else _of_node(plan, profile, against)
-    asked = Asked(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
-    text, holds = run_certify(asked, Path.cwd(), held_to(against, accumulate, stated))
+    attributes = None if plan is None else _of_node(plan, profile, against)
+    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    text, holds = run_certify(request, Path.cwd(), held_to(against, accumulate, attributes))
     if text:
         print(text)
     raise typer.Exit(0 if holds else 1)

@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"moeparity {version('moeparity')}")
@@ -69,7 +69,7 @@ def forward(
     device: Device = "auto",
 ) -> None:
     """Run one variant, write its logits, routes and what is asked for."""
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.cli.signals import finished
     from moeparity.engine.forward import forward as run
@@ -77,13 +77,13 @@ def forward(
     from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
-    here = Where(Path("--tokenizer"))
-    given = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=here, scored=False)
-    with shown() as progress:
+    place = Where(Path("--tokenizer"))
+    token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
+    with progress_line() as progress:
         tensors = run(
             checkpoint,
-            given.input_ids,
-            attention_mask=given.attention_mask,
+            token_set.input_ids,
+            attention_mask=token_set.attention_mask,
             profile=profile,
             micro_batch=micro_batch,
             dtype=dtype,

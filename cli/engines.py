@@ -45,18 +45,18 @@ def engines(
 
         launch = read(config)
         print_launch(launch, console())
-        written = launch.to_json()
+        text = launch.to_json()
     elif second is not None and first is not None:
-        found = compare(first, second, graph, Placement(tensor=tensor, expert=expert))
-        print_difference(found, console())
-        written = engines_json(found)
+        difference = compare(first, second, graph, Placement(tensor=tensor, expert=expert))
+        print_difference(difference, console())
+        text = engines_json(difference)
     elif first is not None:
-        stated = statements(first)
-        print_profile(described(first), stated, console())
-        written = engines_json(stated)
+        values = statements(first)
+        print_profile(described(first), values, console())
+        text = engines_json(values)
     else:
-        listed = profiles()
-        print_profiles(listed, console())
-        written = engines_json(listed)
+        descriptions = profiles()
+        print_profiles(descriptions, console())
+        text = engines_json(descriptions)
     if json is not None:
-        write_text(json, written)
+        write_text(json, text)

@@ -48,7 +48,7 @@ def flips(
     _check(recipe, log, top_k)
     from moeparity.bisection.flips.run import flips as run
     from moeparity.bisection.flips.run import logged_flips
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
@@ -56,41 +56,41 @@ def flips(
         if path is not None:
             refuse_unwritable(path)
     if log is not None:
-        found = logged_flips(*log, top_k=top_k)
+        result = logged_flips(*log, top_k=top_k)
     elif recipe is not None:
-        with shown() as progress:
-            found = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    _print(found, console())
+        with progress_line() as progress:
+            result = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    _print(result, console())
     if json is not None:
-        write_text(json, found.to_json())
+        write_text(json, result.to_json())
     if map_ is not None:
-        found.write_map(map_)
-    raise typer.Exit(found.exit_code)
+        result.write_map(map_)
+    raise typer.Exit(result.exit_code)
 
 
 def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None) -> None:
     if (recipe is None) == (log is None):
-        given = "neither" if recipe is None else "both"
-        raise MoeparityError(f"flips: {given} of a recipe and --log A B given. Give one of them.")
+        count = "neither" if recipe is None else "both"
+        raise MoeparityError(f"flips: {count} of a recipe and --log A B given. Give one of them.")
     if top_k is not None and log is None:
         raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
 
 
-def _print(found: Flipped, out: Console) -> None:
+def _print(result: Flipped, out: Console) -> None:
     from moeparity.bisection.flips.text import print_flips
 
-    sequences = f"{found.sequences} sequence{'s' * (found.sequences != 1)}"
-    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}{_of_same(found)}")
-    print_flips(found.flips, out)
-    for finding in found.findings:
+    sequences = f"{result.sequences} sequence{'s' * (result.sequences != 1)}"
+    out.print(f"reference  {result.reference}\ncandidate  {result.candidate}\n{sequences}{_of_same(result)}")
+    print_flips(result.flips, out)
+    for finding in result.findings:
         out.print(f"{_MARKS[finding.status]}  {finding.expectation}  {finding.found}")
 
 
-def _of_same(found: Flipped) -> str:
+def _of_same(result: Flipped) -> str:
     """Whether recorded routes are known to be of the same tokens."""
-    if found.same_tokens is None:
+    if result.same_tokens is None:
         return ""
-    if found.same_tokens == found.sequences:
+    if result.same_tokens == result.sequences:
         return ", token ids agree as far as both files give them"
-    checked = f"in {found.same_tokens} of them only" if found.same_tokens else "in none of them"
-    return f"; both files give token ids {checked}, so that the tokens are the same is not checked"
+    extent = f"in {result.same_tokens} of them only" if result.same_tokens else "in none of them"
+    return f"; both files give token ids {extent}, so that the tokens are the same is not checked"

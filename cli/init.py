@@ -16,8 +16,8 @@ def init(
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
     from moeparity.bisection.init import write_starter
 
-    made = write_starter(checkpoint, out, force=force)
-    print(f"wrote {made.recipe} and {made.tokens}")
-    if made.synthetic:
+    starter = write_starter(checkpoint, out, force=force)
+    print(f"wrote {starter.recipe} and {starter.tokens}")
+    if starter.synthetic:
         print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
-    print(f"next: moeparity bisect {made.recipe}")
+    print(f"next: moeparity bisect {starter.recipe}")

@@ -36,7 +36,7 @@ def mine(
     from moeparity.bisection.mine.run import Request
     from moeparity.bisection.mine.run import mine as run
     from moeparity.bisection.mine.text import print_mined
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
@@ -46,10 +46,12 @@ def mine(
     request = Request(
         file=from_, top=top, tokenizer=tokenizer, calibrate=calibrate, draws=draws, seed=seed, check=check
     )
-    with shown() as progress:
-        found = run(recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    with progress_line() as progress:
+        result = run(
+            recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+        )
     if out is not None:
-        write_text(out, found.to_tokens())
+        write_text(out, result.to_tokens())
     if json is not None:
-        write_text(json, found.to_json())
-    print_mined(found, console(), out)
+        write_text(json, result.to_json())
+    print_mined(result, console(), out)

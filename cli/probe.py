@@ -47,12 +47,12 @@ def probe(
     The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
     from moeparity.output.files import refuse_unwritable, write_text
-    from moeparity.probe.run import Asked, run
+    from moeparity.probe.run import Request, run
 
     if out is not None:
         refuse_unwritable(out)
-    asked = Asked(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
-    text, fragment = run(asked, Path.cwd())
+    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    text, fragment = run(request, Path.cwd())
     if text:
         print(text)
     if out is not None and fragment:

@@ -17,18 +17,18 @@ def sample(
     """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
     from moeparity.bisection.prepare import Options, prepare
     from moeparity.bisection.sample import generate, required_sample
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import finished
     from moeparity.inputs.tokens.tensorfile import written
     from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
-    with shown() as progress:
+    with progress_line() as progress:
         plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
-        asked = required_sample(plan)
+        spec = required_sample(plan)
         tokens = generate(plan, progress=progress).tokens
     write_tensors(out, *written(tokens))
     finished()
     rows, length = tokens.input_ids.shape
     print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
-    print(f"next: tokens: {{file: {out.name}, sampled_from: {asked.source}}}")
+    print(f"next: tokens: {{file: {out.name}, sampled_from: {spec.source}}}")

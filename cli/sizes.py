@@ -13,14 +13,14 @@ from moeparity.errors import MoeparityError
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
-def memory_limit(given: str) -> float:
+def memory_limit(text: str) -> float:
     """Bytes of `24GB`, `24GiB`, `1.5g` or `24000000000`; infinity for `none`. Raises MoeparityError."""
-    if given == "none":
+    if text == "none":
         return math.inf
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?", given.lower())
-    if found is None or found[2] not in _UNITS:
-        raise MoeparityError(f"--memory-limit {given}: expected a size such as 24GB, 24GiB or 24000000000, or none.")
-    return float(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise MoeparityError(f"--memory-limit {text}: expected a size such as 24GB, 24GiB or 24000000000, or none.")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 MemoryLimit = Annotated[

@@ -33,15 +33,15 @@ def sweep(
     """
     from moeparity.bisection.sweep.run import sweep as run
     from moeparity.bisection.sweep.text import print_sweep
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)
-    with shown() as progress:
-        found = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    print_sweep(found, console())
+    with progress_line() as progress:
+        table = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    print_sweep(table, console())
     if json is not None:
-        write_text(json, found.to_json())
-    raise typer.Exit(found.exit_code)
+        write_text(json, table.to_json())
+    raise typer.Exit(table.exit_code)

@@ -55,10 +55,10 @@ def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
         bad &= values != -torch.inf
     if bool(bad.any()):
         place = int(sequence.mask.nonzero()[bad.nonzero()[0, 0], 0])
-        told = _told(float(values[bad][0]))
+        fault = _fault(float(values[bad][0]))
         raise LogError(
             f"{sequence.where}: token {place} of sequence {sequence.id} is scored, but {side} log-probability there is "
-            f"{told}"
+            f"{fault}"
         )
 
 
@@ -82,7 +82,7 @@ def _check_further(sequence: Sequence) -> None:
             )
 
 
-def _told(value: float) -> str:
+def _fault(value: float) -> str:
     if math.isnan(value):
         return "missing (NaN or null). Mask the token, or log the value."
     if value > 0:

@@ -137,8 +137,8 @@ class Accumulator:
             sums = torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, value(name))
             column.append(sums[present])
         for name, (least, greatest) in self._extremes.items():
-            column = value(name)
-            self._extremes[name] = (min(least, float(column.min())), max(greatest, float(column.max())))
+            quantity = value(name)
+            self._extremes[name] = (min(least, float(quantity.min())), max(greatest, float(quantity.max())))
         for name, quantiles in self._quantiles.items():
             quantiles.add(value(name))
         for name, moments in self._moments.items():
@@ -153,10 +153,10 @@ class Accumulator:
                 column = chunk.values.get(need)
                 if metric.name not in self.missing and (column is None or bool(column.isnan().any())):
                     self.missing[metric.name] = f"the log has no {need} for every scored token"
-        for name in [name for name, needs in self._needs.items() if needs and self._lost(name)]:
+        for name in [name for name, needs in self._needs.items() if needs and self._is_unneeded(name)]:
             del self._columns[name], self._needs[name]
 
-    def _lost(self, name: str) -> bool:
+    def _is_unneeded(self, name: str) -> bool:
         """Whether every metric that needs this column is missing."""
         return all(m.name in self.missing for m in self.metrics if name in _columns_of(m))
 

@@ -112,10 +112,10 @@ def expert_pairs(reference_ids: Tensor, candidate_ids: Tensor) -> Counter[tuple[
     Both int64 [N, K]. Where a token replaced several, the first of one side in slot order goes with the first of the
     other, and so on: with one replaced, by far the most frequent case, there is nothing to choose.
     """
-    dropped = ~(reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1)
-    added = ~(candidate_ids.unsqueeze(-1) == reference_ids.unsqueeze(-2)).any(-1)
+    reference_only = ~(reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1)
+    candidate_only = ~(candidate_ids.unsqueeze(-1) == reference_ids.unsqueeze(-2)).any(-1)
     # Row by row both masks hold as many, so that their elements in row order belong together.
-    return Counter(zip(reference_ids[dropped].tolist(), candidate_ids[added].tolist(), strict=True))
+    return Counter(zip(reference_ids[reference_only].tolist(), candidate_ids[candidate_only].tolist(), strict=True))
 
 
 def layers_per_token(flipped: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from moeparity.probe.express import Seen
+from moeparity.probe.express import Evidence
 from moeparity.probe.masks import Masks
 from moeparity.probe.shape import Shape, members, parents
 
@@ -16,9 +16,9 @@ CANDIDATES = (8, 9, 11, 12, 24, 25, 53, 54)
 """Bits of the dtypes, and one more each, as a compensated sum shows."""
 
 
-def arithmetic(masks: Masks, shape: Shape) -> Seen:
+def arithmetic(masks: Masks, shape: Shape) -> Evidence:
     """The arithmetic of the sums behind `masks`, whose tree is `shape`."""
-    return Seen(bits=_bits(masks, shape), contracted=_contracted(masks, shape), positive=_positive(masks))
+    return Evidence(bits=_bits(masks, shape), contracted=_contracted(masks, shape), positive=_positive(masks))
 
 
 def _positive(masks: Masks) -> bool:
@@ -40,13 +40,13 @@ def _bits(masks: Masks, shape: Shape) -> tuple[int | None, ...]:
         return (None,) * len(shape.merges)
     sample = list(triples)[:: max(1, len(triples) // 3)][:3]
     usual = max(_precision(masks, [triples[k] for k in sample], range(1, 1 + _range(masks))))
-    kept_bits = dict.fromkeys(triples, usual)
+    precision = dict.fromkeys(triples, usual)
     visible = _visible(masks, [(*triple, e) for triple in triples.values() for e in (usual - 1, usual)])
     pairs = zip(triples, visible[::2], visible[1::2], strict=True)
     unusual = [k for k, below, at in pairs if not (below and not at)]
     bits = _precision(masks, [triples[k] for k in unusual], CANDIDATES)
-    kept_bits |= dict(zip(unusual, bits, strict=True))
-    return tuple(kept_bits.get(k) for k in range(len(shape.merges)))
+    precision |= dict(zip(unusual, bits, strict=True))
+    return tuple(precision.get(k) for k in range(len(shape.merges)))
 
 
 def _range(masks: Masks) -> int:
@@ -55,12 +55,12 @@ def _range(masks: Masks) -> int:
 
 def _precision(masks: Masks, triples: Sequence[tuple[int, int, int]], exponents: Sequence[int]) -> list[int]:
     """The first of `exponents` at which the 1 is lost, for each triple; beyond them all, the one after."""
-    range_ = [e for e in exponents if e <= _range(masks)]
-    visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in range_]))
+    usable = [e for e in exponents if e <= _range(masks)]
+    visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in usable]))
     bits = []
     for _ in triples:
-        bits_seen = [next(visible) for _ in range_]
-        bits.append(next((e for e, visible_bit in zip(range_, bits_seen, strict=True) if not visible_bit), range_[-1] + 1))
+        flags = [next(visible) for _ in usable]
+        bits.append(next((e for e, flag in zip(usable, flags, strict=True) if not flag), usable[-1] + 1))
     return bits
 
 
@@ -91,12 +91,12 @@ def _contracted(masks: Masks, shape: Shape) -> frozenset[int] | None:
     for merge in shape.merges:
         for value in merge:
             if value < shape.leaves:
-                other = next(is_exact for is_exact in merge if is_exact != value)
+                other = next(child for child in merge if child != value)
                 pairs.append((value, lowest[other]))
     rows = torch.zeros(len(pairs), masks.n, dtype=masks.dtype)
-    leaf_index, other = torch.tensor(pairs).t()
+    leaves, other = torch.tensor(pairs).t()
     every = torch.arange(len(pairs))
-    rows[every, leaf_index] = 1 + _TIE
+    rows[every, leaves] = 1 + _TIE
     rows[every, other] = -1.0
     out = masks.sums(rows, torch.full((masks.n,), 1 + _TIE, dtype=masks.dtype))
     exact = out.double() / masks.scale == _TIE + _TIE * _TIE

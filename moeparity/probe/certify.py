@@ -44,7 +44,7 @@ class Against:
 class Verdict:
     """One class of outputs of one setup: bits equal of all, whether the tree is the stated one, and what was found.
 
-    equal of replayed: None of 0 where no sum comes out as it is (softmax). `found`: the order that the probes show.
+    equal of replayed: None of 0 where no sum comes out as it is (softmax). `order`: the order that the probes show.
     """
 
     setup: Setup
@@ -52,7 +52,7 @@ class Verdict:
     equal: int = 0
     replayed: int = 0
     same_tree: bool | None = None
-    found: str = ""
+    order: str = ""
     reason: str = ""
 
     @property
@@ -124,7 +124,7 @@ def _sums(masks: Masks, setup: Setup, label: str, against: Against) -> Verdict:
         equal=equal_sums,
         replayed=SUMS,
         same_tree=same(shape, shape_of(tree(against.order, masks.n), masks.n)),
-        found=str(compact(shape)[0]),
+        order=str(compact(shape)[0]),
     )
 
 
@@ -132,16 +132,14 @@ def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, against: 
     assert against.order is not None
     revealed = rows_at(rows, at, against.order)
     order, n = revealed.order, rows.setup.n
-    right = (
-        same(shape_of(tree(order, n), n), shape_of(tree(against.order, n), n)) and revealed.accumulate == against.accumulate
-    )
+    shapes = [shape_of(tree(either, n), n) for either in (order, against.order)]
     return Verdict(
         setup=rows.setup,
         label=label,
         equal=revealed.equal,
         replayed=revealed.replayed,
-        same_tree=right,
-        found=f"{order}, additions rounded to {revealed.accumulate}",
+        same_tree=same(*shapes) and revealed.accumulate == against.accumulate,
+        order=f"{order}, additions rounded to {revealed.accumulate}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 SPREAD = {torch.float16: 5, torch.bfloat16: 14, torch.float32: 14, torch.float64: 14}
-_FEW = 16
+_SHORT = 16
 
 
 def zero_sum(n: int, rows: int, dtype: torch.dtype, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,7 +20,7 @@ def zero_sum(n: int, rows: int, dtype: torch.dtype, *, seed: int) -> tuple[torch
     spread = SPREAD[dtype]
     values = torch.randn(rows, half, generator=draw)
     values *= 2.0 ** torch.randint(-spread, spread + 1, (rows, half), generator=draw)
-    near = 1 + 2.0**-7 if n < _FEW else 1.0
+    near = 1 + 2.0**-7 if n < _SHORT else 1.0
     pairs = torch.stack([values, -values * near], dim=2).reshape(rows, 2 * half)
     places = torch.randperm(2 * half, generator=draw)
     factors = torch.randn(half, generator=draw).repeat_interleave(2)[places]

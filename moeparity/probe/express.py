@@ -18,7 +18,7 @@ _FORMS, _CHANGES, _WAYS = 30, 2, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Evidence:
     """What the probes saw of the additions of a shape.
 
     bits: for each merge how many bits its result keeps; None where nothing outside can show it. contracted: leaves
@@ -31,13 +31,13 @@ class Seen:
     positive: bool | None
 
 
-def usual_dtype(facts: Seen) -> str | None:
+def usual_dtype(evidence: Evidence) -> str | None:
     """The dtype that most additions round to; None where none was seen, or none of the known."""
-    counts = Counter(NAMES.get(bits) for bits in facts.bits if bits is not None)
+    counts = Counter(NAMES.get(bits) for bits in evidence.bits if bits is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 
-def expressions(shape: Shape, evidence: Seen, accumulate: str) -> list[Order]:
+def expressions(shape: Shape, evidence: Evidence, accumulate: str) -> list[Order]:
     """Orders with this shape that agree with all that was seen, the shortest first; the additions of a level without a
     dtype of its own round to `accumulate`.
 
@@ -76,7 +76,9 @@ class _Walk:
         return total
 
     def _chain(self, node_sum: Sum) -> int:
-        width = node_sum.width if node_sum.how == "fused" else len(node_sum.children) if node_sum.how == "neumaier" else 1
+        width = (
+            node_sum.width if node_sum.how == "fused" else len(node_sum.children) if node_sum.how == "neumaier" else 1
+        )
         bits = BITS[node_sum.accumulate or self.accumulate]
         total = 0
         for i in range(0, len(node_sum.children), width):
@@ -95,20 +97,20 @@ class _Walk:
 
 
 class _Facts:
-    def __init__(self, shape: Shape, evidence: Seen, accumulate: str) -> None:
-        self.shape, self.seen, self.accumulate = shape, evidence, accumulate
+    def __init__(self, shape: Shape, evidence: Evidence, accumulate: str) -> None:
+        self.shape, self.evidence, self.accumulate = shape, evidence, accumulate
         self.bits = {total: evidence.bits[k] for total, k in clusters(shape).items() if evidence.bits[k] is not None}
 
     def fitted(self, form: Order) -> Iterator[Order]:
         """The first way to give the levels of `form` words and dtypes that says what was seen, if there is one."""
-        contracted = self.seen.contracted or frozenset()
+        contracted = self.evidence.contracted or frozenset()
         if contracted and form.levels[0].explicit is not None:
             form = explicit(self.shape, sorted(contracted))
         ways = [self._ways(i, form.levels) for i in range(len(form.levels))]
         choices = [way for way in product(*map(range, map(len, ways))) if sum(map(bool, way)) <= _CHANGES]
         for choice in sorted(choices, key=lambda way: sum(map(bool, way)))[:_WAYS]:
             levels = tuple(level[i] for level, i in zip(ways, choice, strict=True))
-            order = _with_zeros(Order(levels), self.seen.positive, self.shape.leaves)
+            order = _with_zeros(Order(levels), self.evidence.positive, self.shape.leaves)
             if order is not None and self._agrees(order):
                 yield order
                 return
@@ -116,7 +118,7 @@ class _Facts:
     def _agrees(self, order: Order) -> bool:
         walk = _Walk(self.shape.leaves, self.accumulate)
         walk.of(tree(order, self.shape.leaves))
-        if self.seen.contracted is not None and walk.contracted != self.seen.contracted:
+        if self.evidence.contracted is not None and walk.contracted != self.evidence.contracted:
             return False
         return all(walk.bits.get(total) == bits for total, bits in self.bits.items())
 
@@ -125,7 +127,7 @@ class _Facts:
         level = levels[number]
         words = FORMS[level.name].words
         ways = [level]
-        if number == 0 and self.seen.contracted and "fma" in words and "fma" not in level.words:
+        if number == 0 and self.evidence.contracted and "fma" in words and "fma" not in level.words:
             ways = [replace(level, words=tuple(sorted({*level.words, "fma"})))]
         precisions = {bits for bits in self.bits.values() if bits is not None}
         if any(bits - 1 in BITS.values() for bits in precisions) and "kahan" in words and not level.words:

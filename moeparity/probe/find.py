@@ -14,7 +14,7 @@ from moeparity.probe.calls import Setup, Sums, sums_of
 from moeparity.probe.classes import PASSES, Alike, Differing, Fingerprint, classes
 from moeparity.probe.compact import explicit
 from moeparity.probe.data import zero_sum
-from moeparity.probe.express import NAMES, Seen, expressions, usual_dtype
+from moeparity.probe.express import NAMES, Evidence, expressions, usual_dtype
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, collectives_like, sets_of
@@ -24,7 +24,7 @@ from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import Shape, visible
 from moeparity.probe.target import Function
 
-REPLAYED, FEWER, LARGE, CHECKED = 512, 256, 2048, 256
+REPLAYED, REPLAYED_LARGE, LARGE, CHECKED = 512, 256, 2048, 256
 """So many sums are replayed, or fewer above so many leaves."""
 
 _ROWS: dict[str, type[Squares | Exponentials]] = {"rms_norm": Squares, "softmax": Exponentials}
@@ -63,7 +63,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Found:
+class Result:
     """What a probe found: trees by the name of their class, and for each setup where they are, or why there is none.
 
     collectives: shipped order maps that are the one found, element by element.
@@ -77,12 +77,12 @@ class Found:
     seconds: float = 0.0
 
 
-def probe(function: Function, setups: Sequence[Setup]) -> Found:
+def probe(function: Function, setups: Sequence[Setup]) -> Result:
     """Probe `function` in each setup; all of one n and dtype. A class that several setups share is probed once.
 
     Raises MoeparityError where the function cannot be called as its kind is.
     """
-    result, names = Found(function), dict[Fingerprint, str]()
+    result, names = Result(function), dict[Fingerprint, str]()
     start = time.perf_counter()
     for setup in setups:
         sums = outputs_of(function, setup)
@@ -113,7 +113,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Found:
     return result
 
 
-def _collectives(result: Found) -> tuple[str, ...]:
+def _collectives(result: Result) -> tuple[str, ...]:
     ((setup, places, _), *further) = result.places
     trees = [result.trees[position.name] for position in places]
     if further or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
@@ -185,21 +185,21 @@ def confirm(masks: Masks, shape: Shape) -> None:
         raise NoTree(f"{wrong} of {checked} probes made afterwards contradict the tree that the others showed")
 
 
-def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
+def _replayed(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
     """The first of the orders that say what was seen under which all sums come out again; else the nearest."""
     products = masks.of.products
     # Where one call takes few sums, calls are what it costs.
-    count = min(REPLAYED if masks.n <= LARGE else FEWER, max(64, 16 * len(masks.at)))
+    count = min(REPLAYED if masks.n <= LARGE else REPLAYED_LARGE, max(64, 16 * len(masks.at)))
     rows, factors = zero_sum(masks.n, count, masks.dtype, seed=1 << 20)
     first_factors = factors if products else None
     out = masks.sums(rows, first_factors)
     if any(equal(masks.sums(rows, first_factors), out) < count for _ in range(PASSES)):
         raise NoTree(f"{count} sums made again gave other bits")
     output = name_of(masks.output) or ""
-    usual = [usual_dtype(seen)] if usual_dtype(seen) else list(dict.fromkeys(["fp32", output]))
+    usual = [usual_dtype(evidence)] if usual_dtype(evidence) else list(dict.fromkeys(["fp32", output]))
     best: Tree | None = None
     for accumulate in usual:
-        orders = expressions(shape, seen, str(accumulate)) or [explicit(shape, sorted(seen.contracted or ()))]
+        orders = expressions(shape, evidence, str(accumulate)) or [explicit(shape, sorted(evidence.contracted or ()))]
         for order in orders:
             for after in AFTER if masks.scale != 1 else AFTER[:1]:
                 matches = equal(Way(order, str(accumulate), after).sums(rows, first_factors, masks.output), out)
@@ -208,11 +208,11 @@ def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
                         order=order,
                         accumulate=str(accumulate),
                         output=output,
-                        products=_products(products, seen),
+                        products=_products(products, evidence),
                         after=after,
                         equal=matches,
                         replayed=count,
-                        bits=tuple(sorted({bits for bits in seen.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
+                        bits=tuple(sorted({bits for bits in evidence.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
                     )
                 if matches == count:
                     return best
@@ -220,7 +220,7 @@ def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
     return best
 
 
-def _products(products: bool, seen: Seen) -> str:
+def _products(products: bool, evidence: Evidence) -> str:
     if not products:
         return ""
-    return "exact" if seen.contracted is None else "contracted" if seen.contracted else "rounded"
+    return "exact" if evidence.contracted is None else "contracted" if evidence.contracted else "rounded"

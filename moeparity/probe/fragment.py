@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from moeparity.numerics.orders import Order
-from moeparity.probe.find import Found, Tree
+from moeparity.probe.find import Result, Tree
 from moeparity.probe.text import machine, setup_text
 
 OPS = ("linear", "combine", "rms_norm", "all_reduce")
@@ -15,7 +15,7 @@ OPS = ("linear", "combine", "rms_norm", "all_reduce")
 _OWN_DTYPE = ("combine", "all_reduce")
 
 
-def fragment(result: Found) -> str:
+def fragment(result: Result) -> str:
     """A profile's `rules:` with the order of most outputs, and the others as comments; for a collective its name."""
     kind = result.function.kind.name
     outputs = dict.fromkeys(result.trees, 0)
@@ -25,20 +25,20 @@ def fragment(result: Found) -> str:
     names = sorted(outputs, key=lambda name: -outputs[name])
     lines = [f"# moeparity probe {result.function.name} --kind {kind}: {machine()}"]
     lines += [f"# {name}: {'; '.join(_places(result, name))}" for name in names]
-    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {why}" for setup, _, why in result.places if why]
-    ordered = [name for name in names if result.trees[name].order is not None]
+    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {reason}" for setup, _, reason in result.places if reason]
+    with_order = [name for name in names if result.trees[name].order is not None]
     if result.collectives:
         lines += _rule(result, result.trees[names[0]], {"collective": result.collectives[0]})
-    elif not ordered:
+    elif not with_order:
         lines.append("# There is no order to set.")
-    for i, name in enumerate([] if result.collectives else ordered):
+    for i, name in enumerate([] if result.collectives else with_order):
         tree = result.trees[name]
         rule = _rule(result, tree, _settings(kind, tree)) if kind in OPS else [f"order: {_quoted(str(tree.order))}"]
         lines += [f"# {name}", *(rule if i == 0 else [f"# {line}" for line in rule])]
     return "\n".join(lines)
 
 
-def _rule(result: Found, tree: Tree, settings: dict[str, str]) -> list[str]:
+def _rule(result: Result, tree: Tree, settings: dict[str, str]) -> list[str]:
     values = ", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items())
     level = "verified" if tree.replayed and tree.equal == tree.replayed else "inferred"
     evidence = f"{tree.equal} of {tree.replayed} zero-sum sums" if tree.replayed else "tree only"
@@ -66,7 +66,7 @@ def _with_dtype(order: Order, accumulate: str) -> Order:
     return Order(tuple(replace(level, accumulate=level.accumulate or accumulate) for level in order.levels))
 
 
-def _places(result: Found, name: str) -> list[str]:
+def _places(result: Result, name: str) -> list[str]:
     kind = result.function.kind.name
     return [
         f"{setup_text(kind, setup)}, {place.label}"

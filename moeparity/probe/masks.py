@@ -71,7 +71,7 @@ class Masks:
         while todo:
             rows = memory[: total - len(counts)].zero_()
             todo = self._filled(rows, todo)
-            counts += self._counted(self.sums(rows))
+            counts += self._counts(self.sums(rows))
         answers = iter(counts)
         return [[next(answers) for _ in range(size)] for size in sizes]
 

@@ -82,9 +82,9 @@ class Ranks(Calls):
         raw = out.view(torch.uint8)
         results = [torch.empty_like(raw) for _ in range(self.setup.n)]
         dist.all_gather(results, raw, group=self.group)
-        differing = [rank for rank, result in enumerate(results) if not torch.equal(result, results[0])]
-        if differing:
-            raise NoTree(f"rank {differing[0]} holds another sum than rank 0")
+        deviants = [rank for rank, result in enumerate(results) if not torch.equal(result, results[0])]
+        if deviants:
+            raise NoTree(f"rank {deviants[0]} holds another sum than rank 0")
         return out
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002

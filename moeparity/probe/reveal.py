@@ -204,17 +204,17 @@ def _assembled(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
                 merges.append(tuple(values))
                 values = [leaves + len(merges) - 1]
             for child in join.groups:
-                values += children(child) if (id(group), number) in fused else [made(child)]
+                values += children(child) if (id(group), number) in fused else [value_of(child)]
         return values
 
-    def made(group: _Group) -> int:
+    def value_of(group: _Group) -> int:
         if len(group.leaves) == 1:
             return group.leaves[0]
         merges.append(tuple(children(group)))
         return leaves + len(merges) - 1
 
     if leaves > 1:
-        made(root)
+        value_of(root)
     return Shape(leaves, tuple(merges))
 
 

@@ -122,21 +122,21 @@ def tree_of(shape: Shape, contracted: Collection[int] = ()) -> AnyTree:
     nodes: list[AnyTree] = list(range(shape.leaves))
     chains: dict[int, list[AnyTree]] = {}
 
-    def finished(value: int) -> AnyTree:
+    def completed(value: int) -> AnyTree:
         return tuple(chains.pop(value)) if value in chains else nodes[value]
 
     for k, merge in enumerate(shape.merges):
         order = sorted(merge, key=lambda value: (-sizes[value], value in contracted, lowest[value]))
         if len(merge) > 2:
-            nodes.append(Sum(children=tuple(map(finished, order)), how="fused", width=len(merge)))
+            nodes.append(Sum(children=tuple(map(completed, order)), how="fused", width=len(merge)))
             continue
         first, second = order
-        smaller = finished(second)
+        smaller = completed(second)
         nodes.append(None)
         chain = chains.pop(first) if first in chains else [nodes[first]]
         chain.append(smaller)
         chains[shape.leaves + k] = chain
-    return finished(shape.leaves + len(shape.merges) - 1)
+    return completed(shape.leaves + len(shape.merges) - 1)
 
 
 def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]) -> list[tuple[int, int]]:

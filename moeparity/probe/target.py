@@ -34,21 +34,21 @@ class Function:
             with torch.no_grad():
                 out = self.call(*arguments)
         except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
-            raise MoeparityError(f"{self.what(arguments)} raised {user_code.raised(error, __file__)}.") from None
+            raise MoeparityError(f"{self.description(arguments)} raised {user_code.raised(error, __file__)}.") from None
         if out is None and self.kind.name == "all_reduce":
             out = arguments[0]
         if not isinstance(out, torch.Tensor):
             raise MoeparityError(
-                f"{self.what(arguments)} returned {type(out).__name__}; expected a tensor {list(shape)}."
+                f"{self.description(arguments)} returned {type(out).__name__}; expected a tensor {list(shape)}."
             )
         if tuple(out.shape) != shape or name_of(out.dtype) is None:
             raise MoeparityError(
-                f"{self.what(arguments)} returned {out.dtype} {list(out.shape)}; expected floats {list(shape)}, as "
-                f"{self.kind.name} is {self.kind.call}. Is it of another kind? Give --kind."
+                f"{self.description(arguments)} returned {out.dtype} {list(out.shape)}; expected floats {list(shape)}, "
+                f"as {self.kind.name} is {self.kind.call}. Is it of another kind? Give --kind."
             )
         return out.detach().cpu()
 
-    def what(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
+    def description(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
         """The call, as a message names it."""
         values = (
             f"{name_of(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value:.3g}"

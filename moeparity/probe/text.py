@@ -13,10 +13,10 @@ import torch
 from moeparity.numerics.dtypes import name_of
 from moeparity.probe.calls import Setup, runs
 from moeparity.probe.certify import Against, Verdict
-from moeparity.probe.find import Found, Place, Tree
+from moeparity.probe.find import Place, Result, Tree
 from moeparity.probe.target import Function
 
-SHOWN = 300
+LONGEST = 300
 """Characters of an order that a terminal is given."""
 
 COLUMNS = 100
@@ -39,7 +39,7 @@ def _cpuinfo() -> list[str]:
         return []
 
 
-def printed(result: Found) -> str:
+def printed(result: Result) -> str:
     """The trees, and where each is."""
     setup, kind = result.places[0][0], result.function.kind
     lines = [
@@ -62,7 +62,7 @@ def _tree(tree: Tree) -> list[str]:
     if tree.order is None:
         return [f"no fixed tree: {tree.reason}"]
     order = str(tree.order)
-    lines = [order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters; --out writes all)"]
+    lines = [order if len(order) <= LONGEST else f"{order[:LONGEST]}... ({len(order)} characters; --out writes all)"]
     rounds = f"{_dtypes(tree)}; the sum{' ' * bool(tree.after)}{tree.after} is rounded to {tree.output}"
     lines.append(rounds if tree.accumulate else f"the sum is rounded to {tree.output or 'its output'}")
     if tree.products:
@@ -94,14 +94,14 @@ def _certainty(tree: Tree) -> str:
     )
 
 
-def _everywhere(result: Found) -> list[str]:
+def _everywhere(result: Result) -> list[str]:
     """A line for all setups with the same classes at the same places that differ in M only, or in alignment only."""
     kind, setups = result.function.kind.name, [setup for setup, _, _ in result.places]
     by_alignment = len({setup.m for setup in setups}) == 1 < len({setup.offset for setup in setups})
     rows: dict[tuple[Setup, str], list[int]] = {}
-    for setup, places, why in result.places:
+    for setup, places, reason in result.places:
         key, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
-        rows.setdefault((key, _places(places, why)), []).append(number)
+        rows.setdefault((key, _places(places, reason)), []).append(number)
     lines = []
     for (setup, where), numbers in rows.items():
         if by_alignment:
@@ -128,9 +128,9 @@ def _alignment(offsets: Sequence[int]) -> str:
     return f"arguments {runs(offsets)} element{'s' * (list(offsets) != [1])} past multiples of 64 bytes"
 
 
-def _places(places: Sequence[Place], why: str) -> str:
-    if why:
-        return f"no fixed tree: {why}"
+def _places(places: Sequence[Place], reason: str) -> str:
+    if reason:
+        return f"no fixed tree: {reason}"
     return "; ".join(f"{place.label}: {place.name}" for place in places)
 
 
@@ -149,11 +149,11 @@ def verdict_text(function: Function, against: Against, verdicts: Sequence[Verdic
         if verdict.replayed:
             words.append(f"{verdict.equal} of {verdict.replayed} outputs have the same bits")
         if verdict.same_tree is not None:
-            words.append("the tree is this one" if verdict.same_tree else f"the tree is another: {_cut(verdict.found)}")
+            words.append("the tree is this one" if verdict.same_tree else f"the tree is another: {_cut(verdict.order)}")
         place = setup_text(kind, verdict.setup) + (f", {verdict.label}" if verdict.label != "all" else "")
         lines.append(f"{place}: {f'no fixed tree: {verdict.reason}' if verdict.reason else '; '.join(words)}")
     return "\n".join([*lines, "", *textwrap.wrap(covers, COLUMNS, break_long_words=False)])
 
 
 def _cut(order: str) -> str:
-    return order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters)"
+    return order if len(order) <= LONGEST else f"{order[:LONGEST]}... ({len(order)} characters)"

@@ -31,22 +31,24 @@ def reveal_triplets(ask: Ask, leaves: int, seed: int = 0) -> Shape:
     paths: dict[tuple[int, int], tuple[int, list[list[int]]]] = {}
     while level:
         pivots = [draw.choice(group) for group in level]
-        sorted_paths = _together([_siblings(pivot, group, draw) for pivot, group in zip(pivots, level, strict=True)], ask)
+        sorted_paths = _together(
+            [_siblings(pivot, group, draw) for pivot, group in zip(pivots, level, strict=True)], ask
+        )
         for group, pivot, path in zip(level, pivots, sorted_paths, strict=True):
             paths[group[0], len(group)] = (pivot, path)
         level = [run for path in sorted_paths for run in path if len(run) > 1]
 
-    def made(group: list[int]) -> int:
+    def value_of(group: list[int]) -> int:
         if len(group) == 1:
             return group[0]
         value, path = paths[group[0], len(group)]
         for run in path:
-            merges.append((value, made(run)))
+            merges.append((value, value_of(run)))
             value = leaves + len(merges) - 1
         return value
 
     if leaves > 1:
-        made(list(range(leaves)))
+        value_of(list(range(leaves)))
     return Shape(leaves, tuple(merges))
 
 

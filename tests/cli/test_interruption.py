@@ -255,9 +255,9 @@ def test_what_is_left_to_do_is_done_once_newest_first() -> None:
 def test_the_progress_line_gives_the_cursor_back(tmp_path: Path) -> None:
     """On a terminal, which a shell goes on to use."""
     code = (
-        "import os, signal\nfrom moeparity.cli.progress import shown\nfrom moeparity.cli.signals import listen\n"
-        "from moeparity.progress import Progress\nlisten()\nwith shown() as said:\n"
-        "    said(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
+        "import os, signal\nfrom moeparity.cli.progress import progress_line\n"
+        "from moeparity.cli.signals import listen\nfrom moeparity.progress import Progress\n"
+        "listen()\nwith progress_line() as report:\n    report(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     ours, theirs = pty.openpty()

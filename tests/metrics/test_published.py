@@ -41,7 +41,7 @@ def common() -> dict[str, float]:
     p, q = np.exp(GIVEN.trainer.numpy()), np.exp(GIVEN.rollout.numpy())
     magnitude = D.abs().numpy()
     rho = torch.exp(D)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "mean_abs_delta": magnitude.mean(),
         "max_abs_delta": magnitude.max(),
         "mean_abs_dp": np.abs(p - q).mean(),
@@ -62,10 +62,10 @@ def common() -> dict[str, float]:
         "k3_clamped": lambda x: k3(x.clamp(-20, 20)).clamp(-10, 10),
     }
     for name, formula in estimators.items():
-        found |= {name: masked(formula(DELTA)), f"{name}_sequence": masked(formula(DELTA), -1).mean()}
+        values |= {name: masked(formula(DELTA)), f"{name}_sequence": masked(formula(DELTA), -1).mean()}
     for tau in (2, 3, 5, 10):
-        found[f"f{tau}"] = (torch.maximum(rho, 1 / rho) > tau).double().mean()
-    return {name: float(value) for name, value in found.items()}
+        values[f"f{tau}"] = (torch.maximum(rho, 1 / rho) > tau).double().mean()
+    return {name: float(value) for name, value in values.items()}
 
 
 def nemo_rl() -> dict[str, Tensor]:
@@ -181,13 +181,13 @@ def others() -> dict[str, Tensor]:
 
 
 def expected() -> dict[str, float]:
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         **common(),
         **{f"nemo-rl/{name}": value for name, value in nemo_rl().items()},
         **{f"verl/{name}": value for name, value in verl().items()},
         **others(),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in values.items()}
 
 
 EXPECTED, FOUND = expected(), estimates(GIVEN)

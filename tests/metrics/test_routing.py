@@ -117,8 +117,8 @@ def test_weight_drift_is_between_the_same_experts_whatever_their_slots() -> None
 def test_expert_pairs_against_python_sets(pair: tuple[list[list[int]], list[list[int]]]) -> None:
     expected: Counter[tuple[int, int]] = Counter()
     for a, b in zip(*pair, strict=True):
-        left, joined = [x for x in a if x not in b], [x for x in b if x not in a]
-        expected.update(zip(left, joined, strict=True))
+        reference_only, candidate_only = [x for x in a if x not in b], [x for x in b if x not in a]
+        expected.update(zip(reference_only, candidate_only, strict=True))
     assert expert_pairs(ids(pair[0]), ids(pair[1])) == expected
 
 
@@ -130,10 +130,10 @@ def test_layers_per_token() -> None:
 def test_the_cut_by_hand() -> None:
     """bf16 has 8 bits: between 1 and 2 an ulp is 2^-7, between 0.5 and 1 it is 2^-8."""
     scores = torch.tensor([[1.5, 1.0, 0.984375, 0.25], [1.5, 1.0, 1.0, 0.25], [0.75, 0.75, -math.inf, -math.inf]])
-    found = cut(scores.to(torch.bfloat16), ids([[0, 1], [0, 2], [1, 0]]))
-    assert found.margin.tolist() == [2.0, 0.0, math.inf]
-    assert found.ulp.tolist() == [2.0**-7, 2.0**-7, 2.0**-8]
-    assert found.runner_up.tolist()[:2] == [2, 1]
+    cut_ = cut(scores.to(torch.bfloat16), ids([[0, 1], [0, 2], [1, 0]]))
+    assert cut_.margin.tolist() == [2.0, 0.0, math.inf]
+    assert cut_.ulp.tolist() == [2.0**-7, 2.0**-7, 2.0**-8]
+    assert cut_.runner_up.tolist()[:2] == [2, 1]
 
 
 @settings(deadline=None, max_examples=200)
@@ -141,8 +141,8 @@ def test_the_cut_by_hand() -> None:
 def test_an_ulp_is_the_distance_to_the_next_number(value: float) -> None:
     at = torch.tensor([value], dtype=torch.float32)
     above = torch.nextafter(at, torch.tensor([math.inf]))
-    found = cut(torch.tensor([[value, -1.0]]), ids([[0]]))
-    assert found.ulp.item() == above.double().item() - at.double().item() or not math.isfinite(above.item())
+    cut_ = cut(torch.tensor([[value, -1.0]]), ids([[0]]))
+    assert cut_.ulp.item() == above.double().item() - at.double().item() or not math.isfinite(above.item())
 
 
 def test_perturbation_looks_at_what_either_side_chose_and_at_the_runner_up() -> None:

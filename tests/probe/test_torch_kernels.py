@@ -10,7 +10,7 @@ import torch
 
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.probe.calls import Setup
-from moeparity.probe.find import Found, probe
+from moeparity.probe.find import Result, probe
 from moeparity.probe.fragment import fragment
 from moeparity.probe.kinds import KINDS
 from moeparity.probe.target import Function
@@ -27,14 +27,14 @@ def probed(
     m: Sequence[int] = (16,),
     width: int = 64,
     **more: int,
-) -> Found:
+) -> Result:
     setups = [Setup(n=n, dtype=torch_dtype(dtype), m=rows, width=width, **more) for rows in m]
     found = probe(Function(call.__name__, call, KINDS[kind]), setups)
     assert found.trees
     return found
 
 
-def assert_all_replayed(found: Found) -> None:
+def assert_all_replayed(found: Result) -> None:
     for name, one in found.trees.items():
         assert one.order is not None, (name, one.reason)
         assert one.equal == one.replayed > 0, (name, one)

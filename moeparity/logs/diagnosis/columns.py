@@ -52,7 +52,7 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
     zero_r, zero_t = (r == 0) & (t < _HALF), (t == 0) & (r < _HALF)
     usable = ~(impossible | zero_r | zero_t)
     r, t = torch.where(usable, r, 0.0), torch.where(usable, t, 0.0)
-    found = {
+    masks = {
         "impossible": impossible,
         "zero_rollout": zero_r & ~impossible,
         "zero_trainer": zero_t & ~impossible,
@@ -70,7 +70,7 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
         "certain_trainer": usable & (t == 0) & (r < -_CERTAIN),
     }
     return {
-        **{name: column.double() for name, column in found.items()},
+        **{name: column.double() for name, column in masks.items()},
         **_ratios(r, t),
         **_offsets(r, t),
         **_correlation(r, t, usable),
@@ -176,12 +176,12 @@ def shifted(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
     0 where position i + k is not scored in the same sequence, or a log-probability is -inf.
     """
-    known = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
-    r, t = (torch.where(known, side, 0.0) for side in (chunk.rollout, chunk.trainer))
-    same = _distance(r, t)
+    possible = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
+    r, t = (torch.where(possible, side, 0.0) for side in (chunk.rollout, chunk.trainer))
+    distance = _distance(r, t)
     for by in SHIFTS:
         size = max(0, chunk.tokens.numel() - abs(by))
-        here, there = slice(max(0, -by), max(0, -by) + size), slice(max(0, by), max(0, by) + size)
-        pair = (chunk.sequence[here] == chunk.sequence[there]) & known[here] & known[there]
-        pair &= chunk.position[there] - chunk.position[here] == by
-        yield same[here] * pair, _distance(r[here], t[there]) * pair, chunk.sequence[here]
+        tokens, targets = slice(max(0, -by), max(0, -by) + size), slice(max(0, by), max(0, by) + size)
+        pair = (chunk.sequence[tokens] == chunk.sequence[targets]) & possible[tokens] & possible[targets]
+        pair &= chunk.position[targets] - chunk.position[tokens] == by
+        yield distance[tokens] * pair, _distance(r[tokens], t[targets]) * pair, chunk.sequence[tokens]

@@ -71,9 +71,9 @@ class Observer:
             self._unsaid.add(chunk)
             return
         unsaid, fresh = lag == UNKNOWN, lag == 0
-        for state, kept in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
-            if bool(kept.any()):
-                state.add(chunk if bool(kept.all()) else select(chunk, kept))
+        for state, mask in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
+            if bool(mask.any()):
+                state.add(chunk if bool(mask.all()) else select(chunk, mask))
 
     def note(self, sequence: Sequence) -> None:
         """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
@@ -102,29 +102,30 @@ class Observer:
             stale=0 if judged is self._stale else self._stale.tokens,
             unsaid=self._unsaid.tokens if judged is self._fresh else 0,
             declared=tuple(
-                f"{_declared(each)}: {counted(count, 'sequence')}" for each, count in self._sampling.most_common()
+                f"{_parameters(sampling)}: {counted(count, 'sequence')}"
+                for sampling, count in self._sampling.most_common()
             ),
             findings=findings,
             next=_next(findings, wrong=wrong),
         )
 
 
-def _declared(sampling: Sampling) -> str:
-    said = {
+def _parameters(sampling: Sampling) -> str:
+    parameters = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "log-probabilities": sampling.logprobs_mode,
     }
-    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None) or "nothing said"
+    return ", ".join(f"{name} {value}" for name, value in parameters.items() if value is not None) or "nothing said"
 
 
 def _next(findings: tuple[Finding, ...], *, wrong: bool) -> tuple[str, ...]:
     """What to do, first things first."""
-    named = [f.advice for f in findings if f.verdict == "named" and f.advice]
+    advice = [f.advice for f in findings if f.verdict == "named" and f.advice]
     if wrong:
-        return (*named, FIX_FIRST)
+        return (*advice, FIX_FIRST)
     open_ones = [
         f"{f.name}: {f.tells_apart} would decide." for f in findings if f.verdict == "undecided" and f.tells_apart
     ]
-    return (*named, *open_ones, *BISECT)
+    return (*advice, *open_ones, *BISECT)

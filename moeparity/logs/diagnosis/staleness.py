@@ -48,10 +48,10 @@ class Lags:
         """Take in the versions of a sequence's scored tokens."""
         if sequence.versions is None:
             return
-        known = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
-        self.versions_mixed += sequence.several or len(known) > 1
+        versions = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
+        self.versions_mixed += sequence.several or len(versions) > 1
         if sequence.step is not None:
-            self.of_steps.setdefault(sequence.step, set()).update(known)
+            self.of_steps.setdefault(sequence.step, set()).update(versions)
 
 
 def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: State) -> Finding:
@@ -78,7 +78,7 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
         for name, part in (("fresh", fresh), ("unknown", unsaid), ("stale", stale))
         if part.tokens
     ]
-    left = (
+    remark = (
         "They are left out of all that follows."
         if judged is not stale
         else "No others are left: what follows speaks of stale tokens, and their k3 contains the weights' difference."
@@ -87,7 +87,7 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
         tier="staleness",
         name="stale weights",
         verdict="named",
-        reason=f"{stale.tokens} of {total} scored tokens were sampled by other weights than the trainer's. {left}",
+        reason=f"{stale.tokens} of {total} scored tokens were sampled by other weights than the trainer's. {remark}",
         evidence=tuple(evidence),
         advice="Judge numerics on tokens of lag 0 alone: one step with learning rate 0, or a rollout before any "
         "update.",
@@ -97,11 +97,11 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
 def _unknown(lags: Lags) -> Finding:
     evidence = (Evidence(name="sampled by more than one version", value=lags.versions_mixed, unit="sequences"),)
     several = [step for step, versions in sorted(lags.of_steps.items()) if len(versions) > 1]
-    named: Verdict = "named" if lags.versions_mixed or several else "not tested"
+    verdict: Verdict = "named" if lags.versions_mixed or several else "not tested"
     if lags.versions_mixed:
         count = lags.versions_mixed
-        told = "1 sequence was" if count == 1 else f"{count} sequences were"
-        reason = f"{told} sampled by more than one version of the weights; the trainer's is unknown."
+        amount = "1 sequence was" if count == 1 else f"{count} sequences were"
+        reason = f"{amount} sampled by more than one version of the weights; the trainer's is unknown."
     elif several:
         count = len(lags.of_steps[several[0]])
         reason = (
@@ -114,7 +114,7 @@ def _unknown(lags: Lags) -> Finding:
     return Finding(
         tier="staleness",
         name="stale weights",
-        verdict=named,
+        verdict=verdict,
         reason=reason,
         evidence=evidence if lags.versions_mixed else (),
         advice="Record the weight version of every token and of the trainer (AReaL: versions; slime: "
@@ -144,11 +144,11 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     )
     if not lags.tokens:
         return (clipped,)
-    known = [part for part in (fresh, stale) if part.tokens]
-    whole = torch.cat([part.sums("k3") for part in known])
-    offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in known])
-    found = share("k3 of stale tokens", offset, whole)
-    verdict = explains(found) if stale.tokens else "ruled out"
+    lag_parts = [part for part in (fresh, stale) if part.tokens]
+    whole = torch.cat([part.sums("k3") for part in lag_parts])
+    offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in lag_parts])
+    evidence = share("k3 of stale tokens", offset, whole)
+    verdict = explains(evidence) if stale.tokens else "ruled out"
     reason = {
         "named": "Old weights carry most of k3: this is off-policy by design, no fault of numerics.",
         "ruled out": "Old weights carry less than half of k3.",
@@ -157,6 +157,8 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     }[verdict]
     advice = "Lower the lag, or correct for it in the objective." if verdict == "named" else ""
     return (
-        Finding(tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(found,), advice=advice),
+        Finding(
+            tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(evidence,), advice=advice
+        ),
         clipped,
     )

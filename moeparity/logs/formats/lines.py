@@ -33,7 +33,7 @@ class JsonFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
+        with _open(path) as file:
             self._packed = file.read(2) == GZIP
         self._document = self._whole_document()
 
@@ -60,12 +60,12 @@ class JsonFile:
                 f"{Where(self.path)}: packed with gzip, in which single lines cannot be looked up. Unpack it: "
                 f"gunzip {self.path.name}."
             )
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             file.seek(offset)
             return _records(Where(self.path, number), file.readline())[item]
 
     def _stream(self) -> IO[bytes]:
-        return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _opened(self.path)
+        return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _open(self.path)
 
     def _whole_document(self) -> list[Fields] | None:
         """The records of a file that is one document; None where each line stands for itself."""
@@ -81,7 +81,7 @@ class JsonFile:
             return _records(Where(self.path), b"".join(_read(file, self.path)), whole=True)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=_BUFFER)
 
 
@@ -123,8 +123,8 @@ def _records(where: Where, raw: bytes, *, whole: bool = False) -> list[Fields]:
                 "writes. Wait for it, or take the line away."
             ) from None
         raise LogError(f"{where}: not JSON: {str(error)[:100]}.") from None
-    found = value if isinstance(value, list) else [value]
-    for record in found:
+    records = value if isinstance(value, list) else [value]
+    for record in records:
         if not isinstance(record, dict):
             raise LogError(f"{where}: {shown(record)} is no record; expected a JSON object.")
-    return [Fields(where, record) for record in found]
+    return [Fields(where, record) for record in records]

@@ -29,8 +29,8 @@ PER_TOKEN = {
 }
 """Lists of floats by key, and the field they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
-ONE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params")
-KEYS = (*ONE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
+WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params")
+KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
 
 
 def claims(record: Mapping[str, Any]) -> bool:
@@ -100,12 +100,12 @@ def sequence(
 
 
 def _routes(fields: Fields, key: str, size: int) -> Tensor:
-    given = fields.need(key)
-    if not isinstance(given, list) or len(given) != size:
-        count = f"{len(given)} rows" if isinstance(given, list) else shown(given)
+    rows = fields.need(key)
+    if not isinstance(rows, list) or len(rows) != size:
+        count = f"{len(rows)} rows" if isinstance(rows, list) else shown(rows)
         raise LogError(f"{fields.where}: {key} is {count}; expected a row for each of {size} tokens, null for none.")
     try:
-        routes = nested_routes(fields.where, given)
+        routes = nested_routes(fields.where, rows)
         check_routes(fields.where, routes)
     except TokensError as error:
         raise LogError(str(error)) from None

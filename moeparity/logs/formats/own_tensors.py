@@ -32,7 +32,7 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.where = Where(path)
-        self._file = _opened(path)
+        self._file = _open(path)
         self._shapes = {key: self._file.get_slice(key).get_shape() for key in self._file.keys()}  # noqa: SIM118
         self._check_keys()
         self._count = self._shapes["input_ids"][0]
@@ -74,15 +74,15 @@ class TensorFile:
             raise LogError(f"{self.where}: metadata {key!r} is not JSON.") from None
 
     def _words(self, metadata: dict[str, str], key: str) -> list[str] | None:
-        found = self._json(metadata, key)
-        if found is None:
+        words = self._json(metadata, key)
+        if words is None:
             return None
-        if not isinstance(found, list) or len(found) != self._count or not all(isinstance(word, str) for word in found):
+        if not isinstance(words, list) or len(words) != self._count or not all(isinstance(word, str) for word in words):
             raise LogError(f"{self.where}: metadata {key!r} is no JSON list of {self._count} words, one per sequence.")
-        return found
+        return words
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     try:
         return safe_open(str(path), framework="pt")
     except (OSError, SafetensorError) as error:
@@ -119,12 +119,12 @@ def _routes(fields: Fields, key: str) -> Tensor:
     routes = fields.need(key)
     if routes.is_floating_point() or routes.dim() != 3 or not routes.numel():
         raise LogError(f"{fields.where}: {key} is no block of whole numbers [B, T, MoE layers, top_k].")
-    found: Tensor = routes.to(torch.int64)
+    ids: Tensor = routes.to(torch.int64)
     try:
-        check_routes(fields.where, found)
+        check_routes(fields.where, ids)
     except TokensError as error:
         raise LogError(str(error)) from None
-    return found
+    return ids
 
 
 FORMAT = Format(

@@ -92,8 +92,8 @@ def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
     prompt = len(ids) - response
     scored = fields.mask("loss_mask", response) if fields.has("loss_mask") else torch.ones(response, dtype=torch.bool)
     unknown = torch.full((prompt,), torch.nan, dtype=torch.float64)
-    named = _STEP.search(fields.where.path.name)
-    step = int(named.group(1)) if named else None
+    match = _STEP.search(fields.where.path.name)
+    step = int(match.group(1)) if match else None
     return [
         Sequence(
             id=f"{step}/{fields.whole('sample_index')}",

@@ -32,21 +32,21 @@ def save_series(summaries: list[Summary], path: Path) -> None:
     _write(figure, path)
 
 
-def save_repeats(found: Repeats, path: Path) -> None:
+def save_repeats(repeats: Repeats, path: Path) -> None:
     """A dot for each run, the median as a line, and the sequences that spike in some runs, each as a row of dots.
 
     Raises as `save_series`.
     """
-    shown = found.unsteady[:_SEQUENCES]
-    heights = [1.2] + [1 + _ROW * len(shown)] * bool(shown)
+    unsteady = repeats.unsteady[:_SEQUENCES]
+    heights = [1.2] + [1 + _ROW * len(unsteady)] * bool(unsteady)
     figure = _figure(path, sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    _rows(panels[0], [(found.metric, found.values)])
-    panels[0].axvline(found.median, color="tab:orange", linewidth=1, label=f"median {found.median:.3g}")
+    _rows(panels[0], [(repeats.metric, repeats.values)])
+    panels[0].axvline(repeats.median, color="tab:orange", linewidth=1, label=f"median {repeats.median:.3g}")
     panels[0].legend(loc="best", frameon=False)
-    panels[0].set_title(f"{found.metric} of one batch, {len(found.values)} runs", loc="left")
-    if shown:
-        _rows(panels[1], [(each.id, each.values) for each in shown])
+    panels[0].set_title(f"{repeats.metric} of one batch, {len(repeats.values)} runs", loc="left")
+    if unsteady:
+        _rows(panels[1], [(sequence.id, sequence.values) for sequence in unsteady])
         panels[1].set_title("sequences that spike in some runs", loc="left")
     _write(figure, path)
 

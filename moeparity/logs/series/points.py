@@ -52,26 +52,26 @@ class Series:
 
 def of_steps(metric: Metric, steps: Mapping[int, Accumulator]) -> Series:
     """The series of a metric that accumulators, one for each step, hold."""
-    points = tuple(_point(metric, step, held) for step, held in sorted(steps.items()) if held.tokens)
+    points = tuple(_point(metric, step, totals) for step, totals in sorted(steps.items()) if totals.tokens)
     return Series(metric=metric.name, unit=metric.unit, points=points, alarm=metric.alarm_above)
 
 
-def _point(metric: Metric, step: int, held: Accumulator) -> Point:
+def _point(metric: Metric, step: int, totals: Accumulator) -> Point:
     return Point(
         step=step,
-        value=held.estimate(metric),
-        tokens=held.tokens,
-        sequences=held.counts.numel(),
-        carriers=_carriers(metric, held),
+        value=totals.estimate(metric),
+        tokens=totals.tokens,
+        sequences=totals.counts.numel(),
+        carriers=_carriers(metric, totals),
     )
 
 
-def _carriers(metric: Metric, held: Accumulator) -> tuple[Carrier, ...]:
-    if not metric.reduce.has_interval or metric.name in held.missing:
+def _carriers(metric: Metric, totals: Accumulator) -> tuple[Carrier, ...]:
+    if not metric.reduce.has_interval or metric.name in totals.missing:
         return ()
-    sizes = held.per_sequence(metric)[0].abs()
+    sizes = totals.per_sequence(metric)[0].abs()
     total = float(sizes.sum())
     if not 0 < total < float("inf"):
         return ()
     worst = sizes.argsort(descending=True, stable=True)[:_CARRIERS].tolist()
-    return tuple(Carrier(id=held.ids[row], share=float(sizes[row]) / total) for row in worst)
+    return tuple(Carrier(id=totals.ids[row], share=float(sizes[row]) / total) for row in worst)

@@ -12,7 +12,7 @@ from moeparity.logs.series.statistics import Trend, ema, spikes, trend
 from moeparity.output.json import plain
 
 SIGNIFICANT = 0.01
-_SHOWN = 5
+_MOST_SPIKES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Summary:
         if not values:
             return [f"{self.series.metric}: no finite value"]
         span = f"{self.series.steps[0]} to {self.series.steps[-1]}"
-        found = [
+        text = [
             (
                 f"{self.series.metric} over {len(self.series.points)} steps ({span}): {min(values):.3g} to "
                 f"{max(values):.3g}, "
@@ -49,10 +49,10 @@ class Summary:
         ]
         if self.series.alarm is not None:
             above = sum(value > self.series.alarm for value in values)
-            found.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
-        worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_SHOWN]
-        found.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
-        return found + [_spike_line(spike) for spike in worst]
+            text.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
+        worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_MOST_SPIKES]
+        text.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
+        return text + [_spike_line(spike) for spike in worst]
 
     def _trend_line(self) -> str:
         if math.isnan(self.trend.slope):
@@ -75,17 +75,17 @@ class Summary:
 
 def summarise(series: Series, *, tau: float = 20.0) -> Summary:
     """The series with its moving average over about `tau` steps, its trend and its spikes."""
-    found = tuple(SpikeAt(point=series.points[spike.index], distance=spike.distance) for spike in spikes(series.values))
+    outliers = spikes(series.values)
     return Summary(
         series=series,
         tau=tau,
         smoothed=tuple(ema(series.steps, series.values, tau)),
         trend=trend(series.steps, series.values),
-        spikes=found,
+        spikes=tuple(SpikeAt(point=series.points[spike.index], distance=spike.distance) for spike in outliers),
     )
 
 
 def _spike_line(spike: SpikeAt) -> str:
-    carried = ", ".join(f"{each.id} {100 * each.share:.0f}%" for each in spike.point.carriers)
-    told = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
-    return f"{told}; carried by {carried}" if carried else told
+    carriers = ", ".join(f"{carrier.id} {100 * carrier.share:.0f}%" for carrier in spike.point.carriers)
+    line = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
+    return f"{line}; carried by {carriers}" if carriers else line

@@ -46,10 +46,10 @@ def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = Tr
         if math.isfinite(spike.point.value):
             grid[row(spike.point.value)][column(spike.point.step)] = "^"
     labels = {0: high, height - 1: low, (height - 1) // 2: high - (high - low) * ((height - 1) // 2) / (height - 1)}
-    found = [f"{summary.series.metric}{', log axis' if log else ''}   · value  o average  ^ spike"]
+    lines = [f"{summary.series.metric}{', log axis' if log else ''}   · value  o average  ^ spike"]
     for index, cells in enumerate(grid):
         label = f"{10 ** labels[index] if log else labels[index]:.3g}" if index in labels else ""
-        found.append(f"{label:>{_GUTTER}} |{''.join(cells).rstrip()}")
-    found.append(f"{'step':>{_GUTTER}} +{'-' * columns}")
+        lines.append(f"{label:>{_GUTTER}} |{''.join(cells).rstrip()}")
+    lines.append(f"{'step':>{_GUTTER}} +{'-' * columns}")
     ends = f"{first}{last:>{max(1, columns - len(str(first)))}}" if last > first else str(first)
-    return [*found, f"{'':>{_GUTTER}}  {ends}"]
+    return [*lines, f"{'':>{_GUTTER}}  {ends}"]

@@ -25,8 +25,8 @@ def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
     return read(folder / name)
 
 
-def value(found: Launch, name: str) -> tuple[str, bool, str]:
-    setting = next(setting for setting in found.settings if setting.name == name)
+def value(launch: Launch, name: str) -> tuple[str, bool, str]:
+    setting = next(setting for setting in launch.settings if setting.name == name)
     return setting.value, setting.given, setting.profile
 
 
@@ -68,27 +68,27 @@ def value(found: Launch, name: str) -> tuple[str, bool, str]:
     ],
 )
 def test_what_a_configuration_implies(file: str, engine: str, variants: list[str], further: list[str]) -> None:
-    found = read(HERE / file)
-    assert (found.engine, [side.variant for side in found.sides]) == (engine, variants)
-    assert [overlay for side in found.sides for overlay in side.further] == further
+    launch = read(HERE / file)
+    assert (launch.engine, [side.variant for side in launch.sides]) == (engine, variants)
+    assert [overlay for side in launch.sides for overlay in side.further] == further
 
 
 def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
-    found = read(HERE / "vllm.sh")
-    assert value(found, "tensor_parallel_size") == ("4", True, "")
-    assert value(found, "enforce_eager") == ("true", True, "vllm-eager")
-    assert value(found, "dtype") == ("auto", False, "")
-    assert value(found, "hf_overrides") == ('{"head_dtype": "float32"}', True, "vllm-fp32-head")
-    assert value(found, "VLLM_BATCH_INVARIANT") == ("true", True, "vllm-batch-invariant")
-    assert value(found, "VLLM_ALLREDUCE_USE_FLASHINFER") == ("true", False, "")
-    assert {setting.where for setting in found.settings if not setting.given} == {"default"}
+    launch = read(HERE / "vllm.sh")
+    assert value(launch, "tensor_parallel_size") == ("4", True, "")
+    assert value(launch, "enforce_eager") == ("true", True, "vllm-eager")
+    assert value(launch, "dtype") == ("auto", False, "")
+    assert value(launch, "hf_overrides") == ('{"head_dtype": "float32"}', True, "vllm-fp32-head")
+    assert value(launch, "VLLM_BATCH_INVARIANT") == ("true", True, "vllm-batch-invariant")
+    assert value(launch, "VLLM_ALLREDUCE_USE_FLASHINFER") == ("true", False, "")
+    assert {setting.where for setting in launch.settings if not setting.given} == {"default"}
 
 
 def test_keys_that_were_not_looked_at_are_listed() -> None:
-    found = {one.name: one for one in read(HERE / "vllm.sh").ignored}
-    assert set(found) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
-    assert found["moe_backnd"].hint == "Did you mean 'moe_backend'?"
-    assert found["moe_backnd"].where.endswith("vllm.sh:7")
+    launch = {one.name: one for one in read(HERE / "vllm.sh").ignored}
+    assert set(launch) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
+    assert launch["moe_backnd"].hint == "Did you mean 'moe_backend'?"
+    assert launch["moe_backnd"].where.endswith("vllm.sh:7")
     assert {one.name for one in read(HERE / "verl.yaml").ignored} == {
         "actor_rollout_ref.model.path",
         "actor_rollout_ref.rollout.gpu_memory_utilization",
@@ -125,11 +125,11 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
 
 
 def test_determinism_switches_the_fused_all_reduce_off(tmp_path: Path) -> None:
-    found = launch(tmp_path, "VLLM_BATCH_INVARIANT=1 vllm serve model --tensor-parallel-size 4").sides[0]
-    assert (found.profile, found.further) == ("vllm-batch-invariant", ())
+    side = launch(tmp_path, "VLLM_BATCH_INVARIANT=1 vllm serve model --tensor-parallel-size 4").sides[0]
+    assert (side.profile, side.further) == ("vllm-batch-invariant", ())
     text = "sglang serve model --rl-on-policy-target fsdp --flashinfer-allreduce-fusion-backend auto --tp 4"
-    found = launch(tmp_path, text).sides[0]
-    assert (found.profile, found.further) == ("sglang-rl-on-policy", ())
+    side = launch(tmp_path, text).sides[0]
+    assert (side.profile, side.further) == ("sglang-rl-on-policy", ())
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_backend_with_another_kernel_is_no_fused_norm_of_the_profile(
     assert setting.implies == "vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"
 
 
-def implied(found: Launch, name: str) -> str:
-    return next(setting.implies for setting in found.settings if setting.name == name)
+def implied(launch: Launch, name: str) -> str:
+    return next(setting.implies for setting in launch.settings if setting.name == name)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
         str(out),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in done.stdout
-    assert "not set: the default" in done.stdout
-    assert "Not looked at: actor_rollout_ref.model.path" in done.stdout
-    written = json.loads(out.read_text("utf-8"))
-    assert (written["schema"], written["found"]["engine"]) == ("moeparity.launch/1", "verl")
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in process.stdout
+    assert "not set: the default" in process.stdout
+    assert "Not looked at: actor_rollout_ref.model.path" in process.stdout
+    data = json.loads(out.read_text("utf-8"))
+    assert (data["schema"], data["found"]["engine"]) == ("moeparity.launch/1", "verl")

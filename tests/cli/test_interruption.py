@@ -257,7 +257,8 @@ def test_the_progress_line_gives_the_cursor_back(tmp_path: Path) -> None:
     code = (
         "import os, signal\nfrom moeparity.cli.progress import progress_line\n"
         "from moeparity.cli.signals import listen\nfrom moeparity.progress import Progress\n"
-        "listen()\nwith progress_line() as report:\n    report(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
+        "listen()\nwith progress_line() as report:\n"
+        "    report(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     ours, theirs = pty.openpty()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from moeparity.metrics.declaration import Metric, Reduce, Source
+from moeparity.metrics.declaration import Kind, Metric, Reduce, Source
 
 SOURCE = Source("huggingface/trl", "trl/trainer/grpo_trainer.py", "f2cd57710")
 
+_RATIOS: tuple[tuple[str, Kind], ...] = (
+    ("min", "sequence min"),
+    ("mean", "mean over sequences"),
+    ("max", "sequence max"),
+)
 METRICS: tuple[Metric, ...] = (
     Metric(
         name="trl/sampling_logp_difference/mean",
@@ -32,7 +37,7 @@ METRICS: tuple[Metric, ...] = (
             unit="1",
             clamp="0 where above 3.0",
         )
-        for name, kind in (("min", "sequence min"), ("mean", "mean over sequences"), ("max", "sequence max"))
+        for name, kind in _RATIOS
     ),
     Metric(
         name="trl/sequence_masked",

@@ -12,8 +12,8 @@ from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.plan.spec import files
 from moeparity.profiles.launch import servers, trainers
 from moeparity.profiles.launch.options import Implied, Option, Program
-from moeparity.profiles.launch.report import Ignored, Launch, LaunchSetting, LaunchSide
-from moeparity.profiles.launch.source import FALSE, TRUE, Given, Source, read_source
+from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, read_source
 
 PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
 _COMMANDS = {
@@ -43,7 +43,7 @@ def read(path: Path) -> Launch:
     source = read_source(path)
     program = _program(source)
     options = {name: option for option in program.options for name in option.names}
-    values: dict[str, tuple[Given, Any]] = {}
+    values: dict[str, tuple[Entry, Any]] = {}
     ignored = []
     for entry in (*source.options, *source.environment):
         option = options.get(entry.name)
@@ -53,7 +53,7 @@ def read(path: Path) -> Launch:
         elif negated is not None and negated.kind == "flag":
             values[negated.name] = entry, False
         elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
-            ignored.append(Ignored(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
+            ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
     implied = [_implied(option, value) for option, _, value in settings]
     sides = {
@@ -110,7 +110,7 @@ def _program(source: Source) -> Program:
     return next(program for program in PROGRAMS if program.name == best)
 
 
-def _value(option: Option, entry: Given) -> Any:
+def _value(option: Option, entry: Entry) -> Any:
     """The value as its option's kind; SpecError where it is none."""
     value = entry.value
     if isinstance(value, str) and "${" in value:
@@ -121,7 +121,7 @@ def _value(option: Option, entry: Given) -> Any:
         number = int(value) if isinstance(value, str) and value.isdecimal() else value
         if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
             return number
-        raise _refused(option, entry, "a whole number from 1")
+        raise _mismatch(option, entry, "a whole number from 1")
     if option.kind == "number":
         return _number(option, entry)
     if option.kind == "mapping":
@@ -129,29 +129,29 @@ def _value(option: Option, entry: Given) -> Any:
     word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
     word = option.default if word in (None, "null") else str(word)
     if option.choices and word not in option.choices:
-        raise _refused(option, entry, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
+        raise _mismatch(option, entry, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
     return word
 
 
-def _number(option: Option, entry: Given) -> float:
+def _number(option: Option, entry: Entry) -> float:
     try:
         number = math.nan if isinstance(entry.value, bool) else float(entry.value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < _TOO_LARGE:
-        raise _refused(option, entry, "a number from 0")
+        raise _mismatch(option, entry, "a number from 0")
     return number
 
 
-def _flag(option: Option, entry: Given) -> bool:
+def _flag(option: Option, entry: Entry) -> bool:
     if entry.value is None or entry.value is True or str(entry.value) in TRUE:
         return True
     if entry.value is False or str(entry.value) in FALSE:
         return False
-    raise _refused(option, entry, "true or false")
+    raise _mismatch(option, entry, "true or false")
 
 
-def _mapping(option: Option, entry: Given) -> Mapping[str, Any]:
+def _mapping(option: Option, entry: Entry) -> Mapping[str, Any]:
     if isinstance(entry.value, Mapping):
         return entry.value
     try:
@@ -159,11 +159,11 @@ def _mapping(option: Option, entry: Given) -> Mapping[str, Any]:
     except ValueError:
         mapping = None
     if not isinstance(mapping, dict):
-        raise _refused(option, entry, "a mapping in JSON")
+        raise _mismatch(option, entry, "a mapping in JSON")
     return mapping
 
 
-def _refused(option: Option, entry: Given, expected: str, near: str = "") -> SpecError:
+def _mismatch(option: Option, entry: Entry, expected: str, near: str = "") -> SpecError:
     shown_value = "nothing" if entry.value is None else shown(entry.value)
     return SpecError(f"{entry.where}: {option.name} is {shown_value}; expected {expected}.{near}")
 
@@ -172,7 +172,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
     return did_you_mean(name, names, cutoff=0.85).strip()
 
 
-def _setting(option: Option, entry: Given | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
+def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
     """An option in words; the profile it stands for is told where its side has it."""
     stands_for = implied.overlay or implied.profile or ""
     shown_value = json.dumps(value) if isinstance(value, bool | Mapping) else str(value)

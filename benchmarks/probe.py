@@ -19,8 +19,7 @@ from benchmarks.turns import header
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.probe.calls import Setup
 from moeparity.probe.find import Result, probe
-from moeparity.probe.kinds import KINDS
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 
 N, SHOWN = 7168, 40
 

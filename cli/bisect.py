@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit
 from moeparity.plan.spec.names import By
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
@@ -42,8 +42,6 @@ Attribute = Annotated[
         help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
     ),
 ]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
-Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
 
 def bisect(

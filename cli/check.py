@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import Device, MemoryLimit
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check(
         bool, typer.Option("--allow-code", help="Let `impl:` of the recipes run Python code.")
     ] = False,
     memory_limit: MemoryLimit = None,
-    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
@@ -58,7 +58,7 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
     width = max(len(display_path(recipe)) for recipe in recipes)
     results = []
     for recipe in recipes:
-        results.append(_checked(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
+        results.append(_check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
         _print(results[-1], width)
     findings = [finding.status for result in results for finding in result.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
@@ -71,7 +71,7 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
     return combined(result.exit_code for result in results)
 
 
-def _checked(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
+def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
     from moeparity.check import Checked
     from moeparity.check import check as run
     from moeparity.cli.progress import progress_line

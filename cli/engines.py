@@ -31,7 +31,7 @@ def engines(
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
     from moeparity.plan.spec.schema import Placement
-    from moeparity.profiles.compare import compare, described, profiles, statements
+    from moeparity.profiles.compare import compare, describe, profiles, statements
     from moeparity.profiles.report import engines_json
     from moeparity.profiles.text import print_difference, print_profile, print_profiles
 
@@ -52,7 +52,7 @@ def engines(
         text = engines_json(difference)
     elif first is not None:
         values = statements(first)
-        print_profile(described(first), values, console())
+        print_profile(describe(first), values, console())
         text = engines_json(values)
     else:
         descriptions = profiles()

@@ -26,7 +26,7 @@ def listen() -> None:
             signal.signal(number, _leave)
 
 
-def finished() -> None:
+def ignore_signals() -> None:
     """Ignore signals from now on: the result is out, and ending the process quickly is all that is left to do.
 
     Nothing in a process that does not `listen`: it is another's.

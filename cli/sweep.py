@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit
 
 
 def sweep(
@@ -22,9 +22,9 @@ def sweep(
         ),
     ],
     json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
+    allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
-    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Run both sides of a recipe at each of several values. A row each: verdict, k3, KL, flips, first divergence.
 

@@ -1,4 +1,4 @@
-"""`moeparity tokens`: what a token file becomes."""
+"""`moeparity tokens` and `sample`: what a token file becomes, and the tokens a recipe would generate as such a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from moeparity.cli.options import AllowCode, Device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,3 +84,29 @@ def _table(token_set: TokenSet, vocabulary: Tokenizer | None, row: int, length: 
     for at in token_set.attention_mask[row].nonzero().flatten()[:length].tolist():
         table.add_row(*(cell(at) for cell in cells.values()))
     return table
+
+
+def sample(
+    recipe: Annotated[Path, typer.Argument(help="A recipe with `tokens: {sample: ...}`.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    allow_code: AllowCode = False,
+    device: Device = "auto",
+) -> None:
+    """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
+    from moeparity.bisection.prepare import Options, prepare
+    from moeparity.bisection.sample import generate, required_sample
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.signals import ignore_signals
+    from moeparity.inputs.tokens.tensorfile import written
+    from moeparity.output.files import refuse_unwritable, write_tensors
+
+    refuse_unwritable(out)
+    with progress_line() as progress:
+        plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
+        spec = required_sample(plan)
+        tokens = generate(plan, progress=progress).tokens
+    write_tensors(out, *written(tokens))
+    ignore_signals()
+    rows, length = tokens.input_ids.shape
+    print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
+    print(f"next: tokens: {{file: {out.name}, sampled_from: {spec.source}}}")

@@ -25,11 +25,11 @@ def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
     if expect.interval is not None:
         expectation = f"interval {expect.interval}"
         outcomes.append((expectation, keeps(expect.interval, report.verdict, report.sequences)))
-    causes_named = listed(report.named) or "none named"
+    causes_named = listed(report.causes) or "none named"
     if expect.causes == "none":
-        outcomes.append(("no cause named", ("fail" if report.named else "ok", causes_named)))
+        outcomes.append(("no cause named", ("fail" if report.causes else "ok", causes_named)))
     causes = expect.causes if isinstance(expect.causes, list) else []
-    outcomes += [(f"cause {cause}", ("ok" if cause in report.named else "fail", causes_named)) for cause in causes]
+    outcomes += [(f"cause {cause}", ("ok" if cause in report.causes else "fail", causes_named)) for cause in causes]
     return tuple(
         Finding(expectation=expectation, status=status, found=detail) for expectation, (status, detail) in outcomes
     )

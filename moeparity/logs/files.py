@@ -16,7 +16,7 @@ from moeparity.logs.measure import Measurement
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request
 from moeparity.logs.series import Summary
-from moeparity.logs.series.figure import refuse_unplottable, save_series
+from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
 from moeparity.plan.spec.schema import LogCheck

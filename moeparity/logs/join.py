@@ -29,7 +29,7 @@ class Tally:
 def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial: bool) -> Iterator[Sequence]:
     """The sampler's sequences in their order, each with the trainer's of the same id.
 
-    Raises LogError for a sequence that one side lacks, unless `partial` leaves it out, and what `joined` does.
+    Raises LogError for a sequence that one side lacks, unless `partial` leaves it out, and what `join_sides` does.
     """
     places, matches = _places(trainer), 0
     for source in rollout:
@@ -37,7 +37,7 @@ def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial
             if sequence.id in places:
                 matches += 1
                 number, address = places[sequence.id]
-                yield joined(sequence, trainer[number].at(address))
+                yield join_sides(sequence, trainer[number].at(address))
             elif partial:
                 tally.left_out += 1
             else:
@@ -55,16 +55,16 @@ def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial
 
 
 def in_order(rollout: list[Source], trainer: list[Source]) -> Iterator[Sequence]:
-    """Both sides' sequences one by one. Raises LogError where one side ends first, and what `joined` does."""
+    """Both sides' sequences one by one. Raises LogError where one side ends first, and what `join_sides` does."""
     sides = ((sequence for source in side for _, sequence in source.sequences()) for side in (rollout, trainer))
     for sampled, scored in zip_longest(*sides):
         if sampled is None or scored is None:
             surplus, shorter = (sampled, "trainer's") if scored is None else (scored, "sampler's")
             raise LogError(f"{surplus.where}: the {shorter} files end before this sequence. Is one cut off?")
-        yield joined(sampled, scored)
+        yield join_sides(sampled, scored)
 
 
-def joined(sampled: Sequence, scored: Sequence) -> Sequence:
+def join_sides(sampled: Sequence, scored: Sequence) -> Sequence:
     """One sequence with both sides' log-probabilities; what both score is scored.
 
     A side without the prompt is that of the other's last tokens. Raises LogError where token ids differ.

@@ -10,12 +10,12 @@ import torch
 from moeparity.errors import MoeparityError, counted
 from moeparity.logs import diagnosis
 from moeparity.logs.chunks import Chunker
-from moeparity.logs.diagnosis.text import lines
+from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.record import Sequence as Record
 from moeparity.logs.report import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
 from moeparity.logs.request import Request
 from moeparity.logs.series import Summary, of_steps, summarise
-from moeparity.logs.series.terminal import chart
+from moeparity.logs.series.pictures import chart
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from moeparity.errors import LogError, Where
-from moeparity.logs.checks import FEWEST, blank, checked
 from moeparity.logs.formats.format import Format
-from moeparity.logs.formats.registry import Source, recognised
+from moeparity.logs.formats.registry import Source, recognise
 from moeparity.logs.join import Tally, by_id, in_order
-from moeparity.logs.record import Sequence
+from moeparity.logs.record import FEWEST, Sequence, blank, check
 
 Join = Literal["id", "order"]
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
@@ -53,7 +52,7 @@ class Log:
             ids.add(sequence.id)
             scored += int(sequence.mask.sum())
             alive = alive or not blank(sequence)
-            yield checked(sequence)
+            yield check(sequence)
         where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
         if not scored:
             raise LogError(f"{where}: no token is scored: the masks leave none of {len(ids)} sequences.")
@@ -96,8 +95,8 @@ def open(
             f"{Where(min(common))}: given as the sampler's log and as the trainer's: one column against itself differs "
             "nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both sides."
         )
-    sources = [recognised(path, "rollout", format) for path in _files(paths)]
-    trainer_sources = [recognised(path, "trainer", trainer_format) for path in _files(trainer)]
+    sources = [recognise(path, "rollout", format) for path in _files(paths)]
+    trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
     return Log(sources, trainer_sources, join, partial=partial)
 
 
@@ -117,12 +116,14 @@ def _files(paths: Several[Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        inside = next((matches for pattern in _PATTERNS if (matches := sorted(path.glob(pattern), key=_numbered))), [])
+        inside = next(
+            (matches for pattern in _PATTERNS if (matches := sorted(path.glob(pattern), key=_natural_key))), []
+        )
         if not inside:
             raise LogError(f"{Where(path)}: a folder without {' or '.join(_PATTERNS)}. Name the files.")
         files += inside
     return files
 
 
-def _numbered(path: Path) -> list[tuple[int, str]]:
+def _natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]

@@ -10,7 +10,7 @@ from moeparity import logs
 from moeparity.errors import display_path
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.measure import SERIES
-from moeparity.logs.series.figure import refuse_unplottable, save_repeats
+from moeparity.logs.series.pictures import refuse_unplottable, save_repeats
 from moeparity.logs.series.runs import Repeats, repeats
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.registry import METRICS

@@ -42,7 +42,7 @@ def rank_change(x: Tensor, y: Tensor, tokens: Tensor) -> Tensor:
     return (ranks[0] - ranks[1]).abs().double()
 
 
-def measured(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
+def vocabulary_metrics(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
     """[4, N] fp64 from finite logits [N, V]: JSD, TV, top-10 Jaccard, rank change of the tokens [N]."""
     x, y = (logits.double() for logits in (reference, candidate))
     ranked = torch.stack([top_jaccard(x, y), rank_change(x, y, tokens)])

@@ -84,7 +84,7 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
     """
     if not (math.isfinite(gate.below) and gate.below > 0):
         raise ValueError(f"gate is {gate.below}; a positive finite number expected")
-    status, reason, needed = _decided(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
+    status, reason, needed = _decision(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
     return Verdict(
         status=status,
         reason=reason,
@@ -97,11 +97,11 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
     )
 
 
-_Decided = tuple[Status, str, int | None]
+_Decision = tuple[Status, str, int | None]
 """Status, reason, and how many sequences would decide."""
 
 
-def _decided(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decided:
+def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decision:
     if nonfinite:
         return "fail", f"tokens with NaN or infinite logits: {nonfinite}", None
     if not interval.sequences:
@@ -114,14 +114,14 @@ def _decided(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int
     if interval.low > gate:
         return "fail", f"{bounds} lies above the gate {gate:g}", None
     if interval.high >= gate:
-        return _undecided(interval, gate, bounds)
+        return _indecision(interval, gate, bounds)
     if interval.sequences < MINIMUM_SEQUENCES:
         size = f"{_sequences(interval.sequences)} given, {MINIMUM_SEQUENCES} needed to pass"
         return "inconclusive", f"{bounds} lies below the gate {gate:g}, but {size}", MINIMUM_SEQUENCES
     return "pass", f"{bounds} lies below the gate {gate:g}", None
 
 
-def _undecided(interval: Interval, gate: float, bounds: str) -> _Decided:
+def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
     """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
     size = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
     if interval.method == "none":

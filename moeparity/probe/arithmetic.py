@@ -18,7 +18,7 @@ CANDIDATES = (8, 9, 11, 12, 24, 25, 53, 54)
 
 def arithmetic(masks: Masks, shape: Shape) -> Evidence:
     """The arithmetic of the sums behind `masks`, whose tree is `shape`."""
-    return Evidence(bits=_bits(masks, shape), contracted=_contracted(masks, shape), positive=_positive(masks))
+    return Evidence(bits=_bits(masks, shape), contracted=_contracted_leaves(masks, shape), positive=_positive(masks))
 
 
 def _positive(masks: Masks) -> bool:
@@ -79,7 +79,7 @@ def _visible(masks: Masks, probes: Sequence[tuple[int, int, int, int]]) -> list[
     return flags
 
 
-def _contracted(masks: Masks, shape: Shape) -> frozenset[int] | None:
+def _contracted_leaves(masks: Masks, shape: Shape) -> frozenset[int] | None:
     """Leaves whose products (1 + 2^-12)^2 keep all their 25 bits when -(1 + 2^-12) is added to them.
 
     Only where an fp32 product is rounded to fp32 can this be seen.

@@ -79,7 +79,7 @@ class Calls:
 
     def _call(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
         """What the function returns for copies of `arguments`, placed in memory as the setup says."""
-        copies = [self._aligned(i, x) if isinstance(x, torch.Tensor) else x for i, x in enumerate(arguments)]
+        copies = [self._aligned_copy(i, x) if isinstance(x, torch.Tensor) else x for i, x in enumerate(arguments)]
         before = torch.get_num_threads()
         if self.setup.threads is not None:
             torch.set_num_threads(self.setup.threads)
@@ -96,7 +96,7 @@ class Calls:
             self._blank = torch.empty(height, rows.shape[1], dtype=rows.dtype)
         return self._blank.zero_().index_copy_(0, places, rows)
 
-    def _aligned(self, number: int, x: torch.Tensor) -> torch.Tensor:
+    def _aligned_copy(self, number: int, x: torch.Tensor) -> torch.Tensor:
         """A contiguous copy of argument `number`, `offset` elements behind a multiple of 64 bytes."""
         key = (number, tuple(x.shape))
         if key not in self._memory:

@@ -11,14 +11,13 @@ from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
 from moeparity.probe.arithmetic import arithmetic
 from moeparity.probe.calls import Setup, Sums, sums_of
-from moeparity.probe.classes import PASSES, Alike, Differing, Fingerprint, classes
+from moeparity.probe.classes import PASSES, Fingerprint, NotRepeatable, OutputGroup, classes
 from moeparity.probe.compact import explicit
-from moeparity.probe.data import zero_sum
 from moeparity.probe.express import NAMES, Evidence, expressions, usual_dtype
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, collectives_like, sets_of
-from moeparity.probe.replay import AFTER, Way, equal
+from moeparity.probe.replay import AFTER, Way, equal, zero_sum
 from moeparity.probe.reveal import Block, NoTree, reveal
 from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import Shape, visible
@@ -89,11 +88,11 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
         try:
             if isinstance(sums, (Squares, Exponentials)):
                 sums.start(range(setup.m))
-            alike = classes(sums)
-        except (Differing, NoTree) as reason:
+            groups = classes(sums)
+        except (NotRepeatable, NoTree) as reason:
             result.places.append((setup, [], str(reason)))
             continue
-        for group in alike:
+        for group in groups:
             if group.fingerprint not in names:
                 name = names[group.fingerprint] = _name(len(names))
                 result.trees[name], probes = tree_at(sums, group)
@@ -104,7 +103,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
                 group.positions,
                 names[group.fingerprint],
             )
-            for group in alike
+            for group in groups
         ]
         result.places.append((setup, places, ""))
     if function.kind.name == "all_reduce":
@@ -140,25 +139,25 @@ def _name(number: int) -> str:
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
-def tree_at(sums: Sums | Squares | Exponentials, alike: Alike) -> tuple[Tree, int]:
-    """The tree of the outputs in `alike`, and how many probes it took."""
+def tree_at(sums: Sums | Squares | Exponentials, groups: OutputGroup) -> tuple[Tree, int]:
+    """The tree of the outputs in `groups`, and how many probes it took."""
     if isinstance(sums, (Squares, Exponentials)):
         before = sums.probes
-        return _of_rows(sums, alike), sums.probes - before
+        return _of_rows(sums, groups), sums.probes - before
     masks = None
     try:
-        masks = Masks(sums, alike.positions)
+        masks = Masks(sums, groups.positions)
         shape = reveal(masks.ask, masks.n, masks.capacity)
         confirm(masks, shape)
-        tree = _replayed(masks, shape, arithmetic(masks, shape))
+        tree = _replay(masks, shape, arithmetic(masks, shape))
     except NoTree as reason:
         tree = Tree(order=None, reason=str(reason))
     return tree, 0 if masks is None else masks.probes
 
 
-def _of_rows(rows: Squares | Exponentials, alike: Alike) -> Tree:
+def _of_rows(rows: Squares | Exponentials, groups: OutputGroup) -> Tree:
     try:
-        revealed = rows_at(rows, alike.positions)
+        revealed = rows_at(rows, groups.positions)
     except NoTree as reason:
         return Tree(order=None, reason=str(reason))
     return Tree(
@@ -185,7 +184,7 @@ def confirm(masks: Masks, shape: Shape) -> None:
         raise NoTree(f"{wrong} of {checked} probes made afterwards contradict the tree that the others showed")
 
 
-def _replayed(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
+def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
     """The first of the orders that say what was seen under which all sums come out again; else the nearest."""
     products = masks.of.products
     # Where one call takes few sums, calls are what it costs.

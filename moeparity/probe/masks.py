@@ -31,7 +31,7 @@ class Masks:
         self.n, self.dtype = sums.setup.n, sums.setup.dtype
         self.high, self.low = RANGE[self.dtype]
         self.probes = 0
-        if not bool(self._cancelled().isfinite().all()):
+        if not bool(self._cancelling_sums().isfinite().all()):
             self.high, self.low = RANGE[torch.float16]
         unit_row = torch.zeros(1, self.n, dtype=self.dtype)
         unit_row[0, self.n // 2] = self.unit
@@ -42,7 +42,7 @@ class Masks:
             raise NoTree("one value alone, the others 0, comes to 0")
         self.capacity = self._capacity()
 
-    def _cancelled(self) -> torch.Tensor:
+    def _cancelling_sums(self) -> torch.Tensor:
         """+M and -M on the first leaf and each of some others: not finite where an addition is in fp16."""
         partners = torch.arange(1, self.n)[:: max(1, self.n // 16)]
         rows = torch.zeros(len(partners), self.n, dtype=self.dtype)
@@ -70,12 +70,12 @@ class Masks:
         todo = [(block, 0) for block in blocks]
         while todo:
             rows = memory[: total - len(counts)].zero_()
-            todo = self._filled(rows, todo)
+            todo = self._fill(rows, todo)
             counts += self._counts(self.sums(rows))
         answers = iter(counts)
         return [[next(answers) for _ in range(size)] for size in sizes]
 
-    def _filled(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
+    def _fill(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
         """Fill `rows` with the next probes; what is left to do of the blocks, each with the probes it has behind it."""
         row = number = 0
         large = 2.0**self.high

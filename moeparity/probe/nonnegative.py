@@ -59,11 +59,11 @@ class Squares(Calls):
             two = NEAR_ROOT_2 if bits % 2 == 0 else 2.0
             for eps in _near(self.large**2 / self.setup.n):
                 self.eps = -eps
-                if self._calibrated(two):
+                if self._is_calibrated(two):
                     return
         raise NoTree("with eps = -M / n no square M hides 1 and shows 2: is eps used as it is given?")
 
-    def _calibrated(self, two: float) -> bool:
+    def _is_calibrated(self, two: float) -> bool:
         n = self.setup.n
         places = [(0, n - 1), (n - 1, 0), (n // 2, n // 3 if n > 2 else 0)]
         rows = torch.zeros(9, n, dtype=self.setup.dtype)

@@ -20,7 +20,7 @@ from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.order_map import Message
 from moeparity.numerics.orders import Order, tree
 from moeparity.probe.calls import Calls, Setup, parts, runs
-from moeparity.probe.data import zero_sum
+from moeparity.probe.replay import zero_sum
 from moeparity.probe.reveal import NoTree
 from moeparity.probe.shape import clusters, shape_of
 from moeparity.probe.target import Function
@@ -48,7 +48,7 @@ def join(n: int | None) -> int:
 
 
 @contextmanager
-def parted() -> Iterator[None]:
+def process_groups() -> Iterator[None]:
     """Leave the process groups, the function's own too, when what is inside ends.
 
     A gloo thread that still lives while the interpreter shuts down wants its lock, and aborts the process.
@@ -76,7 +76,7 @@ class Ranks(Calls):
         """One an element."""
         return self.setup.width
 
-    def _reduced(self, x: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, x: torch.Tensor) -> torch.Tensor:
         """What all ranks hold after the call. Raises NoTree where they do not hold the same."""
         out = self._call(x, shape=(self.setup.width,)).contiguous()
         raw = out.view(torch.uint8)
@@ -94,12 +94,12 @@ class Ranks(Calls):
             indices = torch.tensor(at[: len(batch)])
             x = torch.zeros(self.setup.width, dtype=self.setup.dtype)
             x[indices] = batch[:, self.rank]
-            outputs.append(self._reduced(x)[indices])
+            outputs.append(self._reduce(x)[indices])
         return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.everywhere`."""
-        return self._reduced(row[self.rank].expand(self.setup.width))
+        return self._reduce(row[self.rank].expand(self.setup.width))
 
     def label(self, positions: Sequence[int]) -> str:
         """Elements."""

@@ -62,31 +62,29 @@ def reveal(ask: Ask, leaves: int, capacity: int, seed: int = 0) -> Shape:
     groups, level = [root], [root]
     while level:
         running = [(group, _siblings(group, capacity, draw)) for group in level]
-        _together(running, ask)
+        _run_together(running, ask)
         level = []
         for group, _ in running:
             for join in group.joins:
                 join.groups = [_Group(child) for child in join.children]
                 level += [child for child in join.groups if len(child.leaves) > 1]
         groups += level
-    return _assembled(root, groups, ask)
+    return _shape(root, groups, ask)
 
 
-def _together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
+def _run_together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
     """Run the steps of all groups, asking for what they want in one batch each time."""
     waiting: list[tuple[_Group, Steps, list[Block]]] = []
     for group, steps in running:
-        waiting += _advanced(group, steps, None)
+        waiting += _advance(group, steps, None)
     while waiting:
         answers = iter(ask([block for _, _, blocks in waiting for block in blocks]))
         waiting = [
-            step
-            for group, steps, blocks in waiting
-            for step in _advanced(group, steps, [next(answers) for _ in blocks])
+            step for group, steps, blocks in waiting for step in _advance(group, steps, [next(answers) for _ in blocks])
         ]
 
 
-def _advanced(group: _Group, steps: Steps, answer: list[list[int]] | None) -> list[tuple[_Group, Steps, list[Block]]]:
+def _advance(group: _Group, steps: Steps, answer: list[list[int]] | None) -> list[tuple[_Group, Steps, list[Block]]]:
     try:
         return [(group, steps, next(steps) if answer is None else steps.send(answer))]
     except StopIteration as stop:
@@ -127,12 +125,12 @@ def _by_counts(pivot: int, partners: Sequence[int], hidden: Sequence[int]) -> St
             before = below
         if lost <= before or len(alike) % (lost - before):
             raise NoTree(f"{len(alike)} of the values hide {lost} others each, where at least {below} were expected")
-        joins[-1].children += yield from _parted(alike, lost - before)
+        joins[-1].children += yield from _children(alike, lost - before)
         below += len(alike)
     return joins
 
 
-def _parted(leaves: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
+def _children(leaves: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
     """Leaves of several children of one fused adder, `size` leaves each, child by child."""
     children = []
     while len(leaves) > size > 1:
@@ -155,7 +153,7 @@ def _by_subsets(pivot: int, leaves: list[int], capacity: int, draw: random.Rando
         parts = {i: _by_visible(runs[i][0], visible) for i, visible in zip(units_of, counts, strict=True)}
         # All that hide the units of a run lie in its lowest sibling, or the run is one sibling.
         unsure = {i: sample[0] for i, sample in units_of.items() if len(parts[i]) == 1 < len(sample) < len(runs[i][0])}
-        peeled = (yield from _peeled(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
+        peeled = (yield from _lowest_siblings(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
         sorted_runs: list[tuple[list[int], bool]] = []
         for i, (run, single) in enumerate(runs):
             if single or i in peeled:
@@ -174,7 +172,7 @@ def _by_visible(run: Sequence[int], visible: Sequence[int]) -> list[list[int]]:
     return [part for _, part in sorted(parts.items(), reverse=True)]
 
 
-def _peeled(
+def _lowest_siblings(
     pivot: int, runs: dict[int, list[int]], of: dict[int, int]
 ) -> Generator[list[Block], list[list[int]], dict[int, list[tuple[list[int], bool]]]]:
     """Each run as its lowest sibling, in which leaf `of` lies, and the rest, if there is one, still to be sorted."""
@@ -190,9 +188,9 @@ def _peeled(
     return parts
 
 
-def _assembled(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
+def _shape(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
     """The groups' merges in one shape; children of one adder that swamps what it adds are put together."""
-    fused = _swamped(groups, ask)
+    fused = _fused_joins(groups, ask)
     merges: list[tuple[int, ...]] = []
     leaves = len(root.leaves)
 
@@ -218,7 +216,7 @@ def _assembled(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
     return Shape(leaves, tuple(merges))
 
 
-def _swamped(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
+def _fused_joins(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
     """Joins, as (group, number), whose other child is no value of its own but more terms of the same fused adder.
 
     +M and -M on two children of that child, one unit on the pivot: a value of its own would be 0 before the unit.

@@ -12,12 +12,11 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, FLOAT_NAMES, torch_dtype
 from moeparity.numerics.orders import NATIVE, OrderError, parse
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Against, certify, covers
+from moeparity.probe.certify import Claim, certify, coverage
 from moeparity.probe.find import probe
-from moeparity.probe.fragment import fragment
-from moeparity.probe.ranks import join, parted
+from moeparity.probe.ranks import join, process_groups
 from moeparity.probe.target import Function, load
-from moeparity.probe.text import printed, verdict_text
+from moeparity.probe.text import fragment, report_text, verdict_text
 
 LARGEST_COUNT, LARGEST_SUM = 256, 1 << 16
 
@@ -38,12 +37,12 @@ class Request:
 
 def run(request: Request, folder: Path) -> tuple[str, str]:
     """The report and the YAML fragment. Raises MoeparityError for a user's mistake."""
-    with parted():
-        result = probe(*prepared(request, folder))
-    return (printed(result), fragment(result)) if first_rank() else ("", "")
+    with process_groups():
+        result = probe(*prepare(request, folder))
+    return (report_text(result), fragment(result)) if first_rank() else ("", "")
 
 
-def prepared(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
+def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     """The function, and every combination of rows, threads and alignment."""
     dtype = request.dtype
     if dtype not in CHECKPOINT_NAMES:
@@ -93,24 +92,24 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
     return list(dict.fromkeys(values))
 
 
-def run_certify(request: Request, folder: Path, against: Against) -> tuple[str, bool]:
+def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[str, bool]:
     """The verdict in words, and whether all of it holds. Raises MoeparityError for a user's mistake."""
-    with parted():
-        function, setups = prepared(request, folder)
-        verdicts = certify(function, setups, against)
-        text = verdict_text(function, against, verdicts, covers(function, setups, verdicts))
+    with process_groups():
+        function, setups = prepare(request, folder)
+        verdicts = certify(function, setups, claim)
+        text = verdict_text(function, claim, verdicts, coverage(function, setups, verdicts))
     holds = all(verdict.holds for verdict in verdicts)
     return text if first_rank() else "", holds
 
 
-def held_to(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Against:
+def read_claim(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Claim:
     """What `--against` names: an order, a collective, or what a node's attributes say. Raises MoeparityError."""
     if accumulate is not None and accumulate not in FLOAT_NAMES:
         raise MoeparityError(f"--accumulate {accumulate}: expected one of {listed(FLOAT_NAMES)}.")
     order_text = text
     if node is not None:
         if node.get("collective", "none") != "none":
-            return Against(text=text, collective=_collective(text, node["collective"]))
+            return Claim(text=text, collective=_collective(text, node["collective"]))
         if "order" not in node:
             raise MoeparityError(f"--against {text}: this node adds nothing up in an order that can be set.")
         order_text, accumulate = node["order"], accumulate or node.get("accumulate")
@@ -120,9 +119,9 @@ def held_to(text: str, accumulate: str | None, node: Mapping[str, str] | None) -
                 "order in the profile, or give one here."
             )
     elif text in COLLECTIVES:
-        return Against(text=text, collective=_collective(text, text))
+        return Claim(text=text, collective=_collective(text, text))
     try:
-        return Against(text=text, order=parse(order_text), accumulate=accumulate or "fp32")
+        return Claim(text=text, order=parse(order_text), accumulate=accumulate or "fp32")
     except OrderError as error:
         near = did_you_mean(text, COLLECTIVES)
         raise MoeparityError(f"--against {text}: no order: {error}{near}") from None

@@ -87,7 +87,7 @@ def numbers(leaves: int) -> tuple[int, ...]:
     return tuple(draw.getrandbits(_BITS) for _ in range(leaves))
 
 
-def same(a: Shape, b: Shape) -> bool:
+def same_shape(a: Shape, b: Shape) -> bool:
     """Whether two shapes are one."""
     return (a.leaves, len(a.merges), a.absent) == (b.leaves, len(b.merges), b.absent) and (
         clusters(a).keys() == clusters(b).keys()

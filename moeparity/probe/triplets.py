@@ -31,7 +31,7 @@ def reveal_triplets(ask: Ask, leaves: int, seed: int = 0) -> Shape:
     paths: dict[tuple[int, int], tuple[int, list[list[int]]]] = {}
     while level:
         pivots = [draw.choice(group) for group in level]
-        sorted_paths = _together(
+        sorted_paths = _run_together(
             [_siblings(pivot, group, draw) for pivot, group in zip(pivots, level, strict=True)], ask
         )
         for group, pivot, path in zip(level, pivots, sorted_paths, strict=True):
@@ -52,18 +52,18 @@ def reveal_triplets(ask: Ask, leaves: int, seed: int = 0) -> Shape:
     return Shape(leaves, tuple(merges))
 
 
-def _together(running: Sequence[Steps], ask: Ask) -> list[list[list[int]]]:
+def _run_together(running: Sequence[Steps], ask: Ask) -> list[list[list[int]]]:
     """What each of the steps returns, all of them asking in one batch each time."""
     results: dict[int, list[list[int]]] = {}
-    waiting = _advanced(dict(enumerate(running)), dict.fromkeys(range(len(running))), results)
+    waiting = _advance(dict(enumerate(running)), dict.fromkeys(range(len(running))), results)
     while waiting:
         answers = iter(ask([probe for _, probes in waiting.values() for probe in probes]))
         replies = {i: [next(answers) for _ in probes] for i, (_, probes) in waiting.items()}
-        waiting = _advanced({i: steps for i, (steps, _) in waiting.items()}, replies, results)
+        waiting = _advance({i: steps for i, (steps, _) in waiting.items()}, replies, results)
     return [results[i] for i in range(len(running))]
 
 
-def _advanced(
+def _advance(
     running: dict[int, Steps],
     answers: dict[int, list[bool] | None] | dict[int, list[bool]],
     results: dict[int, list[list[int]]],
@@ -84,9 +84,9 @@ def _siblings(pivot: int, group: list[int], draw: random.Random) -> Steps:
     while not all(single for _, single in runs):
         open_runs = {i: run for i, (run, single) in enumerate(runs) if not single}
         middle = yield from _middles(pivot, open_runs, draw)
-        lower = yield from _split(open_runs, middle, lambda j, leaf: (j, pivot, leaf))
+        lower = yield from _replies_by_leaf(open_runs, middle, lambda j, leaf: (j, pivot, leaf))
         above = {i: [leaf for leaf in run if leaf != middle[i] and not lower[i][leaf]] for i, run in open_runs.items()}
-        equal_place = yield from _split(above, middle, lambda j, leaf: (pivot, j, leaf))
+        equal_place = yield from _replies_by_leaf(above, middle, lambda j, leaf: (pivot, j, leaf))
         sorted_runs: list[tuple[list[int], bool]] = []
         for i, (run, single) in enumerate(runs):
             if single:
@@ -117,7 +117,7 @@ def _middles(
     return middles
 
 
-def _split(
+def _replies_by_leaf(
     runs: dict[int, list[int]], middle: dict[int, int], probe: Callable[[int, int], Triplet]
 ) -> Generator[list[Triplet], list[bool], dict[int, dict[int, bool]]]:
     """What is seen of each leaf of each run, the middle one left out."""

@@ -49,13 +49,13 @@ NEGLIGIBLE = 0.01
 
 def profiles() -> list[EngineProfile]:
     """Every shipped profile."""
-    return [_described(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
+    return [_description(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
 
 
-def described(name: str) -> EngineProfile:
+def describe(name: str) -> EngineProfile:
     """A shipped profile by name, or a path to one. Raises SpecError."""
     path = _path(name)
-    return _described(path, files.read_profile(path))
+    return _description(path, files.read_profile(path))
 
 
 def statements(name: str) -> list[Statement]:
@@ -98,8 +98,8 @@ def compare(
     return EngineDifference(
         architecture=f"{architecture} ({config['sizes_of']})",
         placement=str(placement),
-        first=described(first),
-        second=described(second),
+        first=describe(first),
+        second=describe(second),
         toggles=tuple(sorted(differences, key=_rank)),
         alike=alike,
         known_of_first=first_only,
@@ -116,7 +116,7 @@ def _path(name: str) -> Path:
     return files.find_profile(name, _place())
 
 
-def _described(path: Path, spec: schema.ProfileFile) -> EngineProfile:
+def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:
     inherited = load_profile(str(path), Where(Path("/"))).engine or UNNAMED
     # What is taken over is whose engine it is, not in which setup.
     engine = spec.engine or inherited.model_copy(update={"says": ""})

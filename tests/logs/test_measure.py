@@ -312,8 +312,8 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_read(tmp_path: P
 def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
     sequences = records(30, 20, 0.02)
     alone = write(tmp_path / "rollout.jsonl", sequences, trainer=False)
-    joined = run(alone, "--trainer", log)
-    assert joined.exit_code == 0, joined.output
+    process = run(alone, "--trainer", log)
+    assert process.exit_code == 0, join_sides.output
     assert isinstance(run(alone).exception, MoeparityError)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from moeparity.metrics.accumulate import Accumulator
-from moeparity.metrics.quantiles import RELATIVE_ERROR, Magnitudes
 from moeparity.metrics.quantities import js_surrogate
 from moeparity.metrics.registry import METRICS
+from moeparity.metrics.streams import RELATIVE_ERROR, Magnitudes
 from tests.metrics.made import chunk, estimates, noisy
 
 INF = math.inf

@@ -17,10 +17,9 @@ import torch.distributed as dist
 
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Against, certify
+from moeparity.probe.certify import Claim, certify
 from moeparity.probe.find import probe
-from moeparity.probe.kinds import KINDS
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 from tests.numerics.collectives.live_gloo import forked
 from tests.probe import kernels
 
@@ -34,7 +33,7 @@ def results(world: int, dtype: str, elements: int) -> dict[str, Any]:
     result = probe(function, [setup])
     ((_, places, reason),) = result.places
     verdicts = {
-        name: [verdict.holds for verdict in certify(function, [setup], Against(text=name, collective=name))]
+        name: [verdict.holds for verdict in certify(function, [setup], Claim(text=name, collective=name))]
         for name in ("gloo.all_reduce", "nccl.ring")
     }
     return {

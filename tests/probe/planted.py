@@ -12,9 +12,8 @@ from moeparity.numerics.orders import parse, tree
 from moeparity.numerics.summation import sum_axis
 from moeparity.probe.calls import Setup
 from moeparity.probe.find import Result, Tree, probe
-from moeparity.probe.kinds import KINDS
 from moeparity.probe.shape import Shape, shape_of
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 
 
 def planted(order: str, *, kind: str = "sum", accumulate: str = "fp32") -> Function:

@@ -9,7 +9,7 @@ import pytest
 from moeparity.numerics.orders import parse, tree
 from moeparity.probe.compact import compact, explicit
 from moeparity.probe.reveal import Block, NoTree, reveal
-from moeparity.probe.shape import Shape, same, shape_of, visible
+from moeparity.probe.shape import Shape, same_shape, shape_of, visible
 from moeparity.probe.triplets import Triplet, reveal_triplets
 from tests.probe.planted import random_order, shape
 
@@ -34,13 +34,13 @@ def test_every_order_offered_has_the_shape_and_can_be_read(seed: int) -> None:
     wanted = shape(*random_order(seed))
     for order in compact(wanted, every=True):
         assert parse(str(order)) == order
-        assert same(shape_of(tree(order, wanted.leaves), wanted.leaves), wanted)
+        assert same_shape(shape_of(tree(order, wanted.leaves), wanted.leaves), wanted)
 
 
 def test_shapes_are_those_of_a_commutative_sum() -> None:
-    assert same(shape("tree((0+1)+(2+3))", 4), shape("tree((3+2)+(1+0))", 4))
-    assert not same(shape("tree((0+1)+(2+3))", 4), shape("tree((0+2)+(1+3))", 4))
-    assert not same(shape("tree([0+1+2]+3)", 4), shape("tree(0+1+2+3)", 4))
+    assert same_shape(shape("tree((0+1)+(2+3))", 4), shape("tree((3+2)+(1+0))", 4))
+    assert not same_shape(shape("tree((0+1)+(2+3))", 4), shape("tree((0+2)+(1+3))", 4))
+    assert not same_shape(shape("tree([0+1+2]+3)", 4), shape("tree(0+1+2+3)", 4))
 
 
 def test_a_contracted_leaf_is_written_second() -> None:
@@ -68,7 +68,7 @@ def asker(wanted: Shape, capacity: int) -> object:
 @pytest.mark.parametrize("order", ["sequential", "reverse", "lanes(8) | fold_lo", "blocks(16) | reverse", "cascade"])
 def test_counts_that_round_give_the_same_tree(order: str, capacity: int) -> None:
     wanted = shape(order, 90)
-    assert same(reveal(asker(wanted, capacity), 90, capacity), wanted)  # type: ignore[arg-type]
+    assert same_shape(reveal(asker(wanted, capacity), 90, capacity), wanted)  # type: ignore[arg-type]
 
 
 def test_counts_that_contradict_each_other_are_no_tree() -> None:
@@ -87,4 +87,4 @@ def test_triplets_give_the_tree(order: str) -> None:
         # i and j meet before either meets k where k is no part of what they hide.
         return [visible(wanted, [(i, j)], [k])[0][0] == 1 for k, i, j in triplets]
 
-    assert same(reveal_triplets(ask, 150), wanted)
+    assert same_shape(reveal_triplets(ask, 150), wanted)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.numerics.orders import parse, tree
-from moeparity.probe.shape import same, shape_of
+from moeparity.probe.shape import same_shape, shape_of
 from tests.probe.planted import drawn_order, planted, probed_tree, random_order, shape
 
 
@@ -17,7 +17,7 @@ def recovered(order: str, n: int, **how: str) -> str:
     """The order found, of which the tree and all replayed sums are the planted one's."""
     tree_ = probed_tree(order, n, **how)
     assert tree_.order is not None, tree_.reason
-    assert same(shape_of(tree(tree_.order, n), n), shape(order, n))
+    assert same_shape(shape_of(tree(tree_.order, n), n), shape(order, n))
     assert tree_.equal == tree_.replayed > 0, str(tree_)
     return str(tree_.order)
 
@@ -133,6 +133,6 @@ def test_what_replays_is_what_was_planted_and_nothing_near_it() -> None:
     order = f"tree({'+'.join(map(str, [0, 1, 2, 200, *range(3, 200), *range(201, n)]))})"
     tree_ = probed_tree(order, n)
     assert tree_.order is not None
-    assert same(shape_of(tree(tree_.order, n), n), shape(order, n))
-    assert not same(shape_of(tree(tree_.order, n), n), shape("sequential", n))
+    assert same_shape(shape_of(tree(tree_.order, n), n), shape(order, n))
+    assert not same_shape(shape_of(tree(tree_.order, n), n), shape("sequential", n))
     assert planted(order).name == order

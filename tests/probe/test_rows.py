@@ -11,8 +11,7 @@ from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.probe.calls import Setup
 from moeparity.probe.find import Tree, probe
-from moeparity.probe.kinds import KINDS
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 from tests.probe import kernels
 
 
@@ -72,6 +71,6 @@ def test_a_norm_that_does_not_use_its_eps_has_no_tree_to_show() -> None:
         return kernels.rms_norm(x, weight, 1e-6)
 
     setup = Setup(n=64, dtype=torch.float32, m=4, width=1)
-    found = probe(Function("f", norm, KINDS["rms_norm"]), [setup])
-    assert found.trees == {}
-    assert "is eps used as it is given" in found.places[0][2]
+    result = probe(Function("f", norm, KINDS["rms_norm"]), [setup])
+    assert result.trees == {}
+    assert "is eps used as it is given" in result.places[0][2]

@@ -12,7 +12,7 @@ import pytest
 from moeparity.bisection.outline import outline_checkpoint
 from moeparity.errors import SpecError
 from moeparity.plan.spec.schema import Placement
-from moeparity.profiles.compare import SHARES, architectures, compare, described, profiles, statements
+from moeparity.profiles.compare import SHARES, architectures, compare, describe, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
 from scripts.engine_tables import page
 from tests.command import ROOT, Done, alone, inside
@@ -118,7 +118,7 @@ def test_profiles_are_described() -> None:
     assert profiles_["vllm"].version == "0.33.0"
     assert profiles_["vllm"].not_stated.startswith("the order of the squares")
     assert profiles_["hf-tf32"].engine == "transformers"
-    assert described("sglang-fp32-head").extends == "sglang"
+    assert describe("sglang-fp32-head").extends == "sglang"
     stated = statements("sglang-fp32-head")
     assert [(s.on, s.attribute, s.value, s.evidence) for s in stated] == [
         ("lm_head", "inputs", "model", "read"),

@@ -171,7 +171,7 @@ def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
     return {"surprise": torch.where(known, chunk.trainer + entropy, 0.0), "surprises": known.double()}
 
 
-def shifted(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def shifted_distances(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each of `SHIFTS` k: distances of r[i] to t[i] and to t[i + k], and the sequences, each [M], M tokens i.
 
     0 where position i + k is not scored in the same sequence, or a log-probability is -inf.

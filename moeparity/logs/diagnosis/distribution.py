@@ -156,7 +156,7 @@ def temperature(state: State, form: Shape) -> Finding | None:
     mirrored = from_trainer
     column = "kappa_inverse" if mirrored else "kappa"
     power = slope("T", state.sums(f"{column}_y"), state.sums(f"{column}_x"))
-    reason, advice = _tempered_words(power.value, mirrored=mirrored)
+    reason, advice = _temperature_words(power.value, mirrored=mirrored)
     return Finding(
         tier="semantics",
         name=names[mirrored],
@@ -167,7 +167,7 @@ def temperature(state: State, form: Shape) -> Finding | None:
     )
 
 
-def _tempered_words(value: float, *, mirrored: bool) -> tuple[str, str]:
+def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
     if mirrored:
         return (
             (

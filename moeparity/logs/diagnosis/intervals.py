@@ -71,11 +71,11 @@ def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
 
 def interval(sums: Tensor, counts: Tensor) -> Interval:
     """As `token_mean` gives it at `LEVEL`, of blocks where there are very many sequences."""
-    x, n = (_blocked(column) for column in (sums, counts))
+    x, n = (_blocks(column) for column in (sums, counts))
     return token_mean(x, n, level=LEVEL)
 
 
-def _blocked(column: Tensor) -> Tensor:
+def _blocks(column: Tensor) -> Tensor:
     if column.numel() <= BLOCKS:
         return column
     # Every BLOCKS-th sequence: a block is spread over the whole log, so that drift does not become spread.

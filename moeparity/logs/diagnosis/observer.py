@@ -83,24 +83,24 @@ class Observer:
     def diagnosis(self) -> Diagnosis:
         """The findings so far."""
         states = (self._fresh, self._unsaid, self._stale)
-        judged = next((state for state in states if state.tokens), self._fresh)
-        if not judged.tokens:
+        basis = next((state for state in states if state.tokens), self._fresh)
+        if not basis.tokens:
             reason = "The log has no scored token."
             nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
             return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
-        meaning = semantics(judged)
+        meaning = semantics(basis)
         wrong = any(finding.verdict == "named" for finding in meaning)
         findings = (
-            staleness(self._lags, judged, *states),
+            staleness(self._lags, basis, *states),
             *meaning,
-            *(() if wrong else inference_path(judged)),
+            *(() if wrong else inference_path(basis)),
             *objective(self._lags, *states),
         )
         return Diagnosis(
-            sequences=len(judged.ids),
-            tokens=judged.tokens,
-            stale=0 if judged is self._stale else self._stale.tokens,
-            unsaid=self._unsaid.tokens if judged is self._fresh else 0,
+            sequences=len(basis.ids),
+            tokens=basis.tokens,
+            stale=0 if basis is self._stale else self._stale.tokens,
+            unsaid=self._unsaid.tokens if basis is self._fresh else 0,
             declared=tuple(
                 f"{_parameters(sampling)}: {counted(count, 'sequence')}"
                 for sampling, count in self._sampling.most_common()

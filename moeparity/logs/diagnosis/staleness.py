@@ -24,9 +24,9 @@ class Lags:
     """
 
     tokens: dict[int, int] = field(default_factory=dict)
-    mixed: int = 0
+    of_several_lags: int = 0
     unknown: int = 0
-    versions_mixed: int = 0
+    of_several_versions: int = 0
     of_steps: dict[int, set[int]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
@@ -42,19 +42,19 @@ class Lags:
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
             self.tokens[value] = self.tokens.get(value, 0) + count
         pairs = torch.unique(torch.stack([sequence, lag]), dim=1)[0]
-        self.mixed += int((pairs.bincount() > 1).sum()) if pairs.numel() else 0
+        self.of_several_lags += int((pairs.bincount() > 1).sum()) if pairs.numel() else 0
 
     def note(self, sequence: Sequence) -> None:
         """Take in the versions of a sequence's scored tokens."""
         if sequence.versions is None:
             return
         versions = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
-        self.versions_mixed += sequence.several or len(versions) > 1
+        self.of_several_versions += sequence.several or len(versions) > 1
         if sequence.step is not None:
             self.of_steps.setdefault(sequence.step, set()).update(versions)
 
 
-def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: State) -> Finding:
+def staleness(lags: Lags, basis: State, fresh: State, unsaid: State, stale: State) -> Finding:
     """Whether tokens were sampled by other weights than the trainer's, known from the versions that the log gives.
 
     Evidence: counts by lag, and k3 of each part with its interval. No test: what the log says of versions is taken at
@@ -71,8 +71,8 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
         return Finding(
             tier="staleness", name="stale weights", verdict="ruled out", reason=reason, evidence=tuple(evidence)
         )
-    if lags.mixed:
-        evidence.append(Evidence(name="sampled by more than one version", value=lags.mixed, unit="sequences"))
+    if lags.of_several_lags:
+        evidence.append(Evidence(name="sampled by more than one version", value=lags.of_several_lags, unit="sequences"))
     evidence += [
         mean(f"k3 of {name} tokens", part.sums("k3"), part.sums("usable"), "nats")
         for name, part in (("fresh", fresh), ("unknown", unsaid), ("stale", stale))
@@ -80,7 +80,7 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
     ]
     remark = (
         "They are left out of all that follows."
-        if judged is not stale
+        if basis is not stale
         else "No others are left: what follows speaks of stale tokens, and their k3 contains the weights' difference."
     )
     return Finding(
@@ -95,11 +95,11 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
 
 
 def _unknown(lags: Lags) -> Finding:
-    evidence = (Evidence(name="sampled by more than one version", value=lags.versions_mixed, unit="sequences"),)
+    evidence = (Evidence(name="sampled by more than one version", value=lags.of_several_versions, unit="sequences"),)
     several = [step for step, versions in sorted(lags.of_steps.items()) if len(versions) > 1]
-    verdict: Verdict = "named" if lags.versions_mixed or several else "not tested"
-    if lags.versions_mixed:
-        count = lags.versions_mixed
+    verdict: Verdict = "named" if lags.of_several_versions or several else "not tested"
+    if lags.of_several_versions:
+        count = lags.of_several_versions
         amount = "1 sequence was" if count == 1 else f"{count} sequences were"
         reason = f"{amount} sampled by more than one version of the weights; the trainer's is unknown."
     elif several:
@@ -116,7 +116,7 @@ def _unknown(lags: Lags) -> Finding:
         name="stale weights",
         verdict=verdict,
         reason=reason,
-        evidence=evidence if lags.versions_mixed else (),
+        evidence=evidence if lags.of_several_versions else (),
         advice="Record the weight version of every token and of the trainer (AReaL: versions; slime: "
         "weight_versions), or run one step with learning rate 0.",
     )

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import Where
-from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted
+from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted_distances
 from moeparity.metrics.chunk import Chunk
-from moeparity.metrics.quantiles import Magnitudes
 from moeparity.metrics.quantities import k3
+from moeparity.metrics.streams import Magnitudes
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
 """Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last
@@ -67,7 +67,7 @@ class State:
     greatest: dict[str, float] = field(default_factory=lambda: {"rollout": -math.inf, "trainer": -math.inf})
     _counts: list[Tensor] = field(default_factory=list)
     _sums: list[Tensor] = field(default_factory=list)
-    _shifted: list[Tensor] = field(default_factory=list)
+    _shifts: list[Tensor] = field(default_factory=list)
     _scale: list[Tensor] = field(default_factory=list)
 
     def add(self, chunk: Chunk) -> None:
@@ -89,8 +89,8 @@ class State:
         self.where += [chunk.where[row] for row in rows]
         self.names = tuple(token_columns)
         self._counts.append(chunk.counts[present])
-        self._sums.append(torch.stack([_summed(column, chunk) for column in token_columns.values()], 1)[present])
-        self._shifted.append(_shifted_sums(chunk)[present])
+        self._sums.append(torch.stack([_sequence_sums(column, chunk) for column in token_columns.values()], 1)[present])
+        self._shifts.append(_shift_sums(chunk)[present])
         self._scale.append(_scale_sums(chunk, token_columns["usable"])[present])
         self._histograms(chunk, token_columns)
 
@@ -123,7 +123,7 @@ class State:
 
     def shift(self, by: int) -> tuple[Tensor, Tensor]:
         """Summed distances fp64 [B] of r to t at the same token, and to t `by` tokens on, over the same pairs."""
-        distances = torch.cat(self._shifted)[:, SHIFTS.index(by)]
+        distances = torch.cat(self._shifts)[:, SHIFTS.index(by)]
         return distances[:, 0], distances[:, 1]
 
     @property
@@ -132,14 +132,14 @@ class State:
         return torch.cat(self._scale)
 
 
-def _summed(column: Tensor, chunk: Chunk) -> Tensor:
+def _sequence_sums(column: Tensor, chunk: Chunk) -> Tensor:
     return torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, column)
 
 
-def _shifted_sums(chunk: Chunk) -> Tensor:
+def _shift_sums(chunk: Chunk) -> Tensor:
     """fp64 [B, shifts, 2]."""
     sums = torch.zeros(chunk.sequences, len(SHIFTS), 2, dtype=torch.float64)
-    for index, (distance, shifted_distance, sequence) in enumerate(shifted(chunk)):
+    for index, (distance, shifted_distance, sequence) in enumerate(shifted_distances(chunk)):
         sums[:, index, 0].index_add_(0, sequence, distance)
         sums[:, index, 1].index_add_(0, sequence, shifted_distance)
     return sums

@@ -30,7 +30,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self._where = Where(path)
-        self._samples = _loaded(path)
+        self._samples = _load(path)
 
     def records(self) -> Iterator[tuple[Address, Fields]]:
         """All samples, in order."""
@@ -41,7 +41,7 @@ class TorchFile:
         return Fields(self._where, self._samples[address[0]])
 
 
-def _loaded(path: Path) -> list[dict[str, Any]]:
+def _load(path: Path) -> list[dict[str, Any]]:
     where = Where(path)
     _check_sums(path)
     try:

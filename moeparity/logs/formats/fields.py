@@ -136,10 +136,10 @@ def numbers(fields: Fields, key: str, value: Any, scored: Tensor | None = None) 
     value = _list(fields, key, value)
     if not value:
         return torch.empty(0, dtype=torch.float64)
-    packed = _packed("d", value)
+    packed = _pack("d", value)
     if packed is None:
         _check_numbers(fields, key, value)
-        packed = _packed("d", [torch.nan if entry is None else entry for entry in value])
+        packed = _pack("d", [torch.nan if entry is None else entry for entry in value])
     if packed is None:
         raise LogError(f"{fields.where}: {key} holds a number too large for a float.")
     column = torch.frombuffer(packed, dtype=torch.float64)
@@ -161,7 +161,7 @@ def integers(fields: Fields, key: str, value: Any) -> Tensor:
     value = _list(fields, key, value)
     if not value:
         return torch.empty(0, dtype=torch.int64)
-    packed = _packed("q", value)
+    packed = _pack("q", value)
     column = None if packed is None else torch.frombuffer(packed, dtype=torch.int64)
     if column is None or _hides_flags(value, column):
         index = next((i for i, entry in enumerate(value) if type(entry) is not int), None)
@@ -202,7 +202,7 @@ def _list(fields: Fields, key: str, value: Any) -> list[Any]:
     return value
 
 
-def _packed(kind: str, values: list[Any]) -> bytearray | None:
+def _pack(kind: str, values: list[Any]) -> bytearray | None:
     """The numbers of a list one after another; None where one is none. Takes half the time of numpy.array."""
     packed = bytearray(8 * len(values))
     try:

@@ -33,7 +33,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Unreadable:
     """A file that is known and holds no log-probabilities, or none that can be read safely."""
 
     name: str

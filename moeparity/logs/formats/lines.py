@@ -44,7 +44,7 @@ class JsonFile:
             return
         with self._stream() as file:
             offset = 0
-            for number, raw in enumerate(_read(file, self.path), start=1):
+            for number, raw in enumerate(_raw_lines(file, self.path), start=1):
                 if not raw.isspace():
                     for item, record in enumerate(_records(Where(self.path, number), raw)):
                         yield (offset, number, item), record
@@ -70,7 +70,7 @@ class JsonFile:
     def _whole_document(self) -> list[Fields] | None:
         """The records of a file that is one document; None where each line stands for itself."""
         with self._stream() as file:
-            first = next((raw for raw in _read(file, self.path) if not raw.isspace()), b"")
+            first = next((raw for raw in _raw_lines(file, self.path) if not raw.isspace()), b"")
         if not first:
             raise LogError(f"{Where(self.path)}: empty; expected JSON, one record per line.")
         if _parses(first) or first.lstrip()[:1] not in {b"{", b"["} or len(first) > _LONGEST_OPENING:
@@ -78,14 +78,14 @@ class JsonFile:
         if self.path.stat().st_size > LARGEST_DOCUMENT:
             raise LogError(f"{Where(self.path)}: too large for one JSON document. Write one record per line.")
         with self._stream() as file:
-            return _records(Where(self.path), b"".join(_read(file, self.path)), whole=True)
+            return _records(Where(self.path), b"".join(_raw_lines(file, self.path)), whole=True)
 
 
 def _open(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=_BUFFER)
 
 
-def _read(file: IO[bytes], path: Path) -> Iterator[bytes]:
+def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         yield from file
     except (OSError, EOFError, zlib.error) as error:
@@ -94,13 +94,13 @@ def _read(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 def _parses(raw: bytes) -> bool:
     try:
-        _loaded(raw)
+        _parse(raw)
     except ValueError:
         return False
     return True
 
 
-def _loaded(raw: bytes) -> Any:
+def _parse(raw: bytes) -> Any:
     """JSON; also NaN and Infinity, which Python's json writes and the standard does not know. Raises ValueError."""
     try:
         return orjson.loads(raw)
@@ -115,7 +115,7 @@ def _loaded(raw: bytes) -> Any:
 
 def _records(where: Where, raw: bytes, *, whole: bool = False) -> list[Fields]:
     try:
-        value = _loaded(raw)
+        value = _parse(raw)
     except ValueError as error:
         if not whole and not raw.endswith(b"\n"):
             raise LogError(

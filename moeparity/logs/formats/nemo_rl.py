@@ -15,7 +15,7 @@ import torch
 
 from moeparity.errors import LogError, shown
 from moeparity.logs.formats.fields import Fields
-from moeparity.logs.formats.format import Format, Refused, Role
+from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 
 _STEP = re.compile(r"train_data_step(\d+)")
@@ -96,7 +96,7 @@ FORMAT = Format(
     source="NVIDIA-NeMo/RL 7ea279abf, nemo_rl/utils/logger.py, nemo_rl/algorithms/grpo.py",
     fixture="made by NeMo-RL 7ea279abf",
 )
-DISTILLATION = Refused(
+DISTILLATION = Unreadable(
     name="NeMo-RL distillation log",
     claims=lambda record: {"content", "input_lengths", "idx"} == set(record),
     reason="holds text and lengths but no log-probabilities. Only GRPO runs log them: train_data_step*.jsonl with "

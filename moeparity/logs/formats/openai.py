@@ -57,7 +57,7 @@ def _sampled(fields: Fields, choice: Fields, name: str) -> Sequence:
         raise LogError(f"{fields.where}: token_ids are not the tokens of logprobs.")
     if not len(ids):
         raise LogError(f"{fields.where}: no generated token, only a scored prompt. Is it the trainer's side?")
-    return served.sampled(choice, name, ids, values, prompt=prompt, parameters=served.sampling(fields))
+    return served.sampled_sequence(choice, name, ids, values, prompt=prompt, parameters=served.sampling(fields))
 
 
 def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
@@ -72,7 +72,7 @@ def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
             f"{fields.where}: no scored prompt, which the trainer's side takes. Send prompt and response as the "
             "prompt, with prompt_logprobs: 0 and return_token_ids: true."
         )
-    return served.scored(fields, name, ids[:echoed], values[:echoed])
+    return served.scored_sequence(fields, name, ids[:echoed], values[:echoed])
 
 
 def _prompt(fields: Fields, choice: Fields) -> Tensor | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import LogError, Where, did_you_mean, listed
-from moeparity.logs.formats import dumps, nemo_rl, openai, own, own_tensors, prime_rl, sglang, tables, vllm
+from moeparity.logs.formats import dumps, nemo_rl, openai, own, prime_rl, sglang, tables, vllm
 from moeparity.logs.formats.fields import Address, Container, Fields
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.formats.lines import GZIP, JsonFile
@@ -26,15 +26,15 @@ FORMATS: dict[str, Format] = {
         tables.MILES,
         own.FORMAT,
         tables.OWN,
-        own_tensors.FORMAT,
+        own.TENSORS,
     )
 }
-REFUSED = (nemo_rl.DISTILLATION, tables.TRL, own.VERL)
+UNREADABLE = (nemo_rl.DISTILLATION, tables.TRL, own.VERL)
 _OPENERS: dict[str, Callable[[Path], Container]] = {
     "json": JsonFile,
     "torch": dumps.TorchFile,
     "parquet": tables.ParquetFile,
-    "safetensors": own_tensors.TensorFile,
+    "safetensors": own.TensorFile,
 }
 
 
@@ -65,7 +65,7 @@ class Source:
         return self.format.read(fields, self.role)
 
 
-def recognised(path: Path, role: Role, name: str | None = None) -> Source:
+def recognise(path: Path, role: Role, name: str | None = None) -> Source:
     """The file with its format: the one that claims its first record, or `name`. Raises LogError."""
     kind = _container(path)
     container = _OPENERS[kind](path)
@@ -77,7 +77,7 @@ def recognised(path: Path, role: Role, name: str | None = None) -> Source:
         return Source(path, _by_name(path, kind, name), role, container)
     claimants = [format_ for format_ in formats if format_.claims(first.values)]
     if len(claimants) != 1:
-        raise _unrecognised(first, claimants, formats)
+        raise _unknown_format(first, claimants, formats)
     if claimants[0] is prime_rl.FORMAT:
         prime_rl.check_finished(path)
     return Source(path, claimants[0], role, container)
@@ -117,11 +117,11 @@ def _by_name(path: Path, kind: str, name: str) -> Format:
     return FORMATS[name]
 
 
-def _unrecognised(first: Fields, claimants: list[Format], formats: list[Format]) -> LogError:
+def _unknown_format(first: Fields, claimants: list[Format], formats: list[Format]) -> LogError:
     if claimants:
         names = listed(format_.name for format_ in claimants)
         return LogError(f"{first.where}: could be any of {names}; it has {_keys(first)}. Say which: --format.")
-    refused = next((format_ for format_ in REFUSED if format_.claims(first.values)), None)
+    refused = next((format_ for format_ in UNREADABLE if format_.claims(first.values)), None)
     if refused is not None:
         return LogError(f"{first.where}: {refused.name}: {refused.reason}")
     producers = "; ".join(format_.producer for format_ in formats)

@@ -105,7 +105,7 @@ def routes(fields: Fields, size: int) -> dict[str, Tensor]:
     return {"routed_experts": torch.cat([ids, missing])}
 
 
-def sampled(
+def sampled_sequence(
     fields: Fields,
     name: str,
     ids: Tensor,
@@ -133,7 +133,7 @@ def sampled(
     )
 
 
-def scored(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
+def scored_sequence(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
     """The sequence of a scored prompt; what the sampler did not make falls out when the two are joined."""
     weights = version(fields.values.get("weight_version"))
     return Sequence(

@@ -46,7 +46,9 @@ def _sampled(fields: Fields, meta: Fields, name: str) -> Sequence:
     if fields.has("output_ids") and not torch.equal(fields.tokens("output_ids"), ids):
         raise LogError(f"{fields.where}: output_ids are not the tokens of output_token_logprobs.")
     parameters = served.sampling(fields)
-    return served.sampled(fields, name, ids, values, prompt=_prompt(fields, meta), parameters=parameters, routed=meta)
+    return served.sampled_sequence(
+        fields, name, ids, values, prompt=_prompt(fields, meta), parameters=parameters, routed=meta
+    )
 
 
 def _prompt(fields: Fields, meta: Fields) -> Tensor | None:
@@ -73,7 +75,7 @@ def _scored(fields: Fields, meta: Fields, name: str) -> Sequence:
             "input_ids with return_logprob: true, logprob_start_len: 0 and max_new_tokens: 0."
         )
     values, ids = _entries(meta, "input_token_logprobs")
-    return served.scored(meta, name, ids, values)
+    return served.scored_sequence(meta, name, ids, values)
 
 
 def _entries(meta: Fields, key: str) -> tuple[Tensor, Tensor]:

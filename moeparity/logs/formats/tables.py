@@ -13,7 +13,7 @@ import torch
 from moeparity.errors import LogError, Where
 from moeparity.logs.formats import own
 from moeparity.logs.formats.fields import Address, Fields
-from moeparity.logs.formats.format import Format, Refused, Role
+from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 
 _BATCH = 64
@@ -125,7 +125,7 @@ MILES = Format(
     source="radixark/miles 31f1ca96, miles/ray/rollout/debug_data.py",
     fixture="made by miles 31f1ca96",
 )
-TRL = Refused(
+TRL = Unreadable(
     name="TRL's table of completions",
     claims=lambda record: {"prompt", "completion"} <= set(record) and not any("logprob" in key for key in record),
     reason="holds text but neither log-probabilities nor token ids; docs/logs.md has the lines that log "

@@ -39,7 +39,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
             raise LogError(f"{fields.where}: no logprobs of the outputs. Sample with SamplingParams(logprobs=0).")
         values = of_positions(output, "logprobs", ids)
         number = f"{name}/{output.whole('index')}" if several else name
-        sequences.append(served.sampled(output, number, ids, values, prompt=prompt, parameters=parameters))
+        sequences.append(served.sampled_sequence(output, number, ids, values, prompt=prompt, parameters=parameters))
     return sequences
 
 
@@ -50,7 +50,7 @@ def prompt_scores(fields: Fields, holder: Fields, name: str, prompt: Tensor) -> 
             f"{fields.where}: no prompt_logprobs, which the trainer's side takes. Send prompt and response as the "
             "prompt with prompt_logprobs=0 and one new token."
         )
-    return served.scored(fields, name, prompt, of_positions(holder, "prompt_logprobs", prompt))
+    return served.scored_sequence(fields, name, prompt, of_positions(holder, "prompt_logprobs", prompt))
 
 
 def of_positions(fields: Fields, key: str, ids: Tensor) -> Tensor:

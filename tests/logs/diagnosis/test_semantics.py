@@ -12,8 +12,8 @@ import torch
 from benchmarks.language import NOISES, STYLES, Setting, log
 from benchmarks.semantics import CASES, Case, named, outcome
 from moeparity.logs.diagnosis import Diagnosis, Observer
+from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.diagnosis.intervals import bounds
-from moeparity.logs.diagnosis.text import lines
 from moeparity.logs.record import Sampling, Sequence
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.groups import select

@@ -14,8 +14,7 @@ import torch
 from benchmarks.language import NOISES, STYLES, Setting, log
 from moeparity.errors import LogError, MoeparityError
 from moeparity.logs.series import Point, Series, of_steps, repeats, summarise
-from moeparity.logs.series.figure import save_repeats, save_series
-from moeparity.logs.series.terminal import chart
+from moeparity.logs.series.pictures import chart, save_repeats, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.registry import METRICS

@@ -1,7 +1,9 @@
-"""`moeparity init`: a recipe that runs at once."""
+"""`moeparity init` and `schema`: a recipe that runs at once, and what an editor needs to check files."""
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,3 +23,22 @@ def init(
     if starter.synthetic:
         print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
     print(f"next: moeparity bisect {starter.recipe}")
+
+
+class Kind(StrEnum):
+    """The kinds of files."""
+
+    graph = "graph"
+    profile = "profile"
+    recipe = "recipe"
+    log = "log"
+
+
+def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
+    """Print the JSON Schema of a kind of file, for editors.
+
+    In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
+    """
+    from moeparity.plan.editor import json_schema
+
+    print(json.dumps(json_schema(kind.value), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Sizes of memory as a user types them."""
+"""Options that several commands have, and sizes of memory as a user types them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,5 @@ MemoryLimit = Annotated[
         help="The memory a pass may take, such as 24GB, or none; by default what is available.",
     ),
 ]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]

@@ -15,28 +15,33 @@ if TYPE_CHECKING:
 
     from moeparity.bisection.flips.run import Flipped
 
+Recipe = Annotated[
+    Path | None, typer.Argument(help="A recipe; its two sides are run, and each difference alone and restored.")
+]
+Log = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(
+        metavar="A B",
+        help="Instead: two files of routes that engines recorded of the same tokens; no weights needed.",
+    ),
+]
+TopK = Annotated[
+    int | None, typer.Option(min=1, help="With --log: experts per token, where a file has no shape (SGLang).")
+]
+Json = Annotated[Path | None, typer.Option(help="Write the whole picture to this file as JSON.")]
+Map = Annotated[
+    Path | None,
+    typer.Option("--map", help="Write what became of each token in each layer to this safetensors file."),
+]
 _MARKS = {"ok": "ok", "fail": "FAIL", "inconclusive": "inconclusive"}
 
 
 def flips(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe; its two sides are run, and each difference alone and restored.")
-    ] = None,
-    log: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            metavar="A B",
-            help="Instead: two files of routes that engines recorded of the same tokens; no weights needed.",
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="With --log: experts per token, where a file has no shape (SGLang).")
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the whole picture to this file as JSON.")] = None,
-    map_: Annotated[
-        Path | None,
-        typer.Option("--map", help="Write what became of each token in each layer to this safetensors file."),
-    ] = None,
+    recipe: Recipe = None,
+    log: Log = None,
+    top_k: TopK = None,
+    json: Json = None,
+    map_: Map = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",

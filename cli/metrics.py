@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from moeparity.logs.files import Opening
+    from moeparity.logs.request import Request
 
 Join = Literal["id", "order"]
 Files = Annotated[
@@ -68,19 +72,16 @@ def metrics(
 
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """
-    from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
-    from moeparity.logs.files import NotDrawnError, Opening, measure_files
+    from moeparity.logs.files import Opening
     from moeparity.logs.request import Request, read_gate
-    from moeparity.logs.text import print_log
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.files import refuse_unwritable
 
     for path in (json, plot):
         if path is not None:
             refuse_unwritable(path)
     if repeats:
         _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
-        _repeats(files, format, plot, json)
+        _print_repeats(files, format, plot, json)
         return
     request = Request(
         sets=tuple(sets or ()),
@@ -90,6 +91,17 @@ def metrics(
     opening = Opening(
         trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
     )
+    raise typer.Exit(_print_log(files, request, opening, plot, json))
+
+
+def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, json: Path | None) -> int:
+    """The exit code of a log's report, once it is printed and written."""
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.render import console
+    from moeparity.logs.files import NotDrawnError, measure_files
+    from moeparity.logs.text import print_log
+    from moeparity.output.files import write_text
+
     undrawn: NotDrawnError | None = None
     try:
         with progress_line() as progress:
@@ -101,7 +113,7 @@ def metrics(
         write_text(json, report.to_json())
     if undrawn is not None:
         raise undrawn
-    raise typer.Exit(report.exit_code)
+    return report.exit_code
 
 
 def _refuse_beside_repeats(**options: object) -> None:
@@ -113,7 +125,7 @@ def _refuse_beside_repeats(**options: object) -> None:
             )
 
 
-def _repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
+def _print_repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.logs.repeats import measure_repeats

@@ -313,7 +313,7 @@ def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
     sequences = records(30, 20, 0.02)
     alone = write(tmp_path / "rollout.jsonl", sequences, trainer=False)
     process = run(alone, "--trainer", log)
-    assert process.exit_code == 0, join_sides.output
+    assert process.exit_code == 0, process.output
     assert isinstance(run(alone).exception, MoeparityError)
 
 

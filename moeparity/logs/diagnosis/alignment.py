@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from moeparity.logs.diagnosis.columns import SHIFTS
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
@@ -11,6 +12,9 @@ from moeparity.logs.diagnosis.state import State
 
 # Rarer than this, a lone exact 0 may be a numerical event on a confident token just as well.
 _RARE = 1e-3
+
+
+_placeholders = partial(Finding, tier="semantics", name="placeholders")
 
 
 def placeholders(state: State) -> Finding:
@@ -29,15 +33,13 @@ def placeholders(state: State) -> Finding:
     worst = max(counts, key=lambda side: counts[side])
     if not counts[worst]:
         reason = "No exact 0 stands beside a P below 1/2."
-        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
+        return _placeholders(verdict="ruled out", reason=reason, evidence=evidence)
     part = counts[worst] / state.tokens
     advice = (
         f"Mask these tokens: a {worst} log-probability of 0 is P = 1. Trust the producer's loss mask, not the value."
     )
     if state.total(f"all_zero_{worst}") == state.tokens:
-        return Finding(
-            tier="semantics",
-            name="placeholders",
+        return _placeholders(
             verdict="named",
             reason=f"Every {worst} log-probability is exactly 0.",
             evidence=evidence,
@@ -49,17 +51,11 @@ def placeholders(state: State) -> Finding:
     if truncated == "named":
         reason = "The zeros are of tokens that a truncation kept alone."
         evidence = (*evidence, *numbers)
-        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
+        return _placeholders(verdict="ruled out", reason=reason, evidence=evidence)
     share_of_all = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
-    rare = part < _RARE
-    unclear = {
-        "rounding events on confident tokens": rare,
-        "a truncation that keeps one token": truncated == "undecided",
-    }
-    doubts = tuple(name for name, applies in unclear.items() if applies)
-    return Finding(
-        tier="semantics",
-        name="placeholders",
+    doubts = ("rounding events on confident tokens",) * (part < _RARE)
+    doubts += ("a truncation that keeps one token",) * (truncated == "undecided")
+    return _placeholders(
         verdict="undecided" if doubts else "named",
         reason=f"The {worst} has log P = 0 exactly at {counts[worst]:.0f} tokens to which the other side gives P < "
         "1/2.",

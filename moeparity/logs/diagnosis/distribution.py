@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
@@ -226,6 +227,9 @@ def calibration(state: State) -> Finding:
     )
 
 
+_mean_ratio = partial(Finding, tier="semantics", name="E[rho]")
+
+
 def offset(state: State, named: bool) -> Finding:
     """E[rho] = 1, the question that comes before all numerics; `named` says that a cause already explains an answer no.
 
@@ -236,33 +240,17 @@ def offset(state: State, named: bool) -> Finding:
     evidence = ratio(state)
     low, high = bounds(evidence)
     if not math.isfinite(low + high):
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
+        return _mean_ratio(
             verdict="undecided",
             reason="So few sequences give E[rho] no interval.",
             evidence=(evidence,),
             tells_apart="more sequences",
         )
     if low <= 1 <= high:
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
-            verdict="ruled out",
-            reason="E[rho] = 1 within its interval.",
-            evidence=(evidence,),
-        )
+        return _mean_ratio(verdict="ruled out", reason="E[rho] = 1 within its interval.", evidence=(evidence,))
     if named:
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
-            verdict="named",
-            reason="E[rho] is not 1, for the cause named.",
-            evidence=(evidence,),
-        )
-    return Finding(
-        tier="semantics",
-        name="E[rho]",
+        return _mean_ratio(verdict="named", reason="E[rho] is not 1, for the cause named.", evidence=(evidence,))
+    return _mean_ratio(
         verdict="undecided",
         reason=f"E[rho] is not 1 at the level of {100 * LEVEL:g}%, and no cause tested here explains most of the "
         "difference.",

@@ -55,14 +55,18 @@ def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = Tr
     for spike in summary.spikes:
         if math.isfinite(spike.point.value):
             grid[row(spike.point.value)][column(spike.point.step)] = "^"
-    labels = {0: high, height - 1: low, (height - 1) // 2: high - (high - low) * ((height - 1) // 2) / (height - 1)}
-    lines = [f"{summary.series.metric}{', log axis' if log else ''}   · value  o average  ^ spike"]
-    for index, cells in enumerate(grid):
-        label = f"{10 ** labels[index] if log else labels[index]:.3g}" if index in labels else ""
-        lines.append(f"{label:>{_GUTTER}} |{''.join(cells).rstrip()}")
-    lines.append(f"{'step':>{_GUTTER}} +{'-' * columns}")
+    title = f"{summary.series.metric}{', log axis' if log else ''}   · value  o average  ^ spike"
     ends = f"{first}{last:>{max(1, columns - len(str(first)))}}" if last > first else str(first)
-    return [*lines, f"{'':>{_GUTTER}}  {ends}"]
+    bottom = f"{'step':>{_GUTTER}} +{'-' * columns}"
+    return [title, *_labelled(grid, low, high, log=log), bottom, f"{'':>{_GUTTER}}  {ends}"]
+
+
+def _labelled(grid: list[list[str]], low: float, high: float, *, log: bool) -> list[str]:
+    """The rows of a chart behind its axis, with a number at the top, in the middle and at the bottom."""
+    last = len(grid) - 1
+    labels = {0: high, last: low, last // 2: high - (high - low) * (last // 2) / last}
+    numbers = {index: f"{10**value if log else value:.3g}" for index, value in labels.items()}
+    return [f"{numbers.get(index, ''):>{_GUTTER}} |{''.join(cells).rstrip()}" for index, cells in enumerate(grid)]
 
 
 ENDINGS = (".png", ".svg", ".pdf")

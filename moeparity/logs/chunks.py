@@ -137,6 +137,6 @@ def _flipped(sequence: Sequence) -> Tensor | None:
             f"trainer's {list(trainer.shape)}; equal [tokens, layers, experts per token] are expected. Both sides must "
             "number the same layers."
         )
-    known = ((sampler >= 0) & (trainer >= 0)).flatten(1).all(1)
+    has_routes = ((sampler >= 0) & (trainer >= 0)).flatten(1).all(1)
     differs = (sampler.sort(-1).values != trainer.sort(-1).values).flatten(1).any(1)
-    return torch.where(known, differs.long(), -1).roll(1).index_fill(0, torch.zeros(1, dtype=torch.int64), -1)
+    return torch.where(has_routes, differs.long(), -1).roll(1).index_fill(0, torch.zeros(1, dtype=torch.int64), -1)

@@ -126,7 +126,7 @@ class Measurement:
         key = (metric.reduce.kind, metric.reduce.of)
         if key not in self._intervals:
             self._intervals[key] = interval(self.totals, metric)
-        return moved(self._intervals[key], metric.reduce.offset)
+        return shift_interval(self._intervals[key], metric.reduce.offset)
 
     def _verdict(self) -> Verdict | None:
         gate = self.request.gate
@@ -135,7 +135,7 @@ class Measurement:
         metric = METRICS[gate.metric]
         if metric.name in self.totals.missing:
             raise MoeparityError(f"gate: {metric.name} cannot be computed: {self.totals.missing[metric.name]}.")
-        value = moved(interval(self.totals, metric), metric.reduce.offset)
+        value = shift_interval(interval(self.totals, metric), metric.reduce.offset)
         gated, below, remark = value, gate.below, ""
         if metric.reduce.of in TWO_SIDED:
             parity = TWO_SIDED[metric.reduce.of] + metric.reduce.offset
@@ -165,7 +165,7 @@ def interval(totals: Accumulator, metric: Metric) -> Interval:
     return replace(bootstrap, tokens=totals.tokens)
 
 
-def moved(value: Interval, offset: float) -> Interval:
+def shift_interval(value: Interval, offset: float) -> Interval:
     """The same interval moved by `offset`."""
     return replace(value, estimate=value.estimate + offset, low=value.low + offset, high=value.high + offset)
 

@@ -59,13 +59,13 @@ def flips(reference_ids: Tensor, candidate_ids: Tensor) -> tuple[Flips, Tensor]:
     _check("reference_ids", reference_ids)
     _check("candidate_ids", candidate_ids)
     shared = (reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1).sum(-1)
-    replaced = reference_ids.shape[-1] - shared
-    mask = replaced > 0
+    replacements = reference_ids.shape[-1] - shared
+    mask = replacements > 0
     counts = Flips(
         tokens=mask.numel(),
         set_flips=int(mask.count_nonzero()),
         slot_flips=int((reference_ids != candidate_ids).any(-1).count_nonzero()),
-        slots_replaced=int(replaced.sum()),
+        slots_replaced=int(replacements.sum()),
         zero_overlap=int((shared == 0).count_nonzero()),
     )
     return counts, mask

@@ -84,7 +84,7 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
     """
     if not (math.isfinite(gate.below) and gate.below > 0):
         raise ValueError(f"gate is {gate.below}; a positive finite number expected")
-    status, reason, needed = _decision(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
+    status, reason, sequences = _decision(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
     return Verdict(
         status=status,
         reason=reason,
@@ -92,8 +92,8 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
         reduce=gate.reduce,
         below=gate.below,
         value=interval,
-        needed_sequences=needed,
-        needed_tokens=None if needed is None else _tokens(interval, needed),
+        needed_sequences=sequences,
+        needed_tokens=None if sequences is None else _tokens(interval, sequences),
     )
 
 
@@ -136,9 +136,9 @@ def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
     reason = f"{bounds} contains the gate {gate:g} with {size}"
     if not estimated <= _COUNTABLE:
         return "inconclusive", f"{reason}; at least {least} such sequences are needed", None
-    needed = max(least, math.ceil(estimated))
-    amount = f"about {needed} such sequences ({_tokens(interval, needed)} tokens)"
-    return "inconclusive", f"{reason}; {amount} are needed", needed
+    sequences = max(least, math.ceil(estimated))
+    amount = f"about {sequences} such sequences ({_tokens(interval, sequences)} tokens)"
+    return "inconclusive", f"{reason}; {amount} are needed", sequences
 
 
 def _tokens(interval: Interval, sequences: int) -> int:

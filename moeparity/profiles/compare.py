@@ -203,12 +203,12 @@ def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, 
             name = attribute.name
             decides = attribute.kind in ("rounding", "order", "form")
             if decides and all(name in values for values in active) and active[0][name] == active[1][name]:
-                seen = statements.setdefault(f"{node.op.name}:{name}", [set(), set()])
-                for plan, levels in zip((first, second), seen, strict=True):
+                evidence = statements.setdefault(f"{node.op.name}:{name}", [set(), set()])
+                for plan, levels in zip((first, second), evidence, strict=True):
                     levels.add(plan.settings[node.name, name].level in EVIDENCE_LEVELS)
     by: dict[tuple[bool, bool], list[str]] = {}
-    for name, (one, other) in statements.items():
-        by.setdefault((one == {True}, other == {True}), []).append(name)
+    for name, (of_first, of_second) in statements.items():
+        by.setdefault((of_first == {True}, of_second == {True}), []).append(name)
     groups = {key: tuple(names) for key, names in by.items()}
     return (
         len(groups.get((True, True), ())),

@@ -119,12 +119,12 @@ def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     in_mode = torch.where(mode, logits[1] - logits[0], 0.0).clamp(-_CORNER, _CORNER)
     bulk = (t - r).clamp(-_CORNER, _CORNER)
     tail = torch.where(middle < _TAIL, bulk, 0.0)
-    rest = torch.where((r != 0) & (t != 0), bulk, 0.0)
+    nonzero = torch.where((r != 0) & (t != 0), bulk, 0.0)
     return {
         "bulk": bulk,
         "bulk_gross": bulk.abs(),
-        "rest": rest,
-        "rest_gross": rest.abs(),
+        "rest": nonzero,
+        "rest_gross": nonzero.abs(),
         "mode": in_mode,
         "mode_gross": in_mode.abs(),
         "tail": tail,
@@ -167,8 +167,8 @@ def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
     if entropy is None:
         nothing = torch.zeros_like(chunk.trainer)
         return {"surprise": nothing, "surprises": nothing}
-    known = usable & entropy.isfinite()
-    return {"surprise": torch.where(known, chunk.trainer + entropy, 0.0), "surprises": known.double()}
+    measurable = usable & entropy.isfinite()
+    return {"surprise": torch.where(measurable, chunk.trainer + entropy, 0.0), "surprises": measurable.double()}
 
 
 def shifted_distances(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -230,8 +230,8 @@ def calibration(state: State) -> Finding:
 _mean_ratio = partial(Finding, tier="semantics", name="E[rho]")
 
 
-def offset(state: State, named: bool) -> Finding:
-    """E[rho] = 1, the question that comes before all numerics; `named` says that a cause already explains an answer no.
+def offset(state: State, has_cause: bool) -> Finding:
+    """E[rho] = 1, the question that comes before all numerics; `has_cause`: one already explains an answer no.
 
     Statistic: E[rho], 1 under rounding noise of any size and under stale weights. Its interval sees no more of a heavy
     tail than the tokens reached: events that take P away from confident tokens and give it to ones that are never drawn
@@ -248,7 +248,7 @@ def offset(state: State, named: bool) -> Finding:
         )
     if low <= 1 <= high:
         return _mean_ratio(verdict="ruled out", reason="E[rho] = 1 within its interval.", evidence=(evidence,))
-    if named:
+    if has_cause:
         return _mean_ratio(verdict="named", reason="E[rho] is not 1, for the cause named.", evidence=(evidence,))
     return _mean_ratio(
         verdict="undecided",

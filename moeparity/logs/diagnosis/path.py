@@ -173,15 +173,15 @@ def concentration(state: State) -> Finding:
     state moves every token. Such sequences are less than half of all, since the median is one of the others.
     """
     residual, counts = (part.sum(1) for part in _residuals(state))
-    judged = int((counts > 0).sum())
-    if judged < 8:
+    population = int((counts > 0).sum())
+    if population < 8:
         return _finding("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
     rows = _outliers(residual, counts)
     k3 = state.sums("k3")
     part = float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
     evidence = (
         Evidence(name="outliers", value=len(rows), unit="sequences"),
-        Evidence(name="of", value=judged, unit="sequences"),
+        Evidence(name="of", value=population, unit="sequences"),
         Evidence(name="share of k3", value=part),
     )
     if not len(rows):
@@ -189,7 +189,7 @@ def concentration(state: State) -> Finding:
     worst = rows[k3[rows].argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
     names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
     verb = "differs" if len(rows) == 1 else "differ"
-    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {names}"
+    reason = f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {names}"
     return Finding(
         tier="inference path",
         name="few sequences",

@@ -45,12 +45,12 @@ def semantics(state: State) -> tuple[Finding, ...]:
 def _distribution(state: State) -> list[Finding]:
     form = shape(state)
     findings = _truncations(state, form) + _temperatures(state, form)
-    named = any(finding.verdict == "named" for finding in findings)
-    if named:
+    has_cause = any(finding.verdict == "named" for finding in findings)
+    if has_cause:
         findings += _untested(("sampling",), "a cause is named that makes the tokens those of one column only")
     else:
         findings.append(calibration(state))
-    return [*findings, offset(state, named)]
+    return [*findings, offset(state, has_cause)]
 
 
 def _truncations(state: State, form: Shape) -> list[Finding]:

@@ -35,9 +35,9 @@ class Lags:
         if lag is None:
             self.unknown += chunk.tokens.numel()
             return
-        known = lag != UNKNOWN
-        self.unknown += int((~known).sum())
-        lag, sequence = lag[known], chunk.sequence[known]
+        labelled = lag != UNKNOWN
+        self.unknown += int((~labelled).sum())
+        lag, sequence = lag[labelled], chunk.sequence[labelled]
         values, counts = torch.unique(lag, return_counts=True)
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
             self.tokens[value] = self.tokens.get(value, 0) + count

@@ -37,10 +37,10 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
         sequences.append(_scored(fields, choice, number) if role == "trainer" else _sampled(fields, choice, number))
     if role == "rollout" and fields.has("usage"):
         generated = sum(int(sequence.mask.sum()) for sequence in sequences)
-        reported = fields.mapping("usage").whole("completion_tokens")
-        if generated != reported:
+        usage = fields.mapping("usage").whole("completion_tokens")
+        if generated != usage:
             raise LogError(
-                f"{fields.where}: logprobs of {generated} generated tokens; usage has {reported} completion_tokens. A "
+                f"{fields.where}: logprobs of {generated} generated tokens; usage has {usage} completion_tokens. A "
                 "piece of a stream? Keep whole responses."
             )
     return sequences

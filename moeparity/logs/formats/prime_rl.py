@@ -70,13 +70,13 @@ def _sampled(fields: Fields, size: int) -> Tensor:
 
 def _check_ratio(fields: Fields, rollout: Tensor, trainer: Tensor, mask: Tensor) -> None:
     """The file states the difference of its two columns, which shows columns that slipped against each other."""
-    stated = fields.floats("log_importance_ratio", len(mask))
-    off = (stated - (trainer - rollout)).abs() > _ROUNDING * torch.maximum(trainer.abs(), rollout.abs()).clamp(min=1)
+    ratios = fields.floats("log_importance_ratio", len(mask))
+    off = (ratios - (trainer - rollout)).abs() > _ROUNDING * torch.maximum(trainer.abs(), rollout.abs()).clamp(min=1)
     bad = (off & mask).nonzero()
     if len(bad):
         at = int(bad[0, 0])
         raise LogError(
-            f"{fields.where}: log_importance_ratio[{at}] is {float(stated[at]):g}; trainer_logprobs - "
+            f"{fields.where}: log_importance_ratio[{at}] is {float(ratios[at]):g}; trainer_logprobs - "
             f"inference_logprobs there is {float(trainer[at] - rollout[at]):g}. The columns do not belong together."
         )
 

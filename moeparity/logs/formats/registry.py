@@ -14,8 +14,8 @@ from moeparity.logs.formats.lines import GZIP, JsonFile
 from moeparity.logs.record import Sequence
 
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    format_.name: format_
+    for format_ in (
         nemo_rl.FORMAT,
         prime_rl.FORMAT,
         sglang.FORMAT,
@@ -25,7 +25,7 @@ FORMATS: dict[str, Format] = {
         dumps.TRAIN,
         tables.MILES,
         own.FORMAT,
-        tables.OWN,
+        tables.PARQUET,
         own.TENSORS,
     )
 }

@@ -107,7 +107,7 @@ def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
     ]
 
 
-OWN = Format(
+PARQUET = Format(
     name="moeparity-parquet",
     producer="moeparity's own format as parquet",
     container="parquet",

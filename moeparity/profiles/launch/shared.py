@@ -32,12 +32,12 @@ def dtype(value: Any) -> Implied:
 
 def tensor_ranks(*names: str, role: str = "server") -> Option:
     """A number of ranks, tensor parallel."""
-    return count(*names, implies=lambda value: placed("tensor", value), role=role)
+    return count(*names, implies=lambda value: placement("tensor", value), role=role)
 
 
 def expert_ranks(*names: str, role: str = "server") -> Option:
     """A number of ranks, expert parallel."""
-    return count(*names, implies=lambda value: placed("expert", value), role=role)
+    return count(*names, implies=lambda value: placement("expert", value), role=role)
 
 
 def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Option:
@@ -45,7 +45,7 @@ def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Op
 
     def implies(value: Any) -> Implied:
         if value == 1:
-            return placed("tensor", value)
+            return placement("tensor", value)
         return Implied(
             says=f"placement tensor {value}; vLLM then has all-reduce, add and norm in one kernel, for small messages",
             overlay="vllm-allreduce-norm",
@@ -55,7 +55,7 @@ def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Op
     return count(*names, implies=implies, default=default, role=role)
 
 
-def placed(axis: str, ranks: int) -> Implied:
+def placement(axis: str, ranks: int) -> Implied:
     """So many ranks along one axis of a placement."""
     return Implied(says=f"placement {axis} {ranks}" if ranks > 1 else "one rank", placement={axis: ranks})
 

@@ -18,10 +18,9 @@ from moeparity.bisection.replay.text import replay_tables
 from moeparity.bisection.report import Choice, Report, Root, Run, ToggleResult, TrialResult
 from moeparity.bisection.shares.text import attribution_sections
 from moeparity.bisection.tokens.text import classes_table, recorded_table
-from moeparity.output.tables import bullets, plain_grid
+from moeparity.output.tables import COLOUR, bullets, plain_grid
 from moeparity.output.tables import plain_table as _table
 
-COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MORE_ROOTS = 4
 
 

@@ -10,11 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moeparity.bisection.text import COLOUR
 from moeparity.errors import counted
 from moeparity.logs.report import LogGrouping, LogMetric, LogReport
 from moeparity.metrics.verdict import Interval
-from moeparity.output.tables import plain_table
+from moeparity.output.tables import COLOUR, plain_table
 
 _ROWS = 20
 _FILES = 6

@@ -9,6 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
+COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+"""Styles of the verdicts."""
+
 _GAP = 2
 _NAMES = 16
 """Columns of a terminal that names keep at least, where they are to wrap."""

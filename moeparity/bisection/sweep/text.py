@@ -12,8 +12,9 @@ from rich.text import Text
 
 from moeparity.bisection.report import RoutingFlips
 from moeparity.bisection.sweep.report import Point, Sweep
-from moeparity.bisection.text import COLOUR, checkpoint, machine
+from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
+from moeparity.output.tables import COLOUR
 
 GAP = 2
 """Columns between two cells."""

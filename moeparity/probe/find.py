@@ -114,7 +114,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
 
 def _collectives(result: Result) -> tuple[str, ...]:
     ((setup, places, _), *further) = result.places
-    trees = [result.trees[position.name] for position in places]
+    trees = [result.trees[place.name] for place in places]
     if further or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
         return ()
     sets = {

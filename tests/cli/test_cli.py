@@ -30,17 +30,17 @@ def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> Non
     process = alone("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.count("\n") == 1, "no progress line where there is no terminal"
-    written = load_file(out)
+    tensors = load_file(out)
     ids = load_file(tokens)["input_ids"]
     expected = forward(
         CHECKPOINT, ids, profile="hf-default", micro_batch=2, save=["layers[1].moe.combine"], device="cpu"
     )
-    assert written.keys() == expected.keys()
-    assert {f"layers.{i}.router.{part}" for i in range(4) for part in ("ids", "weights")} < written.keys()
-    assert written["logits"].shape == (3, 11, 256)
-    assert written["layers.0.router.ids"].shape == (33, 6)
-    assert written["layers.1.moe.combine"].shape == (3, 11, 96)
-    assert all(same_bits(written[key], expected[key]) for key in expected)
+    assert tensors.keys() == expected.keys()
+    assert {f"layers.{i}.router.{part}" for i in range(4) for part in ("ids", "weights")} < tensors.keys()
+    assert tensors["logits"].shape == (3, 11, 256)
+    assert tensors["layers.0.router.ids"].shape == (33, 6)
+    assert tensors["layers.1.moe.combine"].shape == (3, 11, 96)
+    assert all(same_bits(tensors[key], expected[key]) for key in expected)
 
 
 def test_forward_in_another_dtype(tokens: Path, tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_show_prints_values_origins_and_toggles() -> None:
 
 
 def test_ops_lists_every_op_and_one_in_full() -> None:
-    everything, one = alone("ops"), inside("ops", "combine")
-    assert everything.returncode == one.returncode == 0
+    everything, text = alone("ops"), inside("ops", "combine")
+    assert everything.returncode == text.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
-    assert "read when leaves is expert" in one.stdout
+    assert "read when leaves is expert" in text.stdout
 
 
 def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:

@@ -61,10 +61,10 @@ def test_sequences_are_those_written(name: str) -> None:
         assert sequence.prompt == truth.prompt
         mask = expected_mask(truth, name)
         assert sequence.mask.equal(mask)
-        for values, written in ((sequence.rollout, truth.rollout), (sequence.trainer, truth.trainer)):
+        for values, truth_ in ((sequence.rollout, truth.rollout), (sequence.trainer, truth.trainer)):
             assert values is not None
             assert values.dtype == torch.float64
-            assert values[mask].equal(torch.tensor(written, dtype=torch.float64)[mask])
+            assert values[mask].equal(torch.tensor(truth_, dtype=torch.float64)[mask])
         assert sequence.step == (None if name in ENGINES else STEP)
 
 

@@ -53,11 +53,11 @@ def text(report: LogReport, *sets: str) -> str:
 def test_of_many_files_the_first_and_the_last_are_shown() -> None:
     report = gated(2)
     files = tuple(LogFile(path=f"step{i}.jsonl", format="own", note="made by hand" * (i == 3)) for i in range(9))
-    shown = text(replace(report, files=files))
-    assert "step0.jsonl (own)" in shown
-    assert "... 7 more (own) (own; made by hand); --json names all" in shown
-    assert "step8.jsonl (own)" in shown
-    assert "step4.jsonl" not in shown
+    output = text(replace(report, files=files))
+    assert "step0.jsonl (own)" in output
+    assert "... 7 more (own) (own; made by hand); --json names all" in output
+    assert "step8.jsonl (own)" in output
+    assert "step4.jsonl" not in output
     assert "step5.jsonl (own)" in text(replace(report, files=files[:6]))
 
 
@@ -86,16 +86,16 @@ def test_verdicts(count: int, gate: str, status: str) -> None:
 
 
 def test_equal_sides_pass_no_gate_below_25_sequences() -> None:
-    alike = [replace(each, trainer=each.rollout) for each in records(25, 5, 0.1)]
+    alike = [replace(sequence, trainer=sequence.rollout) for sequence in records(25, 5, 0.1)]
     assert measure(alike[:24], Request(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
     assert measure(alike, Request(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
 
 
 def test_a_token_of_probability_0_fails() -> None:
-    [first, *rest] = records(30, 60, 0.02)
+    [first, *others] = records(30, 60, 0.02)
     spoilt = first.rollout.clone()
     spoilt[3] = -math.inf
-    report = measure([replace(first, rollout=spoilt), *rest], Request(gate=read_gate("k3<1e-3")))
+    report = measure([replace(first, rollout=spoilt), *others], Request(gate=read_gate("k3<1e-3")))
     assert (report.verdict.status, report.infinite) == ("fail", 1)
     assert "got probability 0 from one side only" in text(report)
     assert json.loads(report.to_json())["verdict"]["value"]["estimate"] == "inf"
@@ -112,11 +112,11 @@ def test_intervals_move_with_the_offset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["k1", "areal/behave_approx_kl", "verl/log_ppl_diff", "verl/chi2_token"])
 def test_far_below_parity_is_no_parity(name: str) -> None:
-    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
-    swapped = [replace(each, rollout=each.trainer, trainer=each.rollout) for each in shifted]
-    statuses = [measure(log, Request(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (shifted, swapped)]
+    distant = [replace(sequence, trainer=given(sequence.trainer) - 1) for sequence in records(30, 60, 0.02)]
+    swapped = [replace(sequence, rollout=sequence.trainer, trainer=sequence.rollout) for sequence in distant]
+    statuses = [measure(log, Request(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (distant, swapped)]
     assert statuses == ["fail", "fail"]
-    assert "as a distance from 0" in measure(shifted, Request(gate=read_gate(f"{name}<0.01"))).verdict.reason
+    assert "as a distance from 0" in measure(distant, Request(gate=read_gate(f"{name}<0.01"))).verdict.reason
 
 
 def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
@@ -257,21 +257,21 @@ def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
 
 
 def test_steps_become_series() -> None:
-    sequences = [replace(each, step=10 * (index // 5)) for index, each in enumerate(records(30, 20, 0.02))]
+    sequences = [replace(sequence, step=10 * (index // 5)) for index, sequence in enumerate(records(30, 20, 0.02))]
     report = measure(sequences, Request(by=("step",)))
     assert [series["series"]["metric"] for series in report.series] == ["k3", "mean_abs_delta"]
     points = report.series[0]["series"]["points"]
     assert [point["step"] for point in points] == [0, 10, 20, 30, 40, 50]
     assert [point["value"] for point in points] == [group.values["k3"] for group in report.groupings[0].groups]
     assert "Over steps" in text(report)
-    assert not measure([replace(each, step=None) for each in sequences], Request()).series
+    assert not measure([replace(sequence, step=None) for sequence in sequences], Request()).series
 
 
 def test_alarms_are_marked() -> None:
-    shown = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
-    assert "! 0.0" in next(line for line in shown.splitlines() if line.strip().startswith("k3 "))
-    assert "As verl defines them" in shown
-    assert "healthy" in shown
+    output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
+    assert "! 0.0" in next(line for line in output.splitlines() if line.strip().startswith("k3 "))
+    assert "As verl defines them" in output
+    assert "healthy" in output
 
 
 def run(*arguments: str | Path) -> Result:
@@ -375,7 +375,7 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
 
 def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
     findings = json.loads(measure_files([log], Request()).to_json())["diagnosis"]["findings"]
-    assert {each["name"] for each in findings} - {"heavy tail", "clip share"} <= set(CAUSES)
+    assert {finding["name"] for finding in findings} - {"heavy tail", "clip share"} <= set(CAUSES)
     process = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
     assert "Did you mean 'misaligned'" in str(process.error)
 

@@ -147,10 +147,10 @@ def test_an_ulp_is_the_distance_to_the_next_number(value: float) -> None:
 
 def test_perturbation_looks_at_what_either_side_chose_and_at_the_runner_up() -> None:
     ours = torch.tensor([[1.5, 1.25, 1.0, 0.5, 0.25]])
-    moved = torch.tensor([[1.5, 1.25, 1.0 + 3 * 2.0**-23, 9.0, 0.25]])
+    candidate = torch.tensor([[1.5, 1.25, 1.0 + 3 * 2.0**-23, 9.0, 0.25]])
     at = cut(ours, ids([[0, 1]]))
-    assert perturbation(ours, moved, (ids([[0, 1]]), ids([[0, 1]])), at).tolist() == [3.0]
-    assert perturbation(ours, moved, (ids([[0, 1]]), ids([[0, 3]])), at).tolist() == [8.5 * 2**23]
+    assert perturbation(ours, candidate, (ids([[0, 1]]), ids([[0, 1]])), at).tolist() == [3.0]
+    assert perturbation(ours, candidate, (ids([[0, 1]]), ids([[0, 3]])), at).tolist() == [8.5 * 2**23]
 
 
 @settings(deadline=None, max_examples=200)
@@ -159,8 +159,8 @@ def test_a_flip_needs_half_the_margin(data: st.DataObject) -> None:
     """What `docs/flips.md` claims of any two rows of scores."""
     numbers = st.lists(st.integers(0, 60), min_size=5, max_size=5)
     rows = [torch.tensor([data.draw(numbers)]).float() + 64.0 for _ in range(2)]
-    chosen = [row.topk(2).indices for row in rows]
-    at = cut(rows[0], chosen[0])
-    moved = perturbation(rows[0], rows[1], (chosen[0], chosen[1]), at)
-    if flips(*chosen)[0].set_flips:
-        assert float(at.margin) <= 2 * float(moved)
+    top_ids = [row.topk(2).indices for row in rows]
+    at = cut(rows[0], top_ids[0])
+    change = perturbation(rows[0], rows[1], (top_ids[0], top_ids[1]), at)
+    if flips(*top_ids)[0].set_flips:
+        assert float(at.margin) <= 2 * float(change)

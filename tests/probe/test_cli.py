@@ -68,10 +68,10 @@ def test_the_fragment_of_a_norm_binds_to_a_checkpoint(inside: Inside, tmp_path: 
     out, profile = tmp_path / "found.yaml", tmp_path / "probed.yaml"
     assert inside("probe", "kernels:hf_rms_norm", "--n", "96", "--dtype", "bf16", "--out", out)[0] == 0
     profile.write_text(f"kind: profile\nname: probed\nextends: hf-eager\n{out.read_text()}")
-    code, shown, errors = inside("show", CHECKPOINT, "--profile", profile)
+    code, text_, errors = inside("show", CHECKPOINT, "--profile", profile)
     assert code == 0, errors
-    assert "cascade" in shown
-    assert "probed.yaml" in shown
+    assert "cascade" in text_
+    assert "probed.yaml" in text_
 
 
 @pytest.mark.parametrize(

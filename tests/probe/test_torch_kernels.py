@@ -33,9 +33,9 @@ def probed(
 
 
 def assert_all_replayed(result: Result) -> None:
-    for name, one in result.trees.items():
-        assert one.order is not None, (name, one.reason)
-        assert one.equal == one.replayed > 0, (name, one)
+    for name, tree_ in result.trees.items():
+        assert tree_.order is not None, (name, tree_.reason)
+        assert tree_.equal == tree_.replayed > 0, (name, tree_)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
@@ -65,9 +65,9 @@ def test_sums_of_columns_differ_with_their_number_and_in_the_tail() -> None:
 def test_one_row_in_fp32_replays_or_is_said_not_to() -> None:
     """MKL's AVX-512 GEMV fuses some of its products and not others, which no order of ours says; its tree is found."""
     result = probed(kernels.linear, "linear", 384, m=(1,))
-    (one,) = result.trees.values()
-    assert one.order is not None, one.reason
-    known = one.equal == one.replayed > 0
+    (tree_,) = result.trees.values()
+    assert tree_.order is not None, tree_.reason
+    known = tree_.equal == tree_.replayed > 0
     assert ("its arithmetic is not all known" in " ".join(report_text(result).split())) != known
     assert f"level: {'verified' if known else 'inferred'}" in fragment(result)
 
@@ -76,7 +76,7 @@ def test_one_row_in_fp32_replays_or_is_said_not_to() -> None:
 def test_linear_replays_for_every_number_of_rows(dtype: str, rows: tuple[int, ...]) -> None:
     result = probed(kernels.linear, "linear", 384, dtype, m=rows)
     assert_all_replayed(result)
-    assert all(one.products == ("exact" if dtype == "bf16" else one.products) for one in result.trees.values())
+    assert all(tree_.products == ("exact" if dtype == "bf16" else tree_.products) for tree_ in result.trees.values())
     assert all(not why for _, _, why in result.places)
 
 
@@ -109,12 +109,12 @@ def test_index_put_rounds_each_step_and_has_no_tree_on_two_threads() -> None:
     for _ in range(4):  # the threads may by chance run one after the other
         result = probe(draws, [setup])
         reasons = [why for _, _, why in result.places if why] + [
-            one.reason for one in result.trees.values() if one.reason
+            tree_.reason for tree_ in result.trees.values() if tree_.reason
         ]
         if reasons:
             break
     assert reasons
-    assert all(one.order is None for one in result.trees.values())
+    assert all(tree_.order is None for tree_ in result.trees.values())
 
 
 def test_alignment_is_a_setup_of_its_own() -> None:

@@ -119,8 +119,8 @@ def test_profiles_are_described() -> None:
     assert profiles_["vllm"].not_stated.startswith("the order of the squares")
     assert profiles_["hf-tf32"].engine == "transformers"
     assert describe("sglang-fp32-head").extends == "sglang"
-    stated = statements("sglang-fp32-head")
-    assert [(s.on, s.attribute, s.value, s.evidence) for s in stated] == [
+    values = statements("sglang-fp32-head")
+    assert [(s.on, s.attribute, s.value, s.evidence) for s in values] == [
         ("lm_head", "inputs", "model", "read"),
         ("lm_head", "output", "fp32", "read"),
     ]

@@ -87,7 +87,7 @@ def test_kept_mass_and_kind_of_truncation() -> None:
     )
     assert "top-p or min-p" in p.reason
     assert "top-k" in k.reason
-    least = next(each.value for each in p.evidence if each.name.startswith("kept mass"))
+    least = next(number.value for number in p.evidence if number.name.startswith("kept mass"))
     assert 0.89 < least < 0.92
 
 
@@ -95,7 +95,7 @@ def test_all_zeros_cannot_be_told_from_greedy(clean: Chunk) -> None:
     diagnosis = diagnose(dataclasses.replace(clean, rollout=torch.zeros_like(clean.rollout)))
     finding = diagnosis.find("placeholders")
     assert finding.verdict == "named"
-    assert any("greedy" in each for each in finding.alternatives)
+    assert any("greedy" in side for side in finding.alternatives)
 
 
 def test_one_lone_zero_is_left_open(clean: Chunk) -> None:
@@ -121,9 +121,9 @@ def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
 
 def test_rates_stay_between_0_and_1(clean: Chunk) -> None:
     outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip share").evidence
-    for each in (outside, beyond):
-        low, high = bounds(each)
-        assert 0 <= low <= each.value <= high <= 1
+    for number in (outside, beyond):
+        low, high = bounds(number)
+        assert 0 <= low <= number.value <= high <= 1
         assert high > 0
 
 

@@ -111,7 +111,7 @@ def test_an_unreproducible_spike_is_a_distribution(batch: Chunk, tmp_path: Path)
     assert result.spiking == (6,)
     assert result.least < result.median < 1.05 < result.greatest
     assert result.alarms == 1
-    assert [(each.id, each.spikes) for each in result.unsteady[:1]] == [("s3", 1)]
+    assert [(sequence.id, sequence.spikes) for sequence in result.unsteady[:1]] == [("s3", 1)]
     assert "1 of 9 runs with a spike: run6" in result.lines()[0]
     save_repeats(result, tmp_path / "runs.svg")
     assert "s3" in (tmp_path / "runs.svg").read_text("utf-8")

@@ -16,8 +16,8 @@ from moeparity.profiles.launch import read
 from moeparity.profiles.launch.read import PROGRAMS
 from moeparity.profiles.launch.report import Launch
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
 
 
 def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
@@ -68,13 +68,13 @@ def value(launch: Launch, name: str) -> tuple[str, bool, str]:
     ],
 )
 def test_what_a_configuration_implies(file: str, engine: str, variants: list[str], further: list[str]) -> None:
-    launch = read(HERE / file)
+    launch = read(FOLDER / file)
     assert (launch.engine, [side.variant for side in launch.sides]) == (engine, variants)
     assert [overlay for side in launch.sides for overlay in side.further] == further
 
 
 def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
-    launch = read(HERE / "vllm.sh")
+    launch = read(FOLDER / "vllm.sh")
     assert value(launch, "tensor_parallel_size") == ("4", True, "")
     assert value(launch, "enforce_eager") == ("true", True, "vllm-eager")
     assert value(launch, "dtype") == ("auto", False, "")
@@ -85,11 +85,11 @@ def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
 
 
 def test_keys_that_were_not_looked_at_are_listed() -> None:
-    launch = {one.name: one for one in read(HERE / "vllm.sh").ignored}
+    launch = {key.name: key for key in read(FOLDER / "vllm.sh").ignored}
     assert set(launch) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
     assert launch["moe_backnd"].hint == "Did you mean 'moe_backend'?"
     assert launch["moe_backnd"].where.endswith("vllm.sh:7")
-    assert {one.name for one in read(HERE / "verl.yaml").ignored} == {
+    assert {key.name for key in read(FOLDER / "verl.yaml").ignored} == {
         "actor_rollout_ref.model.path",
         "actor_rollout_ref.rollout.gpu_memory_utilization",
     }
@@ -113,7 +113,7 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
         "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 data.train_files=x\n",
     )
     assert [side.variant for side in verl.sides] == ["{profile: verl-fsdp}", "{profile: vllm, dtype: bf16}"]
-    assert [one.name for one in verl.ignored] == ["data.train_files"]
+    assert [entry.name for entry in verl.ignored] == ["data.train_files"]
     assert (
         launch(tmp_path, "vllm serve model -tp 2 -O0").sides[0].variant
         == "{profile: vllm-eager, placement: {tensor: 2}}"
@@ -200,25 +200,25 @@ def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> No
 
 
 def test_every_profile_an_option_names_is_shipped() -> None:
-    named: set[str] = set()
+    names: set[str] = set()
     for program in PROGRAMS:
-        named |= set(program.start.values())
+        names |= set(program.start.values())
         for option in program.options:
-            tried = [option.default, *option.choices] if option.kind == "word" else [True, False]
-            tried = (
+            values = [option.default, *option.choices] if option.kind == "word" else [True, False]
+            values = (
                 [1, 2]
                 if option.kind in ("count", "number")
                 else [{}, {"head_dtype": "float32"}]
                 if option.kind == "mapping"
-                else tried
+                else values
             )
-            for each in tried:
-                implied = option.implies(each)
-                named |= {name for name in (implied.profile, implied.overlay) if name is not None}
+            for value in values:
+                implied = option.implies(value)
+                names |= {name for name in (implied.profile, implied.overlay) if name is not None}
                 assert implied.says
-    assert len(named) > 12
-    for name in named:
-        assert load_profile(name, Where(HERE)).engine is not None
+    assert len(names) > 12
+    for name in names:
+        assert load_profile(name, Where(FOLDER)).engine is not None
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
         "moeparity.cli",
         "engines",
         "--config",
-        str(HERE / "verl.yaml"),
+        str(FOLDER / "verl.yaml"),
         "--json",
         str(out),
     ]

@@ -55,29 +55,29 @@ def check(path: Path) -> None:
 
 
 def test_verl(code: dict[str, Any], tmp_path: Path) -> None:
-    batch = responses()
+    columns = responses()
     batch = {
         "prompts": block("ids", 0, left=True, prompt=True),
         "responses": block("ids", 0, left=False, prompt=False),
         "attention_mask": torch.cat([attended(left=True, prompt=True), attended(left=False, prompt=False)], 1).long(),
-        "response_mask": batch["mask"],
-        "rollout_log_probs": batch["rollout"],
-        "old_log_probs": batch["trainer"],
+        "response_mask": columns["mask"],
+        "rollout_log_probs": columns["rollout"],
+        "old_log_probs": columns["trainer"],
     }
     code["write_verl"](SimpleNamespace(batch=batch), tmp_path / "a.jsonl", STEP)
     check(tmp_path / "a.jsonl")
 
 
 def test_trl(code: dict[str, Any], tmp_path: Path) -> None:
-    batch = responses()
+    columns = responses()
     inputs = {
         "prompt_ids": block("ids", 0, left=True, prompt=True),
         "prompt_mask": attended(left=True, prompt=True).long(),
         "completion_ids": block("ids", 0, left=False, prompt=False),
         "completion_mask": attended(left=False, prompt=False).long(),
-        "tool_mask": batch["mask"],
-        "sampling_per_token_logps": batch["rollout"],
-        "old_per_token_logps": batch["trainer"],
+        "tool_mask": columns["mask"],
+        "sampling_per_token_logps": columns["rollout"],
+        "old_per_token_logps": columns["trainer"],
     }
     code["write_trl"](inputs, tmp_path / "a.jsonl", STEP)
     check(tmp_path / "a.jsonl")

@@ -90,8 +90,8 @@ def test_versions_of_a_step_that_differ_are_stale_whichever_the_trainers_is() ->
     for versions, several, verdict in cases:
         observer = Observer()
         for sequence, version in zip((first, third), versions, strict=True):
-            versions = torch.full((6,), version)
-            observer.note(dataclasses.replace(sequence, versions=versions, several=several))
+            column = torch.full((6,), version)
+            observer.note(dataclasses.replace(sequence, versions=column, several=several))
         observer.note(dataclasses.replace(second, versions=torch.full((6,), 9)))
         observer.add(next(Chunker().chunks([first, second, third])))
         assert observer.diagnosis().find("stale weights").verdict == verdict

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from benchmarks.turns import header
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.probe.calls import Setup
-from moeparity.probe.find import Found, probe
-from moeparity.probe.kinds import KINDS
-from moeparity.probe.target import Function
+from moeparity.probe.find import Result, probe
+from moeparity.probe.target import KINDS, Function
 
 N, SHOWN = 7168, 40
 
@@ -88,7 +87,7 @@ def _cell(order: str) -> str:
     return (order if len(order) <= SHOWN else f"{order[:SHOWN]}...").replace("|", "\\|")
 
 
-def probed(case: Case) -> Found:
+def probed(case: Case) -> Result:
     """Probe one kernel in the shapes that the command has by default."""
     kind = KINDS[case.kind]
     setup = Setup(n=N, dtype=torch_dtype(case.dtype), m=kind.m, width=kind.width)

@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script. The commands are imported inside, so that a signal during imports leaves no traceback."""
-    from moeparity.cli.signals import finished, listen
+    from moeparity.cli.signals import ignore_signals, listen
 
     listen()
     from moeparity.cli.commands import main as run
@@ -18,4 +18,4 @@ def main() -> None:
     try:
         run()
     finally:
-        finished()
+        ignore_signals()

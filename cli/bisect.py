@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit
 from moeparity.plan.spec.names import By
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
@@ -42,8 +42,6 @@ Attribute = Annotated[
         help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
     ),
 ]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
-Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
 
 
 def bisect(
@@ -68,13 +66,13 @@ def bisect(
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import print_report
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)
-    with shown() as progress:
+    with progress_line() as progress:
         options = Options(
             by=by,
             split=split,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import Device, MemoryLimit
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check(
         bool, typer.Option("--allow-code", help="Let `impl:` of the recipes run Python code.")
     ] = False,
     memory_limit: MemoryLimit = None,
-    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
@@ -56,28 +56,28 @@ def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bo
     if junit is not None:
         refuse_unwritable(junit)
     width = max(len(display_path(recipe)) for recipe in recipes)
-    checked = []
+    results = []
     for recipe in recipes:
-        checked.append(_checked(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
-        _print(checked[-1], width)
-    findings = [finding.status for one in checked for finding in one.findings]
+        results.append(_check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
+        _print(results[-1], width)
+    findings = [finding.status for result in results for finding in result.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
-    said = [f"{findings.count(status)} {words}" for words, status in counts.items() if status in findings]
-    errors = sum(one.error is not None for one in checked)
-    said += [f"{errors} recipe{'s' * (errors > 1)} could not be checked"] if errors else []
-    print(f"{len(checked)} recipe{'s' * (len(checked) > 1)}: {', '.join(said)}")
+    parts = [f"{findings.count(status)} {words}" for words, status in counts.items() if status in findings]
+    errors = sum(result.error is not None for result in results)
+    parts += [f"{errors} recipe{'s' * (errors > 1)} could not be checked"] if errors else []
+    print(f"{len(results)} recipe{'s' * (len(results) > 1)}: {', '.join(parts)}")
     if junit is not None:
-        write_text(junit, as_junit(checked))
-    return combined(one.exit_code for one in checked)
+        write_text(junit, as_junit(results))
+    return combined(result.exit_code for result in results)
 
 
-def _checked(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
+def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
     from moeparity.check import Checked
     from moeparity.check import check as run
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
 
     try:
-        with shown() as progress:
+        with progress_line() as progress:
             return run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
     except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
         traceback.print_exc()
@@ -85,14 +85,14 @@ def _checked(recipe: Path, *, device: str, allow_code: bool, memory_limit: float
         return Checked(recipe=display_path(recipe), findings=(), error=crash, report=None, seconds=0.0)
 
 
-def _print(checked: Checked, width: int) -> None:
+def _print(result: Checked, width: int) -> None:
     """One line per finding on standard output; what kept the recipe from being checked on standard error."""
-    if checked.error is not None:
-        about = "" if checked.recipe in checked.error else f" (recipe {checked.recipe})"
-        print(f"error: {checked.error}{about}", file=sys.stderr)
-    for finding in checked.findings:
-        wide = max(len(each.expectation) for each in checked.findings)
-        typer.echo(f"{_word(finding)}  {checked.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
+    if result.error is not None:
+        about = "" if result.recipe in result.error else f" (recipe {result.recipe})"
+        print(f"error: {result.error}{about}", file=sys.stderr)
+    for finding in result.findings:
+        wide = max(len(line.expectation) for line in result.findings)
+        typer.echo(f"{_word(finding)}  {result.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
     sys.stdout.flush()
 
 

@@ -9,19 +9,15 @@ from typing import Annotated
 import typer
 
 from moeparity.cli.bisect import bisect
-from moeparity.cli.certify import certify
 from moeparity.cli.check import check
 from moeparity.cli.engines import engines
-from moeparity.cli.flips import flips
-from moeparity.cli.init import init
+from moeparity.cli.files import init, schema
+from moeparity.cli.flips import flips, mine
 from moeparity.cli.metrics import metrics
-from moeparity.cli.mine import mine
-from moeparity.cli.probe import probe
-from moeparity.cli.sample import sample
-from moeparity.cli.schema import schema
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import Device, MemoryLimit
+from moeparity.cli.probe import certify, probe
 from moeparity.cli.sweep import sweep
-from moeparity.cli.tokens import tokens
+from moeparity.cli.tokens import sample, tokens
 from moeparity.errors import MoeparityError, Where
 
 app = typer.Typer(
@@ -32,8 +28,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"moeparity {version('moeparity')}")
@@ -51,9 +47,6 @@ def _moeparity(
     """What stands before a command."""
 
 
-Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
-
-
 def forward(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json and safetensors files.")],
     tokens: Annotated[Path, typer.Option(help="A safetensors file with input_ids, or a *.jsonl file.")],
@@ -69,21 +62,21 @@ def forward(
     device: Device = "auto",
 ) -> None:
     """Run one variant, write its logits, routes and what is asked for."""
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
-    from moeparity.cli.signals import finished
+    from moeparity.cli.signals import ignore_signals
     from moeparity.engine.forward import forward as run
     from moeparity.inputs.tokens import read_tokens
     from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
-    here = Where(Path("--tokenizer"))
-    given = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=here, scored=False)
-    with shown() as progress:
+    place = Where(Path("--tokenizer"))
+    token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
+    with progress_line() as progress:
         tensors = run(
             checkpoint,
-            given.input_ids,
-            attention_mask=given.attention_mask,
+            token_set.input_ids,
+            attention_mask=token_set.attention_mask,
             profile=profile,
             micro_batch=micro_batch,
             dtype=dtype,
@@ -93,7 +86,7 @@ def forward(
             progress=progress,
         )
     write_tensors(out, tensors)
-    finished()
+    ignore_signals()
     console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
 
 

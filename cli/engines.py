@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def engines(
@@ -30,33 +33,53 @@ def engines(
     """
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
-    from moeparity.plan.spec.schema import Placement
-    from moeparity.profiles.compare import compare, described, profiles, statements
-    from moeparity.profiles.report import engines_json
-    from moeparity.profiles.text import print_difference, print_profile, print_profiles
 
     if config is not None and first is not None:
         raise MoeparityError("engines: --config reads a launch configuration, A and B are profiles. Give one of both.")
     if json is not None:
         refuse_unwritable(json)
     if config is not None:
-        from moeparity.profiles.launch import read
-        from moeparity.profiles.launch.text import print_launch
-
-        launch = read(config)
-        print_launch(launch, console())
-        written = launch.to_json()
+        text = _print_launch(config, console())
     elif second is not None and first is not None:
-        found = compare(first, second, graph, Placement(tensor=tensor, expert=expert))
-        print_difference(found, console())
-        written = engines_json(found)
-    elif first is not None:
-        stated = statements(first)
-        print_profile(described(first), stated, console())
-        written = engines_json(stated)
+        text = _print_difference(first, second, graph, (tensor, expert), console())
     else:
-        listed = profiles()
-        print_profiles(listed, console())
-        written = engines_json(listed)
+        text = _print_profiles(first, console())
     if json is not None:
-        write_text(json, written)
+        write_text(json, text)
+
+
+def _print_launch(config: Path, out: Console) -> str:
+    """What a launch configuration implies; the same as JSON."""
+    from moeparity.profiles.launch import read
+    from moeparity.profiles.launch.text import print_launch
+
+    launch = read(config)
+    print_launch(launch, out)
+    return launch.to_json()
+
+
+def _print_difference(first: str, second: str, graph: str, ranks: tuple[int, int], out: Console) -> str:
+    """How two profiles differ over so many ranks, tensor and expert parallel; the same as JSON."""
+    from moeparity.plan.spec.schema import Placement
+    from moeparity.profiles.compare import compare
+    from moeparity.profiles.report import engines_json
+    from moeparity.profiles.text import print_difference
+
+    difference = compare(first, second, graph, Placement(tensor=ranks[0], expert=ranks[1]))
+    print_difference(difference, out)
+    return engines_json(difference)
+
+
+def _print_profiles(name: str | None, out: Console) -> str:
+    """One profile in full, or all of them; the same as JSON."""
+    from moeparity.profiles.compare import describe, profiles, statements
+    from moeparity.profiles.report import engines_json
+    from moeparity.profiles.text import print_profile, print_profiles
+
+    if name is None:
+        descriptions = profiles()
+        print_profiles(descriptions, out)
+        return engines_json(descriptions)
+    values = statements(name)
+    print_profile(describe(name), values, out)
+    return engines_json(values)

@@ -1,4 +1,4 @@
-"""`moeparity flips`: where routes flip, from what, how near the cut, and at what cost."""
+"""`moeparity flips` and `mine`: where routes flip and at what cost, and the prompts most likely to flip some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
@@ -15,31 +15,36 @@ if TYPE_CHECKING:
 
     from moeparity.bisection.flips.run import Flipped
 
+Recipe = Annotated[
+    Path | None, typer.Argument(help="A recipe; its two sides are run, and each difference alone and restored.")
+]
+Log = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(
+        metavar="A B",
+        help="Instead: two files of routes that engines recorded of the same tokens; no weights needed.",
+    ),
+]
+TopK = Annotated[
+    int | None, typer.Option(min=1, help="With --log: experts per token, where a file has no shape (SGLang).")
+]
+Json = Annotated[Path | None, typer.Option(help="Write the whole picture to this file as JSON.")]
+Map = Annotated[
+    Path | None,
+    typer.Option("--map", help="Write what became of each token in each layer to this safetensors file."),
+]
 _MARKS = {"ok": "ok", "fail": "FAIL", "inconclusive": "inconclusive"}
 
 
 def flips(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe; its two sides are run, and each difference alone and restored.")
-    ] = None,
-    log: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            metavar="A B",
-            help="Instead: two files of routes that engines recorded of the same tokens; no weights needed.",
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="With --log: experts per token, where a file has no shape (SGLang).")
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the whole picture to this file as JSON.")] = None,
-    map_: Annotated[
-        Path | None,
-        typer.Option("--map", help="Write what became of each token in each layer to this safetensors file."),
-    ] = None,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
+    recipe: Recipe = None,
+    log: Log = None,
+    top_k: TopK = None,
+    json: Json = None,
+    map_: Map = None,
+    allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
-    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Routing flips of a recipe, or between two engines' records. Every definition, origin, margin and cost.
 
@@ -48,7 +53,7 @@ def flips(
     _check(recipe, log, top_k)
     from moeparity.bisection.flips.run import flips as run
     from moeparity.bisection.flips.run import logged_flips
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
@@ -56,41 +61,89 @@ def flips(
         if path is not None:
             refuse_unwritable(path)
     if log is not None:
-        found = logged_flips(*log, top_k=top_k)
+        result = logged_flips(*log, top_k=top_k)
     elif recipe is not None:
-        with shown() as progress:
-            found = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    _print(found, console())
+        with progress_line() as progress:
+            result = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    _print(result, console())
     if json is not None:
-        write_text(json, found.to_json())
+        write_text(json, result.to_json())
     if map_ is not None:
-        found.write_map(map_)
-    raise typer.Exit(found.exit_code)
+        result.write_map(map_)
+    raise typer.Exit(result.exit_code)
 
 
 def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None) -> None:
     if (recipe is None) == (log is None):
-        given = "neither" if recipe is None else "both"
-        raise MoeparityError(f"flips: {given} of a recipe and --log A B given. Give one of them.")
+        count = "neither" if recipe is None else "both"
+        raise MoeparityError(f"flips: {count} of a recipe and --log A B given. Give one of them.")
     if top_k is not None and log is None:
         raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
 
 
-def _print(found: Flipped, out: Console) -> None:
+def _print(result: Flipped, out: Console) -> None:
     from moeparity.bisection.flips.text import print_flips
 
-    sequences = f"{found.sequences} sequence{'s' * (found.sequences != 1)}"
-    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}\n{sequences}{_of_same(found)}")
-    print_flips(found.flips, out)
-    for finding in found.findings:
+    sequences = f"{result.sequences} sequence{'s' * (result.sequences != 1)}"
+    out.print(f"reference  {result.reference}\ncandidate  {result.candidate}\n{sequences}{_of_same(result)}")
+    print_flips(result.flips, out)
+    for finding in result.findings:
         out.print(f"{_MARKS[finding.status]}  {finding.expectation}  {finding.found}")
 
 
-def _of_same(found: Flipped) -> str:
+def _of_same(result: Flipped) -> str:
     """Whether recorded routes are known to be of the same tokens."""
-    if found.same_tokens is None:
+    if result.same_tokens is None:
         return ""
-    if found.same_tokens == found.sequences:
+    if result.same_tokens == result.sequences:
         return ", token ids agree as far as both files give them"
-    checked = f"in {found.same_tokens} of them only" if found.same_tokens else "in none of them"
-    return f"; both files give token ids {checked}, so that the tokens are the same is not checked"
+    extent = f"in {result.same_tokens} of them only" if result.same_tokens else "in none of them"
+    return f"; both files give token ids {extent}, so that the tokens are the same is not checked"
+
+
+PROMPTS = 20
+"""How many prompts and tokens are mined by default."""
+
+
+def mine(
+    recipe: Annotated[Path, typer.Argument(help="A recipe; a few of its sequences show how far its sides lie apart.")],
+    from_: Annotated[Path, typer.Option("--from", help="The prompts: a *.jsonl file, or safetensors.")],
+    top: Annotated[int, typer.Option(min=1, help="How many prompts, and how many tokens, to keep.")] = PROMPTS,
+    out: Annotated[Path | None, typer.Option(help="Write the prompts to this *.jsonl file, for a recipe.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything, each token's probability too, as JSON.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Then run both sides on the mined and on random prompts: did it hold?")
+    ] = False,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="For text: bytes, checkpoint, or a tokenizer.json; the recipe's by default.")
+    ] = None,
+    calibrate: Annotated[int, typer.Option(min=1, help="Sequences of the recipe that both sides run first.")] = 32,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of noise per token and layer.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of the noise, and of the random prompts of --check.")] = 0,
+    allow_code: AllowCode = False,
+    memory_limit: MemoryLimit = None,
+    device: Device = "auto",
+) -> None:
+    """Rank prompts and tokens by how likely their routes flip. It takes one pass of the reference."""
+    from moeparity.bisection.mine.run import Request
+    from moeparity.bisection.mine.run import mine as run
+    from moeparity.bisection.mine.text import print_mined
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.render import console
+    from moeparity.output.files import refuse_unwritable, write_text
+
+    for path in (out, json):
+        if path is not None:
+            refuse_unwritable(path)
+    request = Request(
+        file=from_, top=top, tokenizer=tokenizer, calibrate=calibrate, draws=draws, seed=seed, check=check
+    )
+    with progress_line() as progress:
+        result = run(
+            recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+        )
+    if out is not None:
+        write_text(out, result.to_tokens())
+    if json is not None:
+        write_text(json, result.to_json())
+    print_mined(result, console(), out)

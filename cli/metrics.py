@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from moeparity.logs.files import Opening
+    from moeparity.logs.request import Request
 
 Join = Literal["id", "order"]
 Files = Annotated[
@@ -34,7 +38,7 @@ Trainer = Annotated[
     list[Path] | None,
     typer.Option(help="A file of the trainer's side, where FILES are the sampler's alone; may be repeated."),
 ]
-Joined = Annotated[Join, typer.Option(help="How the sides' sequences are matched: by id, or by order.")]
+JoinBy = Annotated[Join, typer.Option(help="How the sides' sequences are matched: by id, or by order.")]
 Partial = Annotated[
     bool, typer.Option("--partial", help="Leave out sequences that only one side has, instead of refusing them.")
 ]
@@ -43,7 +47,7 @@ TrainerFormat = Annotated[str | None, typer.Option(help="The same of the trainer
 Plot = Annotated[
     Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
 ]
-Repeated = Annotated[
+AsRepeats = Annotated[
     bool,
     typer.Option("--repeats", help="Each file is one run of the same batch: what differs between them, and where."),
 ]
@@ -56,33 +60,30 @@ def metrics(
     by: By = None,
     gate: Gate = None,
     trainer: Trainer = None,
-    join: Joined = "id",
+    join: JoinBy = "id",
     partial: Partial = False,
     format: Format = None,
     trainer_format: TrainerFormat = None,
     plot: Plot = None,
-    repeats: Repeated = False,
+    repeats: AsRepeats = False,
     json: Json = None,
 ) -> None:
     """KL and its kin from logged log-probabilities, without weights. Of a sampler and a trainer.
 
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """
-    from moeparity.cli.progress import shown
-    from moeparity.cli.render import console
-    from moeparity.logs.asked import Asked, read_gate
-    from moeparity.logs.files import NotDrawnError, Opening, measure_files
-    from moeparity.logs.text import print_log
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.logs.files import Opening
+    from moeparity.logs.request import Request, read_gate
+    from moeparity.output.files import refuse_unwritable
 
     for path in (json, plot):
         if path is not None:
             refuse_unwritable(path)
     if repeats:
         _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
-        _repeats(files, format, plot, json)
+        _print_repeats(files, format, plot, json)
         return
-    asked = Asked(
+    request = Request(
         sets=tuple(sets or ()),
         by=tuple(by or ()),
         gate=None if gate is None else read_gate(gate),
@@ -90,22 +91,33 @@ def metrics(
     opening = Opening(
         trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
     )
+    raise typer.Exit(_print_log(files, request, opening, plot, json))
+
+
+def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, json: Path | None) -> int:
+    """The exit code of a log's report, once it is printed and written."""
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.render import console
+    from moeparity.logs.files import NotDrawnError, measure_files
+    from moeparity.logs.text import print_log
+    from moeparity.output.files import write_text
+
     undrawn: NotDrawnError | None = None
     try:
-        with shown() as progress:
-            report = measure_files(files, asked, opening, progress, plot)
+        with progress_line() as progress:
+            report = measure_files(files, request, opening, progress, plot)
     except NotDrawnError as error:
         report, undrawn = error.report, error
-    print_log(report, console(), sets=asked.sets)
+    print_log(report, console(), sets=request.sets)
     if json is not None:
         write_text(json, report.to_json())
     if undrawn is not None:
         raise undrawn
-    raise typer.Exit(report.exit_code)
+    return report.exit_code
 
 
-def _refuse_beside_repeats(**given: object) -> None:
-    for name, value in given.items():
+def _refuse_beside_repeats(**options: object) -> None:
+    for name, value in options.items():
         if value:
             raise MoeparityError(
                 f"metrics: --repeats compares runs that hold both sides; --{name.replace('sets', 'set')} is for one "
@@ -113,15 +125,15 @@ def _refuse_beside_repeats(**given: object) -> None:
             )
 
 
-def _repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
-    from moeparity.cli.progress import shown
+def _print_repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.logs.repeats import measure_repeats
     from moeparity.output.files import write_text
 
-    with shown() as progress:
-        found = measure_repeats(files, format=format, progress=progress, plot=plot)
-    for line in found.lines():
+    with progress_line() as progress:
+        runs = measure_repeats(files, format=format, progress=progress, plot=plot)
+    for line in runs.lines():
         console().print(line, highlight=False)
     if json is not None:
-        write_text(json, found.to_json())
+        write_text(json, runs.to_json())

@@ -1,4 +1,4 @@
-"""`moeparity probe`: in which order a black-box callable adds, found by calling it."""
+"""`moeparity probe` and `certify`: in which order a black-box callable adds, and whether that is a stated one."""
 
 from __future__ import annotations
 
@@ -47,13 +47,69 @@ def probe(
     The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
     from moeparity.output.files import refuse_unwritable, write_text
-    from moeparity.probe.run import Asked, run
+    from moeparity.probe.run import Request, run
 
     if out is not None:
         refuse_unwritable(out)
-    asked = Asked(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
-    text, fragment = run(asked, Path.cwd())
+    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    text, fragment = run(request, Path.cwd())
     if text:
         print(text)
     if out is not None and fragment:
         write_text(out, fragment)
+
+
+def certify(
+    target: Target,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="NODE-OR-ORDER",
+            help="An order such as 'lanes(8) | fold_hi', a collective such as gloo.all_reduce, or with --plan the "
+            "address of a node such as 'layers[0].moe.gate'.",
+        ),
+    ],
+    n: Leaves = None,
+    kind: KindOption = None,
+    dtype: Dtype = "fp32",
+    accumulate: Annotated[
+        str | None,
+        typer.Option(help="What additions round to where the order does not say; the node's, or fp32, by default."),
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="The checkpoint folder, or the recipe (its candidate), whose node is meant.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
+    m: Annotated[str, typer.Option("--m", help="Rows; several, as in 1,2,4:8.")] = "",
+    positions: Annotated[int | None, typer.Option(min=1, help="The other axis of the output.")] = None,
+    threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
+    alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
+) -> None:
+    """Hold a function to a stated order of its sums, bit for bit. Its data cancel to rounding residue.
+
+    The function named is imported and run. Exit code 0 certified, 1 not, 2 for a mistake of the user.
+    """
+    from moeparity.probe.run import Request, read_claim, run_certify
+
+    attributes = None if plan is None else _of_node(plan, profile, against)
+    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    text, holds = run_certify(request, Path.cwd(), read_claim(against, accumulate, attributes))
+    if text:
+        print(text)
+    raise typer.Exit(0 if holds else 1)
+
+
+def _of_node(plan: Path, profile: str, address: str) -> dict[str, str]:
+    """The attributes in force on a node of a plan. Raises MoeparityError where it has no such node."""
+    from moeparity.bisection.outline import outline_checkpoint, outline_recipe
+    from moeparity.errors import MoeparityError, did_you_mean
+
+    outline = outline_checkpoint(plan, profile) if plan.is_dir() else outline_recipe(plan)
+    bound = outline.plans[-1]
+    nodes = {node.name: node for node in bound.graph.nodes}
+    if address not in nodes:
+        raise MoeparityError(
+            f"--against {address}: {plan} has no such node.{did_you_mean(address, nodes)} `moeparity show` lists "
+            "them; [0:4] there stands for [0], [1], [2] and [3]."
+        )
+    return {name: str(value) for name, value in bound.active(nodes[address]).items()}

@@ -19,7 +19,7 @@ _REFRESH = 0.1
 
 
 @contextmanager
-def shown() -> Iterator[Callback | None]:
+def progress_line() -> Iterator[Callback | None]:
     """A callback that draws one line, gone when the run is over; None where nobody would see it."""
     if not sys.stderr.isatty():
         yield None
@@ -40,14 +40,14 @@ class Line:
 
     def __call__(self, progress: Progress) -> None:
         """Draw a report, unless one was drawn a moment ago."""
-        now = time.monotonic()
+        clock = time.monotonic()
         if progress.step != self.step or progress.done < self.done:
             self.passes += progress.step == "pass"
-            self.started = now
-        elif now - self.drawn < _REFRESH:
+            self.started = clock
+        elif clock - self.drawn < _REFRESH:
             return
-        self.step, self.done, self.drawn = progress.step, progress.done, now
-        text = described(progress, self.passes, now - self.started)
+        self.step, self.done, self.drawn = progress.step, progress.done, clock
+        text = described(progress, self.passes, clock - self.started)
         self.bar.update(self.task, description=text, completed=progress.done, total=progress.total, refresh=True)
 
 
@@ -57,6 +57,6 @@ def described(progress: Progress, passes: int, seconds: float) -> str:
     parts = [f"{step}, {progress.at}"]
     if seconds > 0 and progress.done:
         parts.append(f"{progress.work / seconds:,.0f} {progress.unit}/s")
-        minutes, rest = divmod(round(seconds * (progress.total - progress.done) / progress.done), 60)
-        parts.append(f"{minutes}:{rest:02} left")
+        minutes, remainder = divmod(round(seconds * (progress.total - progress.done) / progress.done), 60)
+        parts.append(f"{minutes}:{remainder:02} left")
     return ", ".join(parts)

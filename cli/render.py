@@ -29,9 +29,9 @@ class _Piped(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print the objects without blanks at the ends of lines."""
-        with self.capture() as held:
+        with self.capture() as capture:
             super().print(*objects, **options)
-        super().print(_BLANKS.sub("", held.get()), end="", soft_wrap=True)
+        super().print(_BLANKS.sub("", capture.get()), end="", soft_wrap=True)
 
 
 def console() -> Console:
@@ -84,8 +84,8 @@ def print_op(op: Op, out: Console) -> None:
     for weight in op.weights:
         ports.add_row("weight", weight.name, weight.says + ("" if weight.required else " (optional)"))
     for parameter in op.parameters:
-        given = "" if parameter.required else f" (default {parameter.default})"
-        ports.add_row("parameter", parameter.name, parameter.says + given)
+        note = "" if parameter.required else f" (default {parameter.default})"
+        ports.add_row("parameter", parameter.name, parameter.says + note)
     out.print(ports)
     attributes = new_table("attribute", "class", "default", "allowed", "when", "what it decides")
     for a in op.attributes:
@@ -104,8 +104,8 @@ def _print_orders(out: Console) -> None:
     levels = new_table("level", "words", "adds")
     for name, form in FORMS.items():
         numbers = [n.name if n.default is None else f"{n.name}={n.default or 'all'}" for n in form.numbers]
-        written = ["(0+1)+2, ..."] if name == "tree" else numbers
-        levels.add_row(f"{name}({', '.join(written)})" if written else name, ", ".join(form.words), form.says)
+        arguments = ["(0+1)+2, ..."] if name == "tree" else numbers
+        levels.add_row(f"{name}({', '.join(arguments)})" if arguments else name, ", ".join(form.words), form.says)
     out.print(levels)
 
 
@@ -115,8 +115,8 @@ def _read_when(op: Op, port: str) -> str:
 
 
 def _conditions(condition: Condition) -> list[str]:
-    words = ((name, [str(value) for value in allowed if value is not None]) for name, allowed in condition.items())
-    return [f"{name} is {' or '.join(allowed)}" for name, allowed in words]
+    words = ((name, [str(value) for value in values if value is not None]) for name, values in condition.items())
+    return [f"{name} is {' or '.join(values)}" for name, values in words]
 
 
 def _when(attribute: Attribute) -> str:

@@ -26,7 +26,7 @@ def listen() -> None:
             signal.signal(number, _leave)
 
 
-def finished() -> None:
+def ignore_signals() -> None:
     """Ignore signals from now on: the result is out, and ending the process quickly is all that is left to do.
 
     Nothing in a process that does not `listen`: it is another's.
@@ -38,10 +38,10 @@ def finished() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to tidy up.
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
-    kept = " ".join(interrupted()) or "No finished pass was kept; start it again."
-    line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {kept}\n"
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_DFL)
+    note = " ".join(interrupted()) or "No finished pass was kept; start it again."
+    line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {note}\n"
     # Python's own streams refuse to be used where the signal came in the midst of a write to them.
     with suppress(OSError, RuntimeError):  # a reader that has gone away
         sys.stdout.flush()

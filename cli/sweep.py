@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.sizes import MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit
 
 
 def sweep(
@@ -22,9 +22,9 @@ def sweep(
         ),
     ],
     json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")] = False,
+    allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
-    device: Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Run both sides of a recipe at each of several values. A row each: verdict, k3, KL, flips, first divergence.
 
@@ -33,15 +33,15 @@ def sweep(
     """
     from moeparity.bisection.sweep.run import sweep as run
     from moeparity.bisection.sweep.text import print_sweep
-    from moeparity.cli.progress import shown
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.output.files import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)
-    with shown() as progress:
-        found = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    print_sweep(found, console())
+    with progress_line() as progress:
+        table = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+    print_sweep(table, console())
     if json is not None:
-        write_text(json, found.to_json())
-    raise typer.Exit(found.exit_code)
+        write_text(json, table.to_json())
+    raise typer.Exit(table.exit_code)

@@ -1,4 +1,4 @@
-"""`moeparity tokens`: what a token file becomes."""
+"""`moeparity tokens` and `sample`: what a token file becomes, and the tokens a recipe would generate as such a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from moeparity.cli.options import AllowCode, Device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,13 +27,17 @@ def tokens(
     """Print token ids beside what they stand for, and what is scored."""
     from moeparity.cli.render import console
 
-    found, vocabulary = _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
-    rows, width = found.input_ids.shape
+    token_set, vocabulary = (
+        _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
+    )
+    rows, width = token_set.input_ids.shape
     out = console()
-    out.print(f"{rows} sequences of up to {width} tokens, {int(found.loss_mask.sum())} scored, {found.pads} pads")
+    out.print(
+        f"{rows} sequences of up to {width} tokens, {int(token_set.loss_mask.sum())} scored, {token_set.pads} pads"
+    )
     for row in range(min(sequences, rows)):
         out.print(f"\nsequence {row}")
-        out.print(_table(found, vocabulary, row, length))
+        out.print(_table(token_set, vocabulary, row, length))
 
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
@@ -53,28 +59,54 @@ def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[Tok
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
 
     where = Where(Path("--tokenizer"))
-    found = read_tokens(path, checkpoint=checkpoint, tokenizer=name, named_at=where, scored=False)
-    return found, open_tokenizer(name, where, checkpoint) if name else None
+    token_set = read_tokens(path, checkpoint=checkpoint, tokenizer=name, named_at=where, scored=False)
+    return token_set, open_tokenizer(name, where, checkpoint) if name else None
 
 
-def _table(found: TokenSet, vocabulary: Tokenizer | None, row: int, length: int) -> Table:
+def _table(token_set: TokenSet, vocabulary: Tokenizer | None, row: int, length: int) -> Table:
     """The tokens of a sequence, with a column for each thing that the file tells of them."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     cells: dict[str, Callable[[int], str]] = {
         "at": str,
-        "id": lambda at: str(int(found.input_ids[row, at])),
+        "id": lambda at: str(int(token_set.input_ids[row, at])),
     }
     if vocabulary is not None:
-        cells["text"] = lambda at: vocabulary.piece(int(found.input_ids[row, at]))
-    cells["scored"] = lambda at: "yes" if found.loss_mask[row, at] else ""
-    if (labels := found.labels) is not None:
-        cells["label"] = lambda at: found.label_names[int(labels[row, at])]
-    if (logprobs := found.logprobs) is not None:
+        cells["text"] = lambda at: vocabulary.piece(int(token_set.input_ids[row, at]))
+    cells["scored"] = lambda at: "yes" if token_set.loss_mask[row, at] else ""
+    if (labels := token_set.labels) is not None:
+        cells["label"] = lambda at: token_set.label_names[int(labels[row, at])]
+    if (logprobs := token_set.logprobs) is not None:
         cells["log P"] = lambda at: "" if logprobs[row, at].isnan() else f"{float(logprobs[row, at]):.4g}"
     for column in cells:
         table.add_column(column, overflow="fold")
-    for at in found.attention_mask[row].nonzero().flatten()[:length].tolist():
+    for at in token_set.attention_mask[row].nonzero().flatten()[:length].tolist():
         table.add_row(*(cell(at) for cell in cells.values()))
     return table
+
+
+def sample(
+    recipe: Annotated[Path, typer.Argument(help="A recipe with `tokens: {sample: ...}`.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    allow_code: AllowCode = False,
+    device: Device = "auto",
+) -> None:
+    """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
+    from moeparity.bisection.prepare import Options, prepare
+    from moeparity.bisection.sample import generate, required_sample
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.signals import ignore_signals
+    from moeparity.inputs.tokens.tensorfile import written
+    from moeparity.output.files import refuse_unwritable, write_tensors
+
+    refuse_unwritable(out)
+    with progress_line() as progress:
+        plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
+        spec = required_sample(plan)
+        tokens = generate(plan, progress=progress).tokens
+    write_tensors(out, *written(tokens))
+    ignore_signals()
+    rows, length = tokens.input_ids.shape
+    print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
+    print(f"next: tokens: {{file: {out.name}, sampled_from: {spec.source}}}")

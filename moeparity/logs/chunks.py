@@ -32,77 +32,87 @@ class Chunker:
         The sequences are as a `Log` gives them: both sides there, what is scored checked. Raises LogError for routes of
         unequal shape.
         """
-        held: list[Sequence] = []
+        pending: list[Sequence] = []
         size = 0
         for sequence in sequences:
             scored = int(sequence.mask.sum())
             self.unscored += not scored
-            held.append(sequence)
+            pending.append(sequence)
             size += scored
             if size >= tokens:
-                yield self._chunk(held)
-                held, size = [], 0
-        if held:
-            yield self._chunk(held)
+                yield self._chunk(pending)
+                pending, size = [], 0
+        if pending:
+            yield self._chunk(pending)
 
-    def _chunk(self, held: list[Sequence]) -> Chunk:
-        masks = [sequence.mask for sequence in held]
+    def _chunk(self, sequences: list[Sequence]) -> Chunk:
+        masks = [sequence.mask for sequence in sequences]
         counts = torch.tensor([int(mask.sum()) for mask in masks])
 
         def scored(columns: list[Tensor]) -> Tensor:
             return torch.cat([column[mask] for column, mask in zip(columns, masks, strict=True)])
 
         return Chunk(
-            rollout=scored([_given(sequence.rollout) for sequence in held]).double(),
-            trainer=scored([_given(sequence.trainer) for sequence in held]).double(),
-            sequence=torch.repeat_interleave(torch.arange(len(held)), counts),
-            position=scored([torch.arange(len(s.token_ids)) - (s.prompt or 0) for s in held]),
-            tokens=scored([sequence.token_ids for sequence in held]),
-            ids=tuple(sequence.id for sequence in held),
-            where=tuple(sequence.where for sequence in held),
-            labels=self._labels(held, counts, masks),
-            values=_values(held, masks),
+            rollout=scored([_present(sequence.rollout) for sequence in sequences]).double(),
+            trainer=scored([_present(sequence.trainer) for sequence in sequences]).double(),
+            sequence=torch.repeat_interleave(torch.arange(len(sequences)), counts),
+            position=scored([torch.arange(len(s.token_ids)) - (s.prompt or 0) for s in sequences]),
+            tokens=scored([sequence.token_ids for sequence in sequences]),
+            ids=tuple(sequence.id for sequence in sequences),
+            where=tuple(sequence.where for sequence in sequences),
+            labels=self._labels(sequences, counts, masks),
+            values=_values(sequences, masks),
         )
 
-    def _labels(self, held: list[Sequence], counts: Tensor, masks: list[Tensor]) -> Mapping[str, Tensor]:
+    def _labels(self, sequences: list[Sequence], counts: Tensor, masks: list[Tensor]) -> Mapping[str, Tensor]:
         """Columns that some sequence of the chunk can fill; the tokens of the others are of unknown step, lag, ..."""
         whole = {
-            "step": [sequence.step for sequence in held],
-            "group": [None if s.group is None else self.groups.setdefault(s.group, len(self.groups)) for s in held],
+            "step": [sequence.step for sequence in sequences],
+            "group": [
+                None if s.group is None else self.groups.setdefault(s.group, len(self.groups)) for s in sequences
+            ],
         }
-        found = {}
+        labels = {}
         for name, values in whole.items():
             if any(value is not None for value in values):
                 codes = torch.tensor([UNKNOWN if value is None else value for value in values])
-                found[name] = torch.repeat_interleave(codes, counts)
-        tokens = {"version_lag": [_lag(sequence) for sequence in held], "flipped": [_flipped(s) for s in held]}
+                labels[name] = torch.repeat_interleave(codes, counts)
+        tokens = {
+            "version_lag": [_lag(sequence) for sequence in sequences],
+            "flipped": [_flipped(s) for s in sequences],
+        }
         blank = {"version_lag": UNKNOWN, "flipped": -1}
         for name, columns in tokens.items():
             if any(column is not None for column in columns):
-                found[name] = torch.cat([
+                labels[name] = torch.cat([
                     torch.full((int(mask.sum()),), blank[name]) if column is None else column[mask]
                     for column, mask in zip(columns, masks, strict=True)
                 ])  # fmt: skip
-        return found
+        return labels
+
+    def _group(self, name: str | None) -> int | None:
+        return None if name is None else self.groups.setdefault(name, len(self.groups))
 
 
-def _given(column: Tensor | None) -> Tensor:
+def _present(column: Tensor | None) -> Tensor:
     assert column is not None
     return column
 
 
-def _values(held: list[Sequence], masks: list[Tensor]) -> Mapping[str, Tensor]:
+def _values(sequences: list[Sequence], masks: list[Tensor]) -> Mapping[str, Tensor]:
     """Further columns of numbers; NaN for the tokens of sequences that lack one which another of the chunk has."""
-    columns = [{"entropy": s.entropy, **{key: s.extra.get(key) for key in ("current", "advantages")}} for s in held]
-    found = {}
+    columns = [
+        {"entropy": s.entropy, **{key: s.extra.get(key) for key in ("current", "advantages")}} for s in sequences
+    ]
+    values = {}
     for key in ("entropy", "current", "advantages"):
-        if any(each[key] is not None for each in columns):
+        if any(mapping[key] is not None for mapping in columns):
             parts = []
-            for each, mask in zip(columns, masks, strict=True):
-                column = each[key]
+            for mapping, mask in zip(columns, masks, strict=True):
+                column = mapping[key]
                 parts.append(torch.full((int(mask.sum()),), torch.nan) if column is None else column[mask])
-            found[key] = torch.cat([part.double() for part in parts])
-    return found
+            values[key] = torch.cat([part.double() for part in parts])
+    return values
 
 
 def _lag(sequence: Sequence) -> Tensor | None:
@@ -127,6 +137,6 @@ def _flipped(sequence: Sequence) -> Tensor | None:
             f"trainer's {list(trainer.shape)}; equal [tokens, layers, experts per token] are expected. Both sides must "
             "number the same layers."
         )
-    known = ((sampler >= 0) & (trainer >= 0)).flatten(1).all(1)
+    has_routes = ((sampler >= 0) & (trainer >= 0)).flatten(1).all(1)
     differs = (sampler.sort(-1).values != trainer.sort(-1).values).flatten(1).any(1)
-    return torch.where(known, differs.long(), -1).roll(1).index_fill(0, torch.zeros(1, dtype=torch.int64), -1)
+    return torch.where(has_routes, differs.long(), -1).roll(1).index_fill(0, torch.zeros(1, dtype=torch.int64), -1)

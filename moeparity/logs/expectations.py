@@ -14,20 +14,22 @@ def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
     `report` has a verdict and every metric that is bounded.
     """
     assert report.verdict is not None
-    found: list[tuple[str, Outcome]] = []
+    outcomes: list[tuple[str, Outcome]] = []
     verdict = expect.verdict or (None if expect.model_fields_set else "pass")
     if verdict is not None:
-        found.append((f"verdict {verdict}", agrees(verdict, report.verdict)))
+        outcomes.append((f"verdict {verdict}", agrees(verdict, report.verdict)))
     for name, range_ in (expect.metrics or {}).items():
         metric = report.metric(name)
         outcome = ("fail", metric.missing) if metric.missing else lies(range_, metric.value.estimate)
-        found.append((f"{name} {range_}", outcome))  # type: ignore[arg-type]
+        outcomes.append((f"{name} {range_}", outcome))  # type: ignore[arg-type]
     if expect.interval is not None:
-        says = f"interval {expect.interval}"
-        found.append((says, keeps(expect.interval, report.verdict, report.sequences)))
-    named = listed(report.named) or "none named"
+        expectation = f"interval {expect.interval}"
+        outcomes.append((expectation, keeps(expect.interval, report.verdict, report.sequences)))
+    causes_named = listed(report.causes) or "none named"
     if expect.causes == "none":
-        found.append(("no cause named", ("fail" if report.named else "ok", named)))
+        outcomes.append(("no cause named", ("fail" if report.causes else "ok", causes_named)))
     causes = expect.causes if isinstance(expect.causes, list) else []
-    found += [(f"cause {cause}", ("ok" if cause in report.named else "fail", named)) for cause in causes]
-    return tuple(Finding(expectation=says, status=status, found=what) for says, (status, what) in found)
+    outcomes += [(f"cause {cause}", ("ok" if cause in report.causes else "fail", causes_named)) for cause in causes]
+    return tuple(
+        Finding(expectation=expectation, status=status, found=detail) for expectation, (status, detail) in outcomes
+    )

@@ -11,12 +11,12 @@ from pathlib import Path
 from moeparity import logs
 from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_mean, display_path, listed
 from moeparity.logs import Join
-from moeparity.logs.asked import Asked
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
 from moeparity.logs.report import LogFile, LogReport
+from moeparity.logs.request import Request
 from moeparity.logs.series import Summary
-from moeparity.logs.series.figure import refuse_unplottable, save_series
+from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
 from moeparity.plan.spec.schema import LogCheck
@@ -44,7 +44,7 @@ class Opening:
 
 def measure_files(
     paths: Sequence[Path],
-    asked: Asked,
+    request: Request,
     opening: Opening | None = None,
     progress: Callback | None = None,
     plot: Path | None = None,
@@ -53,17 +53,17 @@ def measure_files(
 
     Raises LogError, MoeparityError; NotDrawnError, which has the report, where there is nothing to draw.
     """
-    how = opening or Opening()
+    options = opening or Opening()
     if plot is not None:
         refuse_unplottable(plot)
-    measurement = Measurement(asked)
+    measurement = Measurement(request)
     log = logs.open(
         paths,
-        trainer=how.trainer,
-        format=how.format,
-        trainer_format=how.trainer_format,
-        join=how.join,
-        partial=how.partial,
+        trainer=options.trainer,
+        format=options.format,
+        trainer_format=options.trainer_format,
+        join=options.join,
+        partial=options.partial,
     )
     for chunk in measurement.chunker.chunks(measurement.noted(log)):
         measurement.add(chunk)
@@ -77,11 +77,11 @@ def measure_files(
 
 
 def _plot(series: tuple[Summary, ...], path: Path, report: LogReport) -> None:
-    drawn = [one for one in series if any(map(math.isfinite, one.series.values))]
-    if not drawn:
+    finite = [summary for summary in series if any(map(math.isfinite, summary.series.values))]
+    if not finite:
         reason = "no step has a finite value" if series else "the log does not tell of two steps or more"
         raise NotDrawnError(f"--plot {display_path(path)}: there is nothing to draw: {reason}.", report)
-    save_series(drawn, path)
+    save_series(finite, path)
 
 
 def _so_far(totals: Accumulator) -> Progress:
@@ -106,8 +106,8 @@ def measure_check(check: LogCheck, where: Where, progress: Callback | None = Non
             )
     bounded = tuple(check.expect.metrics or {})
     try:
-        asked = Asked(metrics=bounded, gate=Gate(metric=check.gate.metric, below=check.gate.below))
-        asked.chosen()
+        request = Request(metrics=bounded, gate=Gate(metric=check.gate.metric, below=check.gate.below))
+        request.selection()
     except MoeparityError as error:
         raise SpecError(f"{where}: {error}") from None
     opening = Opening(
@@ -117,12 +117,12 @@ def measure_check(check: LogCheck, where: Where, progress: Callback | None = Non
         join=check.join,
         partial=check.partial,
     )
-    return measure_files(_matching(check.files, where, "files"), asked, opening, progress)
+    return measure_files(_matching(check.files, where, "files"), request, opening, progress)
 
 
 def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
     """Files beside the check, the matches of a pattern in order of their names. Raises SpecError for one without."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for pattern in patterns:
         matches = [where.path.parent / pattern]
         if "*" in pattern:
@@ -131,5 +131,5 @@ def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
             raise SpecError(
                 f"{where}: {key}: there is no file {pattern!r}. A relative path starts at this file's folder."
             )
-        found += matches
-    return found
+        paths += matches
+    return paths

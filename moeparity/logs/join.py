@@ -29,15 +29,15 @@ class Tally:
 def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial: bool) -> Iterator[Sequence]:
     """The sampler's sequences in their order, each with the trainer's of the same id.
 
-    Raises LogError for a sequence that one side lacks, unless `partial` leaves it out, and what `joined` does.
+    Raises LogError for a sequence that one side lacks, unless `partial` leaves it out, and what `join_sides` does.
     """
-    places, found = _places(trainer), 0
+    places, matches = _places(trainer), 0
     for source in rollout:
         for _, sequence in source.sequences():
             if sequence.id in places:
-                found += 1
+                matches += 1
                 number, address = places[sequence.id]
-                yield joined(sequence, trainer[number].at(address))
+                yield join_sides(sequence, trainer[number].at(address))
             elif partial:
                 tally.left_out += 1
             else:
@@ -46,25 +46,25 @@ def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial
                     f"{next(iter(places))}. Write the same `id` in both; or --join order, if both list the sequences "
                     "in one order; or --partial to leave it out."
                 )
-    tally.left_out += len(places) - found
-    if found < len(places) and not partial:
+    tally.left_out += len(places) - matches
+    if matches < len(places) and not partial:
         raise LogError(
-            f"{trainer[0].path}: {len(places) - found} of {len(places)} sequences are not in the sampler's files. Give "
-            "them all, or --partial to leave these out."
+            f"{trainer[0].path}: {len(places) - matches} of {len(places)} sequences are not in the sampler's files. "
+            "Give them all, or --partial to leave these out."
         )
 
 
 def in_order(rollout: list[Source], trainer: list[Source]) -> Iterator[Sequence]:
-    """Both sides' sequences one by one. Raises LogError where one side ends first, and what `joined` does."""
+    """Both sides' sequences one by one. Raises LogError where one side ends first, and what `join_sides` does."""
     sides = ((sequence for source in side for _, sequence in source.sequences()) for side in (rollout, trainer))
     for sampled, scored in zip_longest(*sides):
         if sampled is None or scored is None:
-            rest, ended = (sampled, "trainer's") if scored is None else (scored, "sampler's")
-            raise LogError(f"{rest.where}: the {ended} files end before this sequence. Is one cut off?")
-        yield joined(sampled, scored)
+            surplus, shorter = (sampled, "trainer's") if scored is None else (scored, "sampler's")
+            raise LogError(f"{surplus.where}: the {shorter} files end before this sequence. Is one cut off?")
+        yield join_sides(sampled, scored)
 
 
-def joined(sampled: Sequence, scored: Sequence) -> Sequence:
+def join_sides(sampled: Sequence, scored: Sequence) -> Sequence:
     """One sequence with both sides' log-probabilities; what both score is scored.
 
     A side without the prompt is that of the other's last tokens. Raises LogError where token ids differ.
@@ -90,8 +90,8 @@ def joined(sampled: Sequence, scored: Sequence) -> Sequence:
         group=scored.group if sampled.group is None else sampled.group,
         entropy=None if scored.entropy is None else _behind(scored.entropy, ahead),
         extra={
-            **{key: _behind(each, before) for key, each in sampled.extra.items()},
-            **{_TRAINERS.get(key, key): _behind(each, ahead) for key, each in scored.extra.items()},
+            **{key: _behind(column, before) for key, column in sampled.extra.items()},
+            **{_TRAINERS.get(key, key): _behind(column, ahead) for key, column in scored.extra.items()},
         },
     )
 
@@ -115,21 +115,21 @@ def _check_same(sampled: Sequence, scored: Sequence) -> None:
     common = min(len(mine), len(theirs))
     differing = (mine[len(mine) - common :] != theirs[len(theirs) - common :]).nonzero()
     if len(mine) < len(theirs) and sampled.prompt != 0:
-        told = f"{len(mine)} tokens against {len(theirs)}"
+        difference = f"{len(mine)} tokens against {len(theirs)}"
     elif len(differing):
         at = int(differing[0, 0]) - common
-        told = f"token {len(mine) + at} is {int(mine[at])} against {int(theirs[at])}"
+        difference = f"token {len(mine) + at} is {int(mine[at])} against {int(theirs[at])}"
     else:
         return
     raise LogError(
-        f"{sampled.where}: sequence {sampled.id} has other tokens than in {scored.where}: {told}. Score the sampler's "
-        "token ids, not its text tokenised again."
+        f"{sampled.where}: sequence {sampled.id} has other tokens than in {scored.where}: {difference}. Score the "
+        "sampler's token ids, not its text tokenised again."
     )
 
 
-def _behind(given: Tensor, count: int) -> Tensor:
+def _behind(column: Tensor, count: int) -> Tensor:
     """A tensor with `count` unknown entries before it: NaN, -1 or False."""
     if not count:
-        return given
-    fill = torch.nan if given.is_floating_point() else 0 if given.dtype == torch.bool else -1
-    return torch.cat([given.new_full((count, *given.shape[1:]), fill), given])
+        return column
+    fill = torch.nan if column.is_floating_point() else 0 if column.dtype == torch.bool else -1
+    return torch.cat([column.new_full((count, *column.shape[1:]), fill), column])

@@ -9,13 +9,13 @@ import torch
 
 from moeparity.errors import MoeparityError, counted
 from moeparity.logs import diagnosis
-from moeparity.logs.asked import Asked
 from moeparity.logs.chunks import Chunker
-from moeparity.logs.diagnosis.text import lines
+from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.record import Sequence as Record
 from moeparity.logs.report import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
+from moeparity.logs.request import Request
 from moeparity.logs.series import Summary, of_steps, summarise
-from moeparity.logs.series.terminal import chart
+from moeparity.logs.series.pictures import chart
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
@@ -38,7 +38,7 @@ _OUTLIERS = 5
 class Measurement:
     """Everything that is accumulated while a log goes by once."""
 
-    asked: Asked
+    request: Request
     metrics: tuple[Metric, ...] = field(init=False)
     totals: Accumulator = field(init=False)
     groups: tuple[Groups, ...] = field(init=False)
@@ -49,16 +49,16 @@ class Measurement:
     _intervals: dict[tuple[str, str], Interval] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.metrics = self.asked.chosen()
+        self.metrics = self.request.selection()
         self.totals = Accumulator(self.metrics)
-        self.groups = tuple(Groups(by) for by in self.asked.ways())
+        self.groups = tuple(Groups(by) for by in self.request.ways())
         self.steps = next((groups for groups in self.groups if groups.by == "step"), Groups("step"))
 
     def add(self, chunk: Chunk) -> None:
         """Take in whole sequences, each of which `noted` has seen."""
         self.totals.add(chunk)
         self.observer.add(chunk)
-        for groups in {id(each): each for each in (self.steps, *self.groups)}.values():
+        for groups in {id(grouping): grouping for grouping in (self.steps, *self.groups)}.values():
             groups.add(chunk)
         self.worst = _worst([*self.worst, *_outliers(chunk)])
 
@@ -72,20 +72,20 @@ class Measurement:
         """`SERIES` over the steps of the log, of which there must be two."""
         if len(self.steps.parts) < 2:
             return ()
-        return tuple(summarise(of_steps(METRICS[each], self.steps.parts)) for each in SERIES)
+        return tuple(summarise(of_steps(METRICS[metric], self.steps.parts)) for metric in SERIES)
 
     def report(self, files: tuple[LogFile, ...], left_out: Iterable[str] = ()) -> LogReport:
         """What was found."""
-        found, series = self.observer.diagnosis(), self.series()
+        judgement, series = self.observer.diagnosis(), self.series()
         codes = {code: group for group, code in self.chunker.groups.items()}
-        said = list(left_out)
+        sentences = list(left_out)
         if self.chunker.unscored:
-            said.append(f"{counted(self.chunker.unscored, 'sequence')} without a scored token")
+            sentences.append(f"{counted(self.chunker.unscored, 'sequence')} without a scored token")
         return LogReport(
             files=files,
             sequences=len(self.totals.ids),
             tokens=self.totals.tokens,
-            left_out=tuple(said),
+            left_out=tuple(sentences),
             infinite=self.totals.infinite,
             overflowing=self.totals.overflowing,
             verdict=self._verdict(),
@@ -94,9 +94,9 @@ class Measurement:
             groupings=tuple(_grouping(groups, codes) for groups in self.groups),
             outliers=tuple(self.worst),
             series=tuple(summary.to_json() for summary in series),
-            series_text=tuple(line for summary in series for line in _told(summary)),
-            diagnosis=found.to_json(),
-            diagnosis_text=tuple(lines(found)),
+            series_text=tuple(line for summary in series for line in _series_lines(summary)),
+            diagnosis=judgement.to_json(),
+            diagnosis_text=tuple(lines(judgement)),
         )
 
     def _metric(self, metric: Metric) -> LogMetric:
@@ -120,35 +120,35 @@ class Measurement:
 
     def _value(self, metric: Metric) -> Interval:
         if not metric.reduce.has_interval or metric.name in self.totals.missing:
-            found = self.totals.estimate(metric)
-            return Interval(estimate=found, low=-torch.inf, high=torch.inf, level=0.95, method="none")
+            estimate = self.totals.estimate(metric)
+            return Interval(estimate=estimate, low=-torch.inf, high=torch.inf, level=0.95, method="none")
         # Frameworks share quantities, and an interval is what costs.
         key = (metric.reduce.kind, metric.reduce.of)
         if key not in self._intervals:
             self._intervals[key] = interval(self.totals, metric)
-        return shifted(self._intervals[key], metric.reduce.offset)
+        return shift_interval(self._intervals[key], metric.reduce.offset)
 
     def _verdict(self) -> Verdict | None:
-        gate = self.asked.gate
+        gate = self.request.gate
         if gate is None:
             return None
         metric = METRICS[gate.metric]
         if metric.name in self.totals.missing:
             raise MoeparityError(f"gate: {metric.name} cannot be computed: {self.totals.missing[metric.name]}.")
-        found = shifted(interval(self.totals, metric), metric.reduce.offset)
-        gated, below, how = found, gate.below, ""
+        value = shift_interval(interval(self.totals, metric), metric.reduce.offset)
+        gated, below, remark = value, gate.below, ""
         if metric.reduce.of in TWO_SIDED:
             parity = TWO_SIDED[metric.reduce.of] + metric.reduce.offset
-            gated, below, how = distance(found, parity), gate.below - parity, f", as a distance from {parity:g}"
+            gated, below, remark = distance(value, parity), gate.below - parity, f", as a distance from {parity:g}"
         reduce = "token" if metric.reduce.kind == "token mean" else "sequence"
         verdict = judge(gated, Gate(metric=metric.name, below=below, reduce=reduce), bit_equal=False, nonfinite=0)
-        return replace(verdict, reason=f"{verdict.reason}{how}", below=gate.below, value=found)
+        return replace(verdict, reason=f"{verdict.reason}{remark}", below=gate.below, value=value)
 
 
-def _told(summary: Summary) -> list[str]:
+def _series_lines(summary: Summary) -> list[str]:
     """In words, and as a chart where there is something to see."""
-    drawn = chart(summary) if len(summary.series.points) >= FEWEST_DRAWN else []
-    return [*drawn, *summary.lines()]
+    picture = chart(summary) if len(summary.series.points) >= FEWEST_DRAWN else []
+    return [*picture, *summary.lines()]
 
 
 def interval(totals: Accumulator, metric: Metric) -> Interval:
@@ -158,38 +158,38 @@ def interval(totals: Accumulator, metric: Metric) -> Interval:
     """
     sums, counts = totals.per_sequence(metric)
     resamples = max(400, min(2000, _DRAWS // max(1, sums.numel())))
-    found = token_mean(sums, counts, resamples=resamples)
-    if metric.reduce.of in SHARES and found.method == "exact":
+    bootstrap = token_mean(sums, counts, resamples=resamples)
+    if metric.reduce.of in SHARES and bootstrap.method == "exact":
         # That an event was not seen does not make its rate 0.
-        return replace(found, tokens=totals.tokens, high=min(1.0, 3 / found.tokens), method="rule of three")
-    return replace(found, tokens=totals.tokens)
+        return replace(bootstrap, tokens=totals.tokens, high=min(1.0, 3 / bootstrap.tokens), method="rule of three")
+    return replace(bootstrap, tokens=totals.tokens)
 
 
-def shifted(found: Interval, offset: float) -> Interval:
+def shift_interval(value: Interval, offset: float) -> Interval:
     """The same interval moved by `offset`."""
-    return replace(found, estimate=found.estimate + offset, low=found.low + offset, high=found.high + offset)
+    return replace(value, estimate=value.estimate + offset, low=value.low + offset, high=value.high + offset)
 
 
-def distance(found: Interval, parity: float) -> Interval:
+def distance(value: Interval, parity: float) -> Interval:
     """The interval of the distance from `parity`, on either side of it."""
-    low, high = found.low - parity, found.high - parity
+    low, high = value.low - parity, value.high - parity
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return replace(found, estimate=abs(found.estimate - parity), low=least, high=max(abs(low), abs(high)))
+    return replace(value, estimate=abs(value.estimate - parity), low=least, high=max(abs(low), abs(high)))
 
 
-def measure(sequences: Iterable[Record], asked: Asked, files: tuple[LogFile, ...] = ()) -> LogReport:
+def measure(sequences: Iterable[Record], request: Request, files: tuple[LogFile, ...] = ()) -> LogReport:
     """The report of a stream of sequences, read once, in bounded memory. Raises MoeparityError and LogError."""
-    measurement = Measurement(asked)
+    measurement = Measurement(request)
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
         measurement.add(chunk)
     return measurement.report(files)
 
 
 def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
-    found = []
+    parts = []
     for key, part in groups:
         k3 = METRICS["k3"]
-        found.append(
+        parts.append(
             LogGroup(
                 name=codes[key] if groups.by == "group" else name(groups.by, key),
                 sequences=len(part.ids),
@@ -198,7 +198,7 @@ def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
                 values={metric.name: part.estimate(metric) for metric in part.metrics},
             )
         )
-    return LogGrouping(by=groups.by, groups=tuple(found), unknown=groups.unknown)
+    return LogGrouping(by=groups.by, groups=tuple(parts), unknown=groups.unknown)
 
 
 def _outliers(chunk: Chunk) -> list[Outlier]:
@@ -223,5 +223,5 @@ def _outliers(chunk: Chunk) -> list[Outlier]:
     ]
 
 
-def _worst(found: list[Outlier]) -> list[Outlier]:
-    return sorted(found, key=lambda one: -one.mean_abs_delta)[:_OUTLIERS]
+def _worst(outliers: list[Outlier]) -> list[Outlier]:
+    return sorted(outliers, key=lambda outlier: -outlier.mean_abs_delta)[:_OUTLIERS]

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from moeparity.errors import LogError, Where
-from moeparity.logs.checks import FEWEST, blank, checked
 from moeparity.logs.formats.format import Format
-from moeparity.logs.formats.registry import Source, recognised
+from moeparity.logs.formats.registry import Source, recognise
 from moeparity.logs.join import Tally, by_id, in_order
-from moeparity.logs.record import Sequence
+from moeparity.logs.record import FEWEST, Sequence, blank, check
 
 Join = Literal["id", "order"]
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
@@ -44,19 +43,19 @@ class Log:
 
     def __iter__(self) -> Iterator[Sequence]:
         """Raises LogError where a record is broken, an id comes twice, or nothing is scored."""
-        seen: set[str] = set()
+        ids: set[str] = set()
         scored, alive = 0, False
         self._tally = Tally()
         for sequence in self._sequences():
-            if sequence.id in seen:
+            if sequence.id in ids:
                 raise LogError(f"{sequence.where}: sequence {sequence.id} comes a second time. Is a file given twice?")
-            seen.add(sequence.id)
+            ids.add(sequence.id)
             scored += int(sequence.mask.sum())
             alive = alive or not blank(sequence)
-            yield checked(sequence)
+            yield check(sequence)
         where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
         if not scored:
-            raise LogError(f"{where}: no token is scored: the masks leave none of {len(seen)} sequences.")
+            raise LogError(f"{where}: no token is scored: the masks leave none of {len(ids)} sequences.")
         if not alive and scored >= FEWEST:
             raise LogError(
                 f"{where}: both sides' log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
@@ -66,7 +65,7 @@ class Log:
 
     def _sequences(self) -> Iterator[Sequence]:
         if not self._trainer:
-            return (_both(sequence) for source in self._rollout for _, sequence in source.sequences())
+            return (_two_sided(sequence) for source in self._rollout for _, sequence in source.sequences())
         if self._join == "order":
             return in_order(self._rollout, self._trainer)
         return by_id(self._rollout, self._trainer, self._tally, partial=self._partial)
@@ -90,18 +89,18 @@ def open(
     """
     if not paths:
         raise LogError("no log given; expected at least one file.")
-    both = {path.resolve() for path in paths} & {path.resolve() for path in trainer}
-    if both:
+    common = {path.resolve() for path in paths} & {path.resolve() for path in trainer}
+    if common:
         raise LogError(
-            f"{Where(min(both))}: given as the sampler's log and as the trainer's: one column against itself differs "
+            f"{Where(min(common))}: given as the sampler's log and as the trainer's: one column against itself differs "
             "nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both sides."
         )
-    opened = [recognised(path, "rollout", format) for path in _files(paths)]
-    other = [recognised(path, "trainer", trainer_format) for path in _files(trainer)]
-    return Log(opened, other, join, partial=partial)
+    sources = [recognise(path, "rollout", format) for path in _files(paths)]
+    trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
+    return Log(sources, trainer_sources, join, partial=partial)
 
 
-def _both(sequence: Sequence) -> Sequence:
+def _two_sided(sequence: Sequence) -> Sequence:
     """Raises LogError unless the file holds both sides."""
     for side, values in (("sampler", sequence.rollout), ("trainer", sequence.trainer)):
         if values is None:
@@ -112,17 +111,19 @@ def _both(sequence: Sequence) -> Sequence:
 
 def _files(paths: Several[Path]) -> list[Path]:
     """Folders replaced by the logs in them, numbers in their names in order."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
-        inside = next((files for pattern in _PATTERNS if (files := sorted(path.glob(pattern), key=_numbered))), [])
+        inside = next(
+            (matches for pattern in _PATTERNS if (matches := sorted(path.glob(pattern), key=_natural_key))), []
+        )
         if not inside:
             raise LogError(f"{Where(path)}: a folder without {' or '.join(_PATTERNS)}. Name the files.")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
-def _numbered(path: Path) -> list[tuple[int, str]]:
+def _natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]

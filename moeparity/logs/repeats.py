@@ -10,7 +10,7 @@ from moeparity import logs
 from moeparity.errors import display_path
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.measure import SERIES
-from moeparity.logs.series.figure import refuse_unplottable, save_repeats
+from moeparity.logs.series.pictures import refuse_unplottable, save_repeats
 from moeparity.logs.series.runs import Repeats, repeats
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.registry import METRICS
@@ -29,7 +29,7 @@ class RepeatedRuns:
 
     def lines(self) -> list[str]:
         """In words."""
-        return [line for found in self.metrics for line in found.lines()]
+        return [line for repeats_ in self.metrics for line in repeats_.lines()]
 
     def to_json(self) -> str:
         """Strict JSON: a number that is not finite is written as the word nan, inf or -inf."""
@@ -57,7 +57,7 @@ def measure_repeats(
             run.add(chunk)
         runs.append(run)
     names = [display_path(path) for path in paths]
-    found = RepeatedRuns(metrics=tuple(repeats(metric, names, runs) for metric in metrics))
+    result = RepeatedRuns(metrics=tuple(repeats(metric, names, runs) for metric in metrics))
     if plot is not None:
-        save_repeats(found.metrics[0], plot)
-    return found
+        save_repeats(result.metrics[0], plot)
+    return result

@@ -111,7 +111,7 @@ class LogReport:
         return {metric.name: metric for metric in self.metrics}[name]
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def causes(self) -> tuple[str, ...]:
         """The causes that the diagnosis names."""
         findings = [] if self.diagnosis is None else self.diagnosis["findings"]
         return tuple(finding["name"] for finding in findings if finding["verdict"] == "named")

@@ -97,14 +97,14 @@ def _verdict(report: LogReport) -> RenderableType:
 
 
 def _primary(report: LogReport) -> RenderableType:
-    wanted = [metric for metric in report.metrics if metric.name in report.primary]
-    wanted.sort(key=lambda metric: report.primary.index(metric.name))
+    metrics = [metric for metric in report.metrics if metric.name in report.primary]
+    metrics.sort(key=lambda metric: report.primary.index(metric.name))
     note = Text(
         "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
         "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
         style="dim",
     )
-    return Group(_table(wanted), note)
+    return Group(_table(metrics), note)
 
 
 def _table(metrics: Iterable[LogMetric]) -> Table:
@@ -134,10 +134,10 @@ def _grouping(grouping: LogGrouping) -> RenderableType:
     table = plain_table("tokens", "sequences", "k3", "95%", "mean |delta|", "max", "E[rho]", "F(2)",
                         names=grouping.by.replace("_", " "), names_first=True,
                         less=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
-    shown = grouping.groups
-    if len(shown) > _ROWS:
-        shown = tuple(sorted(shown, key=lambda group: -group.k3.estimate)[:_ROWS])
-    for group in shown:
+    groups = grouping.groups
+    if len(groups) > _ROWS:
+        groups = tuple(sorted(groups, key=lambda group: -group.k3.estimate)[:_ROWS])
+    for group in groups:
         values = [group.values[name] for name in ("mean_abs_delta", "max_abs_delta", "mean_ratio", "f2")]
         table.add_row(
             group.name, str(group.tokens), str(group.sequences), number(group.k3.estimate), bounds(group.k3),
@@ -153,8 +153,10 @@ def _grouping(grouping: LogGrouping) -> RenderableType:
 
 def _outliers(report: LogReport) -> RenderableType:
     table = plain_table("tokens", "mean |delta|", "k3", "id", names="where")
-    for one in report.outliers:
-        table.add_row(str(one.tokens), number(one.mean_abs_delta), number(one.k3), one.id, one.where)
+    for outlier in report.outliers:
+        table.add_row(
+            str(outlier.tokens), number(outlier.mean_abs_delta), number(outlier.k3), outlier.id, outlier.where
+        )
     return table
 
 

@@ -15,53 +15,8 @@ from torch import Tensor
 
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.declaration import Metric
-from moeparity.metrics.quantiles import Magnitudes
 from moeparity.metrics.quantities import FP32_EXP, SEQUENCE, TOKEN, Sums
-
-
-@dataclass(slots=True)
-class Moments:
-    """Means and centred second moments of pairs (x, y) in one pass (Chan, Golub and LeVeque, 1983)."""
-
-    count: int = 0
-    mean: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
-    squares: Tensor = field(default_factory=lambda: torch.zeros(2, 2, dtype=torch.float64))
-
-    def add(self, pairs: Tensor) -> None:
-        """Take in fp64 [2, N]."""
-        n = pairs.shape[1]
-        if not n:
-            return
-        mean = pairs.mean(1)
-        centred = pairs - mean[:, None]
-        gap, total = mean - self.mean, self.count + n
-        self.squares = self.squares + centred @ centred.T + torch.outer(gap, gap) * (self.count * n / total)
-        self.mean, self.count = self.mean + gap * (n / total), total
-
-    @property
-    def correlation(self) -> float:
-        """Pearson's; NaN for fewer than two pairs or where a side does not vary."""
-        spread = float((self.squares[0, 0] * self.squares[1, 1]).sqrt())
-        return float(self.squares[0, 1]) / spread if self.count > 1 and spread > 0 else math.nan
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of x with n - 1; NaN for fewer than two pairs."""
-        return math.sqrt(float(self.squares[0, 0]) / (self.count - 1)) if self.count > 1 else math.nan
-
-
-@dataclass(slots=True)
-class LogSum:
-    """log of a sum of exponentials of a stream, which overflows only where a term is infinite."""
-
-    value: float = -math.inf
-
-    def add(self, exponents: Tensor) -> None:
-        """Take in fp64 [N]."""
-        if exponents.numel():
-            both = torch.tensor([self.value, float(exponents.logsumexp(0))], dtype=torch.float64)
-            self.value = float(both.logsumexp(0))
-
+from moeparity.metrics.streams import LogSum, Magnitudes, Moments
 
 OF_TOTALS: dict[str, tuple[str, ...]] = {
     "pearson": (),
@@ -91,23 +46,23 @@ class Accumulator:
     _quantiles: dict[str, Magnitudes] = field(default_factory=dict)
     _moments: dict[str, Moments] = field(default_factory=dict)
     _logsums: dict[str, LogSum] = field(default_factory=dict)
-    _needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for metric in self.metrics:
             of, kind = metric.reduce.of, metric.reduce.kind
             if kind == "of totals":
-                self._needed |= dict.fromkeys(OF_TOTALS[of], metric.needs)
+                self._needs |= dict.fromkeys(OF_TOTALS[of], metric.needs)
                 self._start_totals(of)
             elif kind in {"token mean", "sequence mean"}:
-                self._needed[of] = metric.needs
+                self._needs[of] = metric.needs
             elif kind in {"token max", "token min"}:
                 self._extremes[of] = (math.inf, -math.inf)
             elif kind == "token quantile":
                 self._quantiles[of] = Magnitudes()
             else:
-                self._needed |= dict.fromkeys(SEQUENCE[of][0], metric.needs)
-        self._columns = {name: [] for name in self._needed}
+                self._needs |= dict.fromkeys(SEQUENCE[of][0], metric.needs)
+        self._columns = {name: [] for name in self._needs}
 
     def _start_totals(self, of: str) -> None:
         if of in {"pearson", "abs_dp_std", "k3_std"}:
@@ -121,11 +76,11 @@ class Accumulator:
             return
         self._drop_missing(chunk)
         delta, counts = chunk.delta, chunk.counts
-        kept = counts > 0
-        self.ids += [chunk.ids[index] for index in kept.nonzero().squeeze(-1).tolist()]
+        present = counts > 0
+        self.ids += [chunk.ids[index] for index in present.nonzero().squeeze(-1).tolist()]
         self.infinite += int(delta.isinf().sum())
         self.overflowing += int((delta.abs() > FP32_EXP).sum())
-        self._counts.append(counts[kept])
+        self._counts.append(counts[present])
         values: dict[str, Tensor] = {}
 
         def value(name: str) -> Tensor:
@@ -135,10 +90,10 @@ class Accumulator:
 
         for name, column in self._columns.items():
             sums = torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, value(name))
-            column.append(sums[kept])
+            column.append(sums[present])
         for name, (least, greatest) in self._extremes.items():
-            found = value(name)
-            self._extremes[name] = (min(least, float(found.min())), max(greatest, float(found.max())))
+            quantity = value(name)
+            self._extremes[name] = (min(least, float(quantity.min())), max(greatest, float(quantity.max())))
         for name, quantiles in self._quantiles.items():
             quantiles.add(value(name))
         for name, moments in self._moments.items():
@@ -153,10 +108,10 @@ class Accumulator:
                 column = chunk.values.get(need)
                 if metric.name not in self.missing and (column is None or bool(column.isnan().any())):
                     self.missing[metric.name] = f"the log has no {need} for every scored token"
-        for name in [name for name, needs in self._needed.items() if needs and self._lost(name)]:
-            del self._columns[name], self._needed[name]
+        for name in [name for name, needs in self._needs.items() if needs and self._is_unneeded(name)]:
+            del self._columns[name], self._needs[name]
 
-    def _lost(self, name: str) -> bool:
+    def _is_unneeded(self, name: str) -> bool:
         """Whether every metric that needs this column is missing."""
         return all(m.name in self.missing for m in self.metrics if name in _columns_of(m))
 
@@ -192,8 +147,8 @@ class Accumulator:
 
     def of_sequences(self, name: str) -> Tensor:
         """A quantity of each sequence as a whole, fp64 [B]."""
-        needed, formula = SEQUENCE[name]
-        return formula(Sums(self.counts, {column: self.sums(column) for column in needed}))
+        columns, formula = SEQUENCE[name]
+        return formula(Sums(self.counts, {column: self.sums(column) for column in columns}))
 
     def estimate(self, metric: Metric) -> float:
         """The metric's number; NaN without a token, or where it is `missing`."""
@@ -202,17 +157,17 @@ class Accumulator:
         kind, of = metric.reduce.kind, metric.reduce.of
         if metric.reduce.has_interval:
             sums, counts = self.per_sequence(metric)
-            found = float(sums.sum() / counts.sum())
+            value = float(sums.sum() / counts.sum())
         elif kind == "token quantile":
-            found = self._quantiles[of].quantile(metric.reduce.at or 0.5)
+            value = self._quantiles[of].quantile(metric.reduce.at or 0.5)
         elif kind in {"token max", "token min"}:
-            found = self._extremes[of][kind == "token max"]
+            value = self._extremes[of][kind == "token max"]
         elif kind in {"sequence max", "sequence min"}:
             values = self.of_sequences(of)
-            found = float(values.max() if kind == "sequence max" else values.min())
+            value = float(values.max() if kind == "sequence max" else values.min())
         else:
-            found = self._of_totals(of)
-        return found + metric.reduce.offset
+            value = self._of_totals(of)
+        return value + metric.reduce.offset
 
     def _of_totals(self, name: str) -> float:
         if name == "pearson":
@@ -220,8 +175,8 @@ class Accumulator:
         if name in self._moments:
             return self._moments[name].deviation
         if name == "ess_fraction":
-            found = math.exp(min(2 * self._logsums["delta"].value - self._logsums["twice"].value, 700.0))
-            return found / self.tokens
+            effective = math.exp(min(2 * self._logsums["delta"].value - self._logsums["twice"].value, 700.0))
+            return effective / self.tokens
         sums = {column: float(self.sums(column).sum()) / self.tokens for column in OF_TOTALS[name]}
         if name == "kl_ent_ratio":
             return sums["k3"] / sums["entropy"] if sums["entropy"] else math.nan

@@ -50,8 +50,8 @@ class Chunk:
     def delta(self) -> Tensor:
         """log P_trainer - log P_sampler, fp64 [N], nats; 0 where both are -inf."""
         # -inf on both sides is agreement, and only the difference would be NaN.
-        same = self.trainer == self.rollout
-        return torch.where(same, 0.0, self.trainer - self.rollout)
+        equal = self.trainer == self.rollout
+        return torch.where(equal, 0.0, self.trainer - self.rollout)
 
     @property
     def counts(self) -> Tensor:

@@ -21,6 +21,9 @@ By = Literal["position", "probability", "group", "step", "flipped", "version_lag
 Level = Literal["read", "secondary", "inferred"]
 """read: in the source itself. secondary: in a text that quotes it. inferred: derived here."""
 
+FORWARD_KL = "KL(sampler || trainer)"
+"""What most metrics estimate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce:

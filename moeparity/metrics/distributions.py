@@ -38,11 +38,11 @@ def rank_change(x: Tensor, y: Tensor, tokens: Tensor) -> Tensor:
 
     The rank is the number of logits that are greater, so ties share one.
     """
-    ranks = [(each > each.gather(-1, tokens.unsqueeze(-1))).sum(-1) for each in (x, y)]
+    ranks = [(logits > logits.gather(-1, tokens.unsqueeze(-1))).sum(-1) for logits in (x, y)]
     return (ranks[0] - ranks[1]).abs().double()
 
 
-def measured(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
+def vocabulary_metrics(reference: Tensor, candidate: Tensor, tokens: Tensor) -> Tensor:
     """[4, N] fp64 from finite logits [N, V]: JSD, TV, top-10 Jaccard, rank change of the tokens [N]."""
     x, y = (logits.double() for logits in (reference, candidate))
     ranked = torch.stack([top_jaccard(x, y), rank_change(x, y, tokens)])

@@ -96,8 +96,8 @@ class Error:
     def _mean(self, total: float) -> float:
         if not self.elements:
             return 0.0
-        kept = self.elements - self.excluded
-        return total / kept if kept else math.nan
+        compared = self.elements - self.excluded
+        return total / compared if compared else math.nan
 
 
 def compare(reference: Tensor, candidate: Tensor) -> Error:
@@ -114,32 +114,32 @@ def compare(reference: Tensor, candidate: Tensor) -> Error:
         raise ValueError(f"shapes differ: reference {tuple(reference.shape)}, candidate {tuple(candidate.shape)}")
     size = _CPU_CHUNK if reference.device.type == "cpu" else _DEVICE_CHUNK
     chunks = zip(torch.split(reference.reshape(-1), size), torch.split(candidate.reshape(-1), size), strict=True)
-    first, *rest = (_chunk(a, b) for a, b in chunks)
-    return sum(rest, first)
+    first, *errors = (_chunk(a, b) for a, b in chunks)
+    return sum(errors, first)
 
 
 def _chunk(a: Tensor, b: Tensor) -> Error:
     """`compare` of two flat tensors."""
     wide = torch.promote_types(a.dtype, b.dtype)
-    same = int_view(a.to(wide)) == int_view(b.to(wide))
+    equal_bits = int_view(a.to(wide)) == int_view(b.to(wide))
     if a.dtype != b.dtype:
-        same &= ~a.isnan()
-    equal = int(same.count_nonzero())
+        equal_bits &= ~a.isnan()
+    equal = int(equal_bits.count_nonzero())
     x, y = a.double(), b.double()
     squared_reference = float(x.dot(x))
     # A finite sum of squares proves that every element is finite, and the reference's is needed anyway.
     if math.isfinite(squared_reference) and (equal == a.numel() or math.isfinite(float(y.dot(y)))):
         return _finite_error(a, b, x, y, equal, squared_reference)
     finite_x, finite_y = x.isfinite(), y.isfinite()
-    both = finite_x & finite_y
-    a, b, x, y = a[both], b[both], x[both], y[both]
-    kept = _finite_error(a, b, x, y, int(same[both].count_nonzero()), float(x.dot(x)))
+    finite = finite_x & finite_y
+    a, b, x, y = a[finite], b[finite], x[finite], y[finite]
+    error = _finite_error(a, b, x, y, int(equal_bits[finite].count_nonzero()), float(x.dot(x)))
     return replace(
-        kept,
-        elements=same.numel(),
+        error,
+        elements=equal_bits.numel(),
         equal=equal,
         nonfinite=(int((~finite_x).count_nonzero()), int((~finite_y).count_nonzero())),
-        excluded=int((~both & ~same).count_nonzero()),
+        excluded=int((~finite & ~equal_bits).count_nonzero()),
     )
 
 

@@ -16,7 +16,7 @@ from moeparity.metrics.registry import METRICS
 
 POSITIONS = (0, 1, 16, 64, 256, 1024, 4096, 16384)
 PROBABILITIES = (0.0, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99)
-SHOWN = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta", "mean_ratio", "f2"))
+GROUP_METRICS = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta", "mean_ratio", "f2"))
 """What each group is measured by."""
 
 
@@ -43,20 +43,20 @@ def name(by: By, key: int) -> str:
     return str(key)
 
 
-def select(chunk: Chunk, kept: Tensor) -> Chunk:
-    """The chunk with only the tokens where bool [N] `kept`, and only the sequences that have one."""
-    present, sequence = torch.unique_consecutive(chunk.sequence[kept], return_inverse=True)
+def select(chunk: Chunk, mask: Tensor) -> Chunk:
+    """The chunk with only the tokens where bool [N] `mask`, and only the sequences that have one."""
+    present, sequence = torch.unique_consecutive(chunk.sequence[mask], return_inverse=True)
     rows = present.tolist()
     return Chunk(
-        rollout=chunk.rollout[kept],
-        trainer=chunk.trainer[kept],
+        rollout=chunk.rollout[mask],
+        trainer=chunk.trainer[mask],
         sequence=sequence,
-        position=chunk.position[kept],
-        tokens=chunk.tokens[kept],
+        position=chunk.position[mask],
+        tokens=chunk.tokens[mask],
         ids=tuple(chunk.ids[row] for row in rows),
         where=tuple(chunk.where[row] for row in rows),
-        labels={key: column[kept] for key, column in chunk.labels.items()},
-        values={key: column[kept] for key, column in chunk.values.items()},
+        labels={key: column[mask] for key, column in chunk.labels.items()},
+        values={key: column[mask] for key, column in chunk.values.items()},
     )
 
 
@@ -70,13 +70,13 @@ class Groups:
 
     def add(self, chunk: Chunk) -> None:
         """Take in whole sequences."""
-        found = keys(chunk, self.by)
-        if found is None:
+        codes = keys(chunk, self.by)
+        if codes is None:
             self.unknown += chunk.tokens.numel()
             return
-        self.unknown += int((found == UNKNOWN).sum())
-        for key in torch.unique(found[found != UNKNOWN]).tolist():
-            self.parts.setdefault(key, Accumulator(SHOWN)).add(select(chunk, found == key))
+        self.unknown += int((codes == UNKNOWN).sum())
+        for key in torch.unique(codes[codes != UNKNOWN]).tolist():
+            self.parts.setdefault(key, Accumulator(GROUP_METRICS)).add(select(chunk, codes == key))
 
     def __iter__(self) -> Iterator[tuple[int, Accumulator]]:
         """Groups in order of their keys."""

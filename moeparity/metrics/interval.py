@@ -37,7 +37,7 @@ def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: 
     Raises ValueError for shapes that differ or are not [B], negative or non-finite counts, a level outside (0, 1), or
     too few resamples for the level (k = 0).
     """
-    return _ratio(*_kept(sums, counts), level=level, resamples=resamples, seed=seed)
+    return _ratio(*_with_tokens(sums, counts), level=level, resamples=resamples, seed=seed)
 
 
 def sequence_mean(
@@ -47,12 +47,12 @@ def sequence_mean(
 
     As `token_mean`, on sums / counts with a count of 1 for each sequence.
     """
-    x, n = _kept(sums, counts)
+    x, n = _with_tokens(sums, counts)
     interval = _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
     return replace(interval, tokens=int(n.sum()))
 
 
-def _kept(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def _with_tokens(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Sums and counts in fp64 on the CPU, without the sequences that have no token."""
     if sums.dim() != 1 or sums.shape != counts.shape:
         raise ValueError(f"equal shapes [B] expected, given {tuple(sums.shape)} and {tuple(counts.shape)}")
@@ -98,8 +98,8 @@ def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, 
     rows = max(1, _CHUNK // size)
     parts = []
     for start in range(0, resamples, rows):
-        drawn = torch.randint(size, (min(rows, resamples - start), size), generator=generator)
-        e, m = residuals[drawn], n[drawn]
+        sample = torch.randint(size, (min(rows, resamples - start), size), generator=generator)
+        e, m = residuals[sample], n[sample]
         total = m.sum(-1)
         # Residuals about R turn into residuals about R* by taking off (R* - R) n: no difference of large sums.
         shift = e.sum(-1) / total

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from moeparity.errors import MoeparityError, did_you_mean, listed
-from moeparity.metrics import common, nemo_rl, others, verl
+from moeparity.metrics import common
 from moeparity.metrics.declaration import Metric
+from moeparity.metrics.frameworks import (
+    areal,
+    miles,
+    nemo_rl,
+    openrlhf,
+    pipelinerl,
+    prime_rl,
+    slime,
+    tinker,
+    trl,
+    verl,
+)
 
+_FRAMEWORKS = (nemo_rl, verl, slime, miles, trl, openrlhf, areal, pipelinerl, tinker, prime_rl)
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*common.METRICS, *nemo_rl.METRICS, *verl.METRICS, *others.METRICS)
+    metric.name: metric
+    for metric in (*common.METRICS, *(metric for framework in _FRAMEWORKS for metric in framework.METRICS))
 }
 SETS: tuple[str, ...] = tuple(dict.fromkeys(metric.set for metric in METRICS.values()))
 
@@ -27,10 +41,10 @@ def find(name: str, where: str) -> Metric:
 
 def of_sets(names: Iterable[str]) -> tuple[Metric, ...]:
     """The metrics of `common` and of the sets named, `all` for every one. Raises MoeparityError for another name."""
-    wanted = {"common", *names}
-    for name in wanted - {"all"}:
+    sets = {"common", *names}
+    for name in sets - {"all"}:
         if name not in SETS:
             raise MoeparityError(
                 f"--set: {name!r} is no set of metrics; expected one of all, {listed(SETS)}.{did_you_mean(name, SETS)}"
             )
-    return tuple(metric for metric in METRICS.values() if "all" in wanted or metric.set in wanted)
+    return tuple(metric for metric in METRICS.values() if "all" in sets or metric.set in sets)

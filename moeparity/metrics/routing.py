@@ -59,13 +59,13 @@ def flips(reference_ids: Tensor, candidate_ids: Tensor) -> tuple[Flips, Tensor]:
     _check("reference_ids", reference_ids)
     _check("candidate_ids", candidate_ids)
     shared = (reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1).sum(-1)
-    replaced = reference_ids.shape[-1] - shared
-    mask = replaced > 0
+    replacements = reference_ids.shape[-1] - shared
+    mask = replacements > 0
     counts = Flips(
         tokens=mask.numel(),
         set_flips=int(mask.count_nonzero()),
         slot_flips=int((reference_ids != candidate_ids).any(-1).count_nonzero()),
-        slots_replaced=int(replaced.sum()),
+        slots_replaced=int(replacements.sum()),
         zero_overlap=int((shared == 0).count_nonzero()),
     )
     return counts, mask
@@ -101,8 +101,8 @@ def weight_drift(reference: tuple[Tensor, Tensor], candidate: tuple[Tensor, Tens
     different (miles issue 2722).
     """
     (ids, weights), (other_ids, other_weights) = reference, candidate
-    same = ids.unsqueeze(-1) == other_ids.unsqueeze(-2)
-    apart = (weights.double().unsqueeze(-1) - other_weights.double().unsqueeze(-2)).abs()[same]
+    matches = ids.unsqueeze(-1) == other_ids.unsqueeze(-2)
+    apart = (weights.double().unsqueeze(-1) - other_weights.double().unsqueeze(-2)).abs()[matches]
     return Drift(shared=apart.numel(), sum_abs=float(apart.sum()), max_abs=float(apart.max()) if apart.numel() else 0.0)
 
 
@@ -112,10 +112,10 @@ def expert_pairs(reference_ids: Tensor, candidate_ids: Tensor) -> Counter[tuple[
     Both int64 [N, K]. Where a token replaced several, the first of one side in slot order goes with the first of the
     other, and so on: with one replaced, by far the most frequent case, there is nothing to choose.
     """
-    left = ~(reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1)
-    joined = ~(candidate_ids.unsqueeze(-1) == reference_ids.unsqueeze(-2)).any(-1)
+    reference_only = ~(reference_ids.unsqueeze(-1) == candidate_ids.unsqueeze(-2)).any(-1)
+    candidate_only = ~(candidate_ids.unsqueeze(-1) == reference_ids.unsqueeze(-2)).any(-1)
     # Row by row both masks hold as many, so that their elements in row order belong together.
-    return Counter(zip(reference_ids[left].tolist(), candidate_ids[joined].tolist(), strict=True))
+    return Counter(zip(reference_ids[reference_only].tolist(), candidate_ids[candidate_only].tolist(), strict=True))
 
 
 def layers_per_token(flipped: Tensor) -> Tensor:
@@ -147,14 +147,14 @@ def cut(scores: Tensor, ids: Tensor) -> Cut:
 
     A margin of 0 is an exact tie, which the tie-break rule decides; a negative one says that other ids were forced.
     """
-    chosen = scores.gather(1, ids).amin(-1).double()
-    others, runner_up = scores.double().scatter(1, ids, -math.inf).max(-1)
+    lowest = scores.gather(1, ids).amin(-1).double()
+    greatest, runner_up = scores.double().scatter(1, ids, -math.inf).max(-1)
     info = torch.finfo(scores.dtype)
-    _, exponent = torch.frexp(chosen.abs())
-    ulp = torch.ldexp(torch.full_like(chosen, info.eps), exponent - 1)
+    _, exponent = torch.frexp(lowest.abs())
+    ulp = torch.ldexp(torch.full_like(lowest, info.eps), exponent - 1)
     # Below the smallest normal number the spacing stays the same; frexp has no exponent for 0.
-    ulp = torch.where(chosen.abs() < info.smallest_normal, info.smallest_normal * info.eps, ulp)
-    return Cut(margin=(chosen - others) / ulp, ulp=ulp, runner_up=runner_up)
+    ulp = torch.where(lowest.abs() < info.smallest_normal, info.smallest_normal * info.eps, ulp)
+    return Cut(margin=(lowest - greatest) / ulp, ulp=ulp, runner_up=runner_up)
 
 
 def perturbation(reference: Tensor, candidate: Tensor, ids: tuple[Tensor, Tensor], at: Cut) -> Tensor:
@@ -172,8 +172,8 @@ def perturbation(reference: Tensor, candidate: Tensor, ids: tuple[Tensor, Tensor
 def _check(name: str, ids: Tensor) -> None:
     if ids.dtype != torch.int64:
         raise TypeError(f"{name} is {ids.dtype}; int64 expected")
-    ordered = ids.sort(-1).values
-    if bool((ordered[..., 0] < 0).any()):
+    sorted_ids = ids.sort(-1).values
+    if bool((sorted_ids[..., 0] < 0).any()):
         raise ValueError(f"{name} has a negative expert id: a missing route can't be compared")
-    if bool((ordered[..., 1:] == ordered[..., :-1]).any()):
+    if bool((sorted_ids[..., 1:] == sorted_ids[..., :-1]).any()):
         raise ValueError(f"{name} names one expert twice for one token")

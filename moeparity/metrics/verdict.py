@@ -84,7 +84,7 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
     """
     if not (math.isfinite(gate.below) and gate.below > 0):
         raise ValueError(f"gate is {gate.below}; a positive finite number expected")
-    status, reason, needed = _decided(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
+    status, reason, sequences = _decision(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
     return Verdict(
         status=status,
         reason=reason,
@@ -92,16 +92,16 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
         reduce=gate.reduce,
         below=gate.below,
         value=interval,
-        needed_sequences=needed,
-        needed_tokens=None if needed is None else _tokens(interval, needed),
+        needed_sequences=sequences,
+        needed_tokens=None if sequences is None else _tokens(interval, sequences),
     )
 
 
-_Decided = tuple[Status, str, int | None]
+_Decision = tuple[Status, str, int | None]
 """Status, reason, and how many sequences would decide."""
 
 
-def _decided(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decided:
+def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decision:
     if nonfinite:
         return "fail", f"tokens with NaN or infinite logits: {nonfinite}", None
     if not interval.sequences:
@@ -114,14 +114,14 @@ def _decided(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int
     if interval.low > gate:
         return "fail", f"{bounds} lies above the gate {gate:g}", None
     if interval.high >= gate:
-        return _undecided(interval, gate, bounds)
+        return _indecision(interval, gate, bounds)
     if interval.sequences < MINIMUM_SEQUENCES:
         size = f"{_sequences(interval.sequences)} given, {MINIMUM_SEQUENCES} needed to pass"
         return "inconclusive", f"{bounds} lies below the gate {gate:g}, but {size}", MINIMUM_SEQUENCES
     return "pass", f"{bounds} lies below the gate {gate:g}", None
 
 
-def _undecided(interval: Interval, gate: float, bounds: str) -> _Decided:
+def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
     """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
     size = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
     if interval.method == "none":
@@ -136,9 +136,9 @@ def _undecided(interval: Interval, gate: float, bounds: str) -> _Decided:
     reason = f"{bounds} contains the gate {gate:g} with {size}"
     if not estimated <= _COUNTABLE:
         return "inconclusive", f"{reason}; at least {least} such sequences are needed", None
-    needed = max(least, math.ceil(estimated))
-    amount = f"about {needed} such sequences ({_tokens(interval, needed)} tokens)"
-    return "inconclusive", f"{reason}; {amount} are needed", needed
+    sequences = max(least, math.ceil(estimated))
+    amount = f"about {sequences} such sequences ({_tokens(interval, sequences)} tokens)"
+    return "inconclusive", f"{reason}; {amount} are needed", sequences
 
 
 def _tokens(interval: Interval, sequences: int) -> int:

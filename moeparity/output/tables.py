@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
-"""Of a verdict."""
+"""Styles of the verdicts."""
 MOST_ROWS = 24
 """Rows of a table over layers."""
 Row = TypeVar("Row")

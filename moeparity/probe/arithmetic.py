@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from moeparity.probe.express import Seen
+from moeparity.probe.express import Evidence
 from moeparity.probe.masks import Masks
 from moeparity.probe.shape import Shape, members, parents
 
@@ -16,9 +16,9 @@ CANDIDATES = (8, 9, 11, 12, 24, 25, 53, 54)
 """Bits of the dtypes, and one more each, as a compensated sum shows."""
 
 
-def arithmetic(masks: Masks, shape: Shape) -> Seen:
+def arithmetic(masks: Masks, shape: Shape) -> Evidence:
     """The arithmetic of the sums behind `masks`, whose tree is `shape`."""
-    return Seen(bits=_bits(masks, shape), contracted=_contracted(masks, shape), positive=_positive(masks))
+    return Evidence(bits=_bits(masks, shape), contracted=_contracted_leaves(masks, shape), positive=_positive(masks))
 
 
 def _positive(masks: Masks) -> bool:
@@ -38,48 +38,48 @@ def _bits(masks: Masks, shape: Shape) -> tuple[int | None, ...]:
             triples[k] = (lowest[merge[0]], lowest[merge[1]], lowest[outside])
     if not triples:
         return (None,) * len(shape.merges)
-    some = list(triples)[:: max(1, len(triples) // 3)][:3]
-    usual = max(_kept(masks, [triples[k] for k in some], range(1, 1 + _range(masks))))
-    found = dict.fromkeys(triples, usual)
-    kept = _visible(masks, [(*triple, e) for triple in triples.values() for e in (usual - 1, usual)])
-    pairs = zip(triples, kept[::2], kept[1::2], strict=True)
-    others = [k for k, below, at in pairs if not (below and not at)]
-    bits = _kept(masks, [triples[k] for k in others], CANDIDATES)
-    found |= dict(zip(others, bits, strict=True))
-    return tuple(found.get(k) for k in range(len(shape.merges)))
+    sample = list(triples)[:: max(1, len(triples) // 3)][:3]
+    usual = max(_precision(masks, [triples[k] for k in sample], range(1, 1 + _range(masks))))
+    precision = dict.fromkeys(triples, usual)
+    visible = _visible(masks, [(*triple, e) for triple in triples.values() for e in (usual - 1, usual)])
+    pairs = zip(triples, visible[::2], visible[1::2], strict=True)
+    unusual = [k for k, below, at in pairs if not (below and not at)]
+    bits = _precision(masks, [triples[k] for k in unusual], CANDIDATES)
+    precision |= dict(zip(unusual, bits, strict=True))
+    return tuple(precision.get(k) for k in range(len(shape.merges)))
 
 
 def _range(masks: Masks) -> int:
     return min(WIDEST, masks.high - masks.low - 1)
 
 
-def _kept(masks: Masks, triples: Sequence[tuple[int, int, int]], exponents: Sequence[int]) -> list[int]:
+def _precision(masks: Masks, triples: Sequence[tuple[int, int, int]], exponents: Sequence[int]) -> list[int]:
     """The first of `exponents` at which the 1 is lost, for each triple; beyond them all, the one after."""
-    allowed = [e for e in exponents if e <= _range(masks)]
-    visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in allowed]))
+    usable = [e for e in exponents if e <= _range(masks)]
+    visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in usable]))
     bits = []
     for _ in triples:
-        seen = [next(visible) for _ in allowed]
-        bits.append(next((e for e, one in zip(allowed, seen, strict=True) if not one), allowed[-1] + 1))
+        flags = [next(visible) for _ in usable]
+        bits.append(next((e for e, flag in zip(usable, flags, strict=True) if not flag), usable[-1] + 1))
     return bits
 
 
 def _visible(masks: Masks, probes: Sequence[tuple[int, int, int, int]]) -> list[bool]:
-    found: list[bool] = []
+    flags: list[bool] = []
     for first in range(0, len(probes), size := max(len(masks.at), (1 << 21) // masks.n)):
-        some = probes[first : first + size]
-        rows = torch.zeros(len(some), masks.n, dtype=masks.dtype)
-        large, one, outside, exponent = (torch.tensor(column) for column in zip(*some, strict=True))
-        every = torch.arange(len(some))
-        powers = torch.ldexp(torch.full((len(some),), masks.unit, dtype=torch.float64), exponent).to(masks.dtype)
+        batch = probes[first : first + size]
+        rows = torch.zeros(len(batch), masks.n, dtype=masks.dtype)
+        large, unit, outside, exponent = (torch.tensor(column) for column in zip(*batch, strict=True))
+        every = torch.arange(len(batch))
+        powers = torch.ldexp(torch.full((len(batch),), masks.unit, dtype=torch.float64), exponent).to(masks.dtype)
         rows[every, large] = powers
-        rows[every, one] = masks.unit
+        rows[every, unit] = masks.unit
         rows[every, outside] = -powers
-        found += (masks.sums(rows) != 0).tolist()
-    return found
+        flags += (masks.sums(rows) != 0).tolist()
+    return flags
 
 
-def _contracted(masks: Masks, shape: Shape) -> frozenset[int] | None:
+def _contracted_leaves(masks: Masks, shape: Shape) -> frozenset[int] | None:
     """Leaves whose products (1 + 2^-12)^2 keep all their 25 bits when -(1 + 2^-12) is added to them.
 
     Only where an fp32 product is rounded to fp32 can this be seen.
@@ -91,13 +91,13 @@ def _contracted(masks: Masks, shape: Shape) -> frozenset[int] | None:
     for merge in shape.merges:
         for value in merge:
             if value < shape.leaves:
-                other = next(one for one in merge if one != value)
+                other = next(child for child in merge if child != value)
                 pairs.append((value, lowest[other]))
     rows = torch.zeros(len(pairs), masks.n, dtype=masks.dtype)
-    own, other = torch.tensor(pairs).t()
+    leaves, other = torch.tensor(pairs).t()
     every = torch.arange(len(pairs))
-    rows[every, own] = 1 + _TIE
+    rows[every, leaves] = 1 + _TIE
     rows[every, other] = -1.0
     out = masks.sums(rows, torch.full((masks.n,), 1 + _TIE, dtype=masks.dtype))
     exact = out.double() / masks.scale == _TIE + _TIE * _TIE
-    return frozenset(leaf for (leaf, _), one in zip(pairs, exact.tolist(), strict=True) if one)
+    return frozenset(leaf for (leaf, _), is_exact in zip(pairs, exact.tolist(), strict=True) if is_exact)

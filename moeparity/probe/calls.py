@@ -79,12 +79,12 @@ class Calls:
 
     def _call(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
         """What the function returns for copies of `arguments`, placed in memory as the setup says."""
-        placed = [self._aligned(i, x) if isinstance(x, torch.Tensor) else x for i, x in enumerate(arguments)]
+        copies = [self._aligned_copy(i, x) if isinstance(x, torch.Tensor) else x for i, x in enumerate(arguments)]
         before = torch.get_num_threads()
         if self.setup.threads is not None:
             torch.set_num_threads(self.setup.threads)
         try:
-            return self.function(*placed, shape=shape)
+            return self.function(*copies, shape=shape)
         finally:
             torch.set_num_threads(before)
 
@@ -96,7 +96,7 @@ class Calls:
             self._blank = torch.empty(height, rows.shape[1], dtype=rows.dtype)
         return self._blank.zero_().index_copy_(0, places, rows)
 
-    def _aligned(self, number: int, x: torch.Tensor) -> torch.Tensor:
+    def _aligned_copy(self, number: int, x: torch.Tensor) -> torch.Tensor:
         """A contiguous copy of argument `number`, `offset` elements behind a multiple of 64 bytes."""
         key = (number, tuple(x.shape))
         if key not in self._memory:
@@ -117,11 +117,11 @@ class RowSums(Calls):
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.sums`."""
-        found = []
-        for some in parts(rows, len(at)):
-            held = torch.tensor(at[: len(some)])
-            found.append(self._call(self._spread(some, held, self.setup.m), shape=(self.setup.m,))[held])
-        return torch.cat(found)
+        outputs = []
+        for batch in parts(rows, len(at)):
+            places = torch.tensor(at[: len(batch)])
+            outputs.append(self._call(self._spread(batch, places, self.setup.m), shape=(self.setup.m,))[places])
+        return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.everywhere`."""
@@ -167,12 +167,12 @@ class Linear(Calls):
         """As `Sums.sums`: a sum is a column of the weight, and all rows of x are the factors."""
         m, width = self.setup.m, self.setup.width
         first = torch.ones(self.setup.n, dtype=self.setup.dtype) if factors is None else factors
-        found = []
-        for some in parts(rows, len(at)):
-            held = torch.tensor(at[: len(some)])
-            out = self._call(first.expand(m, -1), self._spread(some, held % width, width), shape=(m, width))
-            found.append(out.reshape(-1)[held])
-        return torch.cat(found)
+        outputs = []
+        for batch in parts(rows, len(at)):
+            places = torch.tensor(at[: len(batch)])
+            out = self._call(first.expand(m, -1), self._spread(batch, places % width, width), shape=(m, width))
+            outputs.append(out.reshape(-1)[places])
+        return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         """As `Sums.everywhere`."""
@@ -196,13 +196,13 @@ class Combine(Calls):
         """As `Sums.sums`: the factors are every token's weights."""
         m, n, width = self.setup.m, self.setup.n, self.setup.width
         first = torch.ones(n, dtype=self.setup.dtype) if factors is None else factors
-        found = []
-        for some in parts(rows, len(at)):
-            held = torch.tensor(at[: len(some)])
-            given = self._spread(some, held, m * width).view(m, width, n).transpose(1, 2)
-            out = self._call(given, first.expand(m, -1), shape=(m, width))
-            found.append(out.reshape(-1)[held])
-        return torch.cat(found)
+        outputs = []
+        for batch in parts(rows, len(at)):
+            places = torch.tensor(at[: len(batch)])
+            block = self._spread(batch, places, m * width).view(m, width, n).transpose(1, 2)
+            out = self._call(block, first.expand(m, -1), shape=(m, width))
+            outputs.append(out.reshape(-1)[places])
+        return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         """As `Sums.everywhere`."""
@@ -224,13 +224,13 @@ def sums_of(function: Function, setup: Setup) -> Sums:
     """The callable as sums whose leaves may have any sign. Raises MoeparityError where n is less than 2."""
     if setup.n < 2:
         raise MoeparityError(f"--n {setup.n}: a sum of {setup.n} has no order; expected at least 2.")
-    made: dict[str, type[RowSums | Dot | Linear | Combine]] = {
+    classes: dict[str, type[RowSums | Dot | Linear | Combine]] = {
         "sum": RowSums,
         "dot": Dot,
         "linear": Linear,
         "combine": Combine,
     }
-    return made[function.kind.name](function, setup)
+    return classes[function.kind.name](function, setup)
 
 
 def runs(numbers: Sequence[int]) -> str:
@@ -250,10 +250,10 @@ def grid(positions: Sequence[int], height: int, width: int, columns: str, *, row
     by_row: dict[int, list[int]] = {}
     for place in positions:
         by_row.setdefault(place // width, []).append(place % width)
-    same: dict[tuple[int, ...], list[int]] = {}
-    for row, found in by_row.items():
-        same.setdefault(tuple(sorted(found)), []).append(row)
+    rows_by_columns: dict[tuple[int, ...], list[int]] = {}
+    for row, numbers in by_row.items():
+        rows_by_columns.setdefault(tuple(sorted(numbers)), []).append(row)
     return "; ".join(
-        f"{rows} {runs(having)}" + ("" if len(found) == width else f", {columns} {runs(found)}")
-        for found, having in same.items()
+        f"{rows} {runs(having)}" + ("" if len(numbers) == width else f", {columns} {runs(numbers)}")
+        for numbers, having in rows_by_columns.items()
     )

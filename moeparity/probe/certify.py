@@ -11,24 +11,23 @@ from moeparity.errors import MoeparityError
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order, OrderError, tree
 from moeparity.probe.calls import Setup
-from moeparity.probe.classes import PASSES, Differing, classes
+from moeparity.probe.classes import PASSES, NotRepeatable, classes
 from moeparity.probe.compact import compact
-from moeparity.probe.data import zero_sum
 from moeparity.probe.find import outputs_of
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, simulated_equals
-from moeparity.probe.replay import AFTER, Way, equal
+from moeparity.probe.replay import AFTER, Way, equal, zero_sum
 from moeparity.probe.reveal import NoTree, reveal
 from moeparity.probe.rows import rows_at
-from moeparity.probe.shape import same, shape_of
+from moeparity.probe.shape import same_shape, shape_of
 from moeparity.probe.target import Function
 
 SUMS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class Claim:
     """What a callable is held to: an order and what its additions round to, or a collective by name.
 
     `text` is how a user named it.
@@ -44,7 +43,7 @@ class Against:
 class Verdict:
     """One class of outputs of one setup: bits equal of all, whether the tree is the stated one, and what was found.
 
-    equal of replayed: None of 0 where no sum comes out as it is (softmax). `found`: the order that the probes show.
+    equal of replayed: None of 0 where no sum comes out as it is (softmax). `order`: the order that the probes show.
     """
 
     setup: Setup
@@ -52,7 +51,7 @@ class Verdict:
     equal: int = 0
     replayed: int = 0
     same_tree: bool | None = None
-    found: str = ""
+    order: str = ""
     reason: str = ""
 
     @property
@@ -61,105 +60,101 @@ class Verdict:
         return not self.reason and self.same_tree is not False and self.equal == self.replayed
 
 
-def certify(function: Function, setups: Sequence[Setup], against: Against) -> list[Verdict]:
-    """Hold every class of outputs in every setup to `against`.
+def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[Verdict]:
+    """Hold every class of outputs in every setup to `claim`.
 
     Raises MoeparityError where the order is not one over n leaves, or the library would not take the message.
     """
     verdicts: list[Verdict] = []
     for setup in setups:
-        _refuse(function, setup, against)
+        _refuse(function, setup, claim)
         outputs = outputs_of(function, setup)
         try:
             if isinstance(outputs, (Squares, Exponentials)):
                 outputs.start(range(setup.m))
-            alike = classes(outputs)
-        except (Differing, NoTree) as reason:
+            groups = classes(outputs)
+        except (NotRepeatable, NoTree) as reason:
             verdicts.append(Verdict(setup=setup, label="all", reason=str(reason)))
             continue
-        if isinstance(outputs, Ranks) and against.collective is not None:
-            verdicts.append(_collective(outputs, setup, against.collective))
+        if isinstance(outputs, Ranks) and claim.collective is not None:
+            verdicts.append(_collective(outputs, setup, claim.collective))
             continue
-        for one in alike:
-            label = "all" if len(one.positions) == outputs.positions else outputs.label(one.positions)
+        for group in groups:
+            label = "all" if len(group.positions) == outputs.positions else outputs.label(group.positions)
             try:
                 if isinstance(outputs, (Squares, Exponentials)):
-                    verdicts.append(_rows(outputs, one.positions, label, against))
+                    verdicts.append(_rows(outputs, group.positions, label, claim))
                 else:
-                    verdicts.append(_sums(Masks(outputs, one.positions), setup, label, against))
+                    verdicts.append(_sums(Masks(outputs, group.positions), setup, label, claim))
             except NoTree as reason:
                 verdicts.append(Verdict(setup=setup, label=label, reason=str(reason)))
     return verdicts
 
 
-def _refuse(function: Function, setup: Setup, against: Against) -> None:
+def _refuse(function: Function, setup: Setup, claim: Claim) -> None:
     kind = function.kind
-    if against.order is None:
+    if claim.order is None:
         if kind.name != "all_reduce":
-            raise MoeparityError(
-                f"--against {against.text}: a collective, and {function.name} is called as {kind.name}."
-            )
+            raise MoeparityError(f"--against {claim.text}: a collective, and {function.name} is called as {kind.name}.")
         return
     try:
-        tree(against.order, setup.n)
+        tree(claim.order, setup.n)
     except OrderError as error:
-        raise MoeparityError(f"--against {against.text}: {error}, with --n {setup.n}.") from None
-    if against.order.fma and not kind.products:
-        raise MoeparityError(f"--against {against.text}: fma contracts products, and {kind.name} adds {kind.adds}.")
+        raise MoeparityError(f"--against {claim.text}: {error}, with --n {setup.n}.") from None
+    if claim.order.fma and not kind.products:
+        raise MoeparityError(f"--against {claim.text}: fma contracts products, and {kind.name} adds {kind.adds}.")
 
 
-def _sums(masks: Masks, setup: Setup, label: str, against: Against) -> Verdict:
-    assert against.order is not None
+def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
+    assert claim.order is not None
     rows, factors = zero_sum(masks.n, SUMS, masks.dtype, seed=1 << 21)
-    used = factors if masks.of.products else None
-    out = masks.sums(rows, used)
-    if any(equal(masks.sums(rows, used), out) < SUMS for _ in range(PASSES)):
+    first_factors = factors if masks.of.products else None
+    out = masks.sums(rows, first_factors)
+    if any(equal(masks.sums(rows, first_factors), out) < SUMS for _ in range(PASSES)):
         raise NoTree(f"{SUMS} sums made again gave other bits")
-    ways = [Way(against.order, against.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
-    matched = max(equal(way.sums(rows, used, masks.output), out) for way in ways)
+    ways = [Way(claim.order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
+    equal_sums = max(equal(way.sums(rows, first_factors, masks.output), out) for way in ways)
     shape = reveal(masks.ask, masks.n, masks.capacity)
     return Verdict(
         setup=setup,
         label=label,
-        equal=matched,
+        equal=equal_sums,
         replayed=SUMS,
-        same_tree=same(shape, shape_of(tree(against.order, masks.n), masks.n)),
-        found=str(compact(shape)[0]),
+        same_tree=same_shape(shape, shape_of(tree(claim.order, masks.n), masks.n)),
+        order=str(compact(shape)[0]),
     )
 
 
-def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, against: Against) -> Verdict:
-    assert against.order is not None
-    seen = rows_at(rows, at, against.order)
-    found, n = seen.order, rows.setup.n
-    right = (
-        same(shape_of(tree(found, n), n), shape_of(tree(against.order, n), n)) and seen.accumulate == against.accumulate
-    )
+def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Claim) -> Verdict:
+    assert claim.order is not None
+    revealed = rows_at(rows, at, claim.order)
+    order, n = revealed.order, rows.setup.n
+    shapes = [shape_of(tree(either, n), n) for either in (order, claim.order)]
     return Verdict(
         setup=rows.setup,
         label=label,
-        equal=seen.equal,
-        replayed=seen.replayed,
-        same_tree=right,
-        found=f"{found}, additions rounded to {seen.accumulate}",
+        equal=revealed.equal,
+        replayed=revealed.replayed,
+        same_tree=same_shape(*shapes) and revealed.accumulate == claim.accumulate,
+        order=f"{order}, additions rounded to {revealed.accumulate}",
     )
 
 
 def _collective(ranks: Ranks, setup: Setup, name: str) -> Verdict:
     try:
-        matched, total = simulated_equals(ranks, name)
+        equal_elements, total = simulated_equals(ranks, name)
     except ValueError as error:
         raise MoeparityError(f"--against {name}: {error}.") from None
-    return Verdict(setup=setup, label="all", equal=matched, replayed=total)
+    return Verdict(setup=setup, label="all", equal=equal_elements, replayed=total)
 
 
-def covers(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
+def coverage(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
     """What a verdict speaks of, and what it does not."""
     first = setups[0]
     replayed = sum(verdict.replayed for verdict in verdicts)
     parts = [f"{function.kind.name} over {first.n} values of {name_of(first.dtype)}"]
     parts += [f"{replayed} outputs on zero-sum data with exponents from -14 to 14 (fp16: -5 to 5)"] if replayed else []
-    parts += ["the tree, by probes at every leaf"] if any(one.same_tree is not None for one in verdicts) else []
+    parts += ["the tree, by probes at every leaf"] if any(verdict.same_tree is not None for verdict in verdicts) else []
     threads = torch.get_num_threads()
     return (
         f"covers {'; '.join(parts)}. Not other shapes, dtypes, alignments, threads ({threads} here unless given), "

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.numerics.bits import int_view
 from moeparity.probe.calls import Setup
-from moeparity.probe.data import zero_sum
+from moeparity.probe.replay import zero_sum
 
 TRIALS, PASSES = 16, 3
 
@@ -18,7 +18,7 @@ Fingerprint = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class OutputGroup:
     """Positions whose outputs had the same bits for all sums, the first first."""
 
     fingerprint: Fingerprint
@@ -38,28 +38,28 @@ class Outputs(Protocol):
         """One sum, row [n] (with `factors` [n] where leaves are products), at all positions -> [positions]."""
 
 
-class Differing(Exception):  # noqa: N818  a finding, told to the user as one
+class NotRepeatable(Exception):  # noqa: N818  a finding, told to the user as one
     """The same call gave other bits when it was made again."""
 
 
-def classes(sums: Outputs) -> list[Alike]:
+def classes(sums: Outputs) -> list[OutputGroup]:
     """The positions by their outputs' bits, in order. Raises Differing where these are not the same each time."""
     passes = [_outputs(sums) for _ in range(PASSES)]
-    changed = torch.stack([bits != passes[0] for bits in passes]).any(0)
-    if bool(changed.any()):
-        raise Differing(
-            f"{PASSES} runs of {TRIALS} sums gave other bits in {int(changed.any(0).sum())} of {sums.positions} outputs"
+    differs = torch.stack([bits != passes[0] for bits in passes]).any(0)
+    if bool(differs.any()):
+        raise NotRepeatable(
+            f"{PASSES} runs of {TRIALS} sums gave other bits in {int(differs.any(0).sum())} of {sums.positions} outputs"
         )
-    found: dict[Fingerprint, list[int]] = {}
+    groups: dict[Fingerprint, list[int]] = {}
     for position, bits in enumerate(passes[0].t().tolist()):
-        found.setdefault(tuple(bits), []).append(position)
-    return [Alike(fingerprint, tuple(positions)) for fingerprint, positions in found.items()]
+        groups.setdefault(tuple(bits), []).append(position)
+    return [OutputGroup(fingerprint, tuple(positions)) for fingerprint, positions in groups.items()]
 
 
 def _outputs(sums: Outputs) -> torch.Tensor:
     """[trials, positions], as integers."""
-    found = []
+    trials = []
     for trial in range(TRIALS):
         rows, factors = zero_sum(sums.setup.n, 1, sums.setup.dtype, seed=trial)
-        found.append(int_view(sums.everywhere(rows[0], factors)).clone())
-    return torch.stack(found)
+        trials.append(int_view(sums.everywhere(rows[0], factors)).clone())
+    return torch.stack(trials)

@@ -45,29 +45,29 @@ def explicit(shape: Shape, contracted: Sequence[int] = ()) -> Order:
 
 
 def _orders(shape: Shape, deepest: int, *, every: bool) -> list[Order]:
-    seen = clusters(shape)
-    found = []
+    sets = clusters(shape)
+    orders = []
     for text in _single(shape):
-        if _is(shape, text, seen):
-            found.append(parse(text))
+        if _is(shape, text, sets):
+            orders.append(parse(text))
             if text == "cascade" and deepest == _DEEPEST and not every:
-                return found
+                return orders
             if not (text.startswith("cascade") or every or _at_once(shape)):
-                return found
-    for text in dict.fromkeys(_first_levels(shape, seen) if deepest > 1 else ()):
-        rest = _left_by(shape, text, seen)
-        if rest is not None:
+                return orders
+    for text in dict.fromkeys(_first_levels(shape, sets) if deepest > 1 else ()):
+        remainder = _left_by(shape, text, sets)
+        if remainder is not None:
             (level, _) = parse(f"{text} | sequential").levels
-            found += [Order((level, *order.levels)) for order in _orders(rest, deepest - 1, every=every)]
-    return found
+            orders += [Order((level, *order.levels)) for order in _orders(remainder, deepest - 1, every=every)]
+    return orders
 
 
-def _is(shape: Shape, text: str, seen: Clusters) -> bool:
+def _is(shape: Shape, text: str, sets: Clusters) -> bool:
     try:
-        given = shape_of(tree(parse(text), shape.leaves), shape.leaves, shape.absent)
+        candidate = shape_of(tree(parse(text), shape.leaves), shape.leaves, shape.absent)
     except OrderError:
         return False
-    return len(given.merges) == len(shape.merges) and clusters(given).keys() == seen.keys()
+    return len(candidate.merges) == len(shape.merges) and clusters(candidate).keys() == sets.keys()
 
 
 def _single(shape: Shape) -> Iterator[str]:
@@ -103,22 +103,22 @@ def _pair(lanes: int, accumulators: int) -> str:
     return ", ".join([f"lanes={lanes}"] * (lanes != 8) + [f"accumulators={accumulators}"] * (accumulators != 4))
 
 
-def _first_levels(shape: Shape, seen: Clusters) -> Iterator[str]:
+def _first_levels(shape: Shape, sets: Clusters) -> Iterator[str]:
     """First levels whose first accumulator is the chain that leaf 0 starts."""
     chain = _chain(shape)
     if len(chain) > 1:
         run = next((i for i, leaf in enumerate(chain) if leaf != i), len(chain))
-        more = ", neumaier" if _at_once(shape) else ""
-        yield f"lanes({chain[1]}{more})"
+        word = ", neumaier" if _at_once(shape) else ""
+        yield f"lanes({chain[1]}{word})"
         if run > 1:
-            yield f"blocks({run}{more})"
+            yield f"blocks({run}{word})"
         if run < len(chain) and chain[run] % run == 0:
             threads = chain[run] // run
-            yield f"threads({threads}, vector={run}{more})" if run > 1 else f"threads({threads}{more})"
-    own = numbers(shape.leaves)
-    for width in _prefixes(shape, seen):
+            yield f"threads({threads}, vector={run}{word})" if run > 1 else f"threads({threads}{word})"
+    codes = numbers(shape.leaves)
+    for width in _prefixes(shape, sets):
         # What their first additions would be; a fold of up to three neighbours is a block.
-        if width > 3 and all((own[i] + own[i + 1]) % (1 << 128) in seen for i in (0, 2)):
+        if width > 3 and all((codes[i] + codes[i + 1]) % (1 << 128) in sets for i in (0, 2)):
             yield f"fold_lo({width})"
         if width > 2 and len(chain) > 1 and chain[1] == 1 << ((width - 1).bit_length() - 1):
             yield f"fold_hi({width})"
@@ -140,57 +140,57 @@ def _chain(shape: Shape) -> list[int]:
     return chain
 
 
-def _prefixes(shape: Shape, seen: Clusters) -> list[int]:
+def _prefixes(shape: Shape, sets: Clusters) -> list[int]:
     """Widths of runs from leaf 0 that are added up before anything else meets them, and those of a chain's start."""
     total, widths = 0, []
     for leaf, number in enumerate(numbers(shape.leaves)[:-1]):
         total = (total + number * (leaf not in shape.absent)) % (1 << 128)
-        if total in seen:
+        if total in sets:
             widths.append(leaf + 1)
     return widths[:_WIDTHS]
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _Placement:
     tops: dict[int, int]
     absent: frozenset[int]
 
 
-def _left_by(shape: Shape, text: str, seen: Clusters) -> Shape | None:
+def _left_by(shape: Shape, text: str, sets: Clusters) -> Shape | None:
     """The shape over the values that a first level leaves; None where the level does not fit."""
     whole = tree(parse(f"{text} | sequential"), shape.leaves)
     values: tuple[AnyTree, ...] = whole if isinstance(whole, tuple) else ()
     if isinstance(whole, Sum) or len(values) < 2 or len(values) >= shape.leaves:
         return None
-    left = _placed(shape, values, seen)
-    if left is None:
+    placement = _placement(shape, values, sets)
+    if placement is None:
         return None
-    inside = _inside(shape, left.tops)
-    places, merges = {**left.tops}, []
+    inside = _inside(shape, placement.tops)
+    places, merges = {**placement.tops}, []
     for k, merge in enumerate(shape.merges):
         if shape.leaves + k in inside:
             continue
         merges.append(tuple(places[value] for value in merge))
         places[shape.leaves + k] = len(values) + len(merges) - 1
-    return Shape(len(values), tuple(merges), left.absent)
+    return Shape(len(values), tuple(merges), placement.absent)
 
 
-def _placed(shape: Shape, values: Sequence[AnyTree], seen: Clusters) -> _Left | None:
+def _placement(shape: Shape, values: Sequence[AnyTree], sets: Clusters) -> _Placement | None:
     """Where in `shape` each value of a level is made; None where one is not made there, or otherwise."""
     tops: dict[int, int] = {}
     absent = set()
     for i, value in enumerate(values):
         part = shape_of((value,), shape.leaves, shape.absent)
-        made = clusters(part) if part.merges else {}
-        if not made.keys() <= seen.keys():
+        sums = clusters(part) if part.merges else {}
+        if not sums.keys() <= sets.keys():
             return None
-        if made:
-            tops[shape.leaves + seen[list(made)[-1]]] = i
+        if sums:
+            tops[shape.leaves + sets[list(sums)[-1]]] = i
         elif isinstance(value, int) and value not in shape.absent:
             tops[value] = i
         else:
             absent.add(i)
-    return _Left(tops, frozenset(absent))
+    return _Placement(tops, frozenset(absent))
 
 
 def _inside(shape: Shape, tops: dict[int, int]) -> set[int]:
@@ -200,18 +200,3 @@ def _inside(shape: Shape, tops: dict[int, int]) -> set[int]:
         if shape.leaves + k in inside:
             inside |= set(shape.merges[k])
     return inside
-
-
-def adds_zeros(order: Order, leaves: int) -> bool:
-    """Whether a sum of -0 only comes to +0: a padded zero, or an accumulator that starts from +0, takes part."""
-
-    def of(node: AnyTree) -> bool:
-        if node is None:
-            return True
-        if isinstance(node, int):
-            return False
-        if isinstance(node, Sum):
-            return node.zero or any(map(of, node.children))
-        return any(map(of, node))
-
-    return of(tree(order, leaves))

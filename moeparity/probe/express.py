@@ -13,12 +13,12 @@ from moeparity.probe.shape import Shape, clusters, numbers
 
 BITS = {"bf16": 8, "fp16": 11, "fp32": 24, "fp64": 53}
 NAMES = {bits: name for name, bits in BITS.items()} | {bits + 1: name for name, bits in BITS.items()}
-_FORMS, _CHANGED, _MOST = 30, 2, 60
+_FORMS, _CHANGES, _WAYS = 30, 2, 60
 """How many orders of one shape are tried, in how many of their levels at once, and in how many ways each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Evidence:
     """What the probes saw of the additions of a shape.
 
     bits: for each merge how many bits its result keeps; None where nothing outside can show it. contracted: leaves
@@ -31,24 +31,24 @@ class Seen:
     positive: bool | None
 
 
-def usual_dtype(seen: Seen) -> str | None:
+def usual_dtype(evidence: Evidence) -> str | None:
     """The dtype that most additions round to; None where none was seen, or none of the known."""
-    counted = Counter(NAMES.get(bits) for bits in seen.bits if bits is not None)
-    return counted.most_common(1)[0][0] if counted else None
+    counts = Counter(NAMES.get(bits) for bits in evidence.bits if bits is not None)
+    return counts.most_common(1)[0][0] if counts else None
 
 
-def expressions(shape: Shape, seen: Seen, accumulate: str) -> list[Order]:
+def expressions(shape: Shape, evidence: Evidence, accumulate: str) -> list[Order]:
     """Orders with this shape that agree with all that was seen, the shortest first; the additions of a level without a
     dtype of its own round to `accumulate`.
 
     Empty where the algebra has none: then `explicit(shape)` is the tree, and its additions differ otherwise.
     """
-    facts = _Facts(shape, seen, accumulate)
-    found = [order for form in compact(shape) for order in facts.fitted(form)]
-    if not found or found[0].levels[0].name == "tree":
-        others = (order for form in compact(shape, every=True)[:_FORMS] for order in facts.fitted(form))
-        found += [order for order in islice(others, 1) if order.levels[0].name != "tree"]
-    return sorted(found, key=lambda order: order.levels[0].name == "tree")
+    facts = _Facts(shape, evidence, accumulate)
+    orders = [order for form in compact(shape) for order in facts.fitted(form)]
+    if not orders or orders[0].levels[0].name == "tree":
+        further = (order for form in compact(shape, every=True)[:_FORMS] for order in facts.fitted(form))
+        orders += [order for order in islice(further, 1) if order.levels[0].name != "tree"]
+    return sorted(orders, key=lambda order: order.levels[0].name == "tree")
 
 
 @dataclass(slots=True)
@@ -68,47 +68,49 @@ class _Walk:
             return 0
         if isinstance(node, int):
             return numbers(self.leaves)[node]
-        made = node if isinstance(node, Sum) else Sum(children=node)
-        self.positive |= made.zero
-        total = self._chain(made)
-        if made.round is not None and total in self.bits:
-            self.bits[total] = min(self.bits[total], BITS[made.round])
+        node_sum = node if isinstance(node, Sum) else Sum(children=node)
+        self.positive |= node_sum.zero
+        total = self._chain(node_sum)
+        if node_sum.round is not None and total in self.bits:
+            self.bits[total] = min(self.bits[total], BITS[node_sum.round])
         return total
 
-    def _chain(self, made: Sum) -> int:
-        width = made.width if made.how == "fused" else len(made.children) if made.how == "neumaier" else 1
-        bits = BITS[made.accumulate or self.accumulate]
+    def _chain(self, node_sum: Sum) -> int:
+        width = (
+            node_sum.width if node_sum.how == "fused" else len(node_sum.children) if node_sum.how == "neumaier" else 1
+        )
+        bits = BITS[node_sum.accumulate or self.accumulate]
         total = 0
-        for i in range(0, len(made.children), width):
+        for i in range(0, len(node_sum.children), width):
             before = total
-            some = made.children[i : i + width]
-            total = (before + sum(map(self.of, some))) % (1 << 128)
-            if total != before and (before or sum(child is not None for child in some) > 1):
-                self.bits[total] = bits + (made.how == "kahan")
-            if made.fma and before and isinstance(made.children[i], int):
-                self.contracted.add(made.children[i])  # type: ignore[arg-type]
+            children = node_sum.children[i : i + width]
+            total = (before + sum(map(self.of, children))) % (1 << 128)
+            if total != before and (before or sum(child is not None for child in children) > 1):
+                self.bits[total] = bits + (node_sum.how == "kahan")
+            if node_sum.fma and before and isinstance(node_sum.children[i], int):
+                self.contracted.add(node_sum.children[i])  # type: ignore[arg-type]
         # What Neumaier's sum has kept beside is added at the end, and is +0 where nothing was lost.
-        self.positive |= made.how == "neumaier" and len(made.children) > 1
-        if made.how == "kahan" and total in self.bits:
+        self.positive |= node_sum.how == "neumaier" and len(node_sum.children) > 1
+        if node_sum.how == "kahan" and total in self.bits:
             self.bits[total] = bits
         return total
 
 
 class _Facts:
-    def __init__(self, shape: Shape, seen: Seen, accumulate: str) -> None:
-        self.shape, self.seen, self.accumulate = shape, seen, accumulate
-        self.bits = {total: seen.bits[k] for total, k in clusters(shape).items() if seen.bits[k] is not None}
+    def __init__(self, shape: Shape, evidence: Evidence, accumulate: str) -> None:
+        self.shape, self.evidence, self.accumulate = shape, evidence, accumulate
+        self.bits = {total: evidence.bits[k] for total, k in clusters(shape).items() if evidence.bits[k] is not None}
 
     def fitted(self, form: Order) -> Iterator[Order]:
         """The first way to give the levels of `form` words and dtypes that says what was seen, if there is one."""
-        contracted = self.seen.contracted or frozenset()
+        contracted = self.evidence.contracted or frozenset()
         if contracted and form.levels[0].explicit is not None:
             form = explicit(self.shape, sorted(contracted))
         ways = [self._ways(i, form.levels) for i in range(len(form.levels))]
-        changed = [way for way in product(*map(range, map(len, ways))) if sum(map(bool, way)) <= _CHANGED]
-        for choice in sorted(changed, key=lambda way: sum(map(bool, way)))[:_MOST]:
+        choices = [way for way in product(*map(range, map(len, ways))) if sum(map(bool, way)) <= _CHANGES]
+        for choice in sorted(choices, key=lambda way: sum(map(bool, way)))[:_WAYS]:
             levels = tuple(level[i] for level, i in zip(ways, choice, strict=True))
-            order = _with_zeros(Order(levels), self.seen.positive, self.shape.leaves)
+            order = _with_zeros(Order(levels), self.evidence.positive, self.shape.leaves)
             if order is not None and self._agrees(order):
                 yield order
                 return
@@ -116,7 +118,7 @@ class _Facts:
     def _agrees(self, order: Order) -> bool:
         walk = _Walk(self.shape.leaves, self.accumulate)
         walk.of(tree(order, self.shape.leaves))
-        if self.seen.contracted is not None and walk.contracted != self.seen.contracted:
+        if self.evidence.contracted is not None and walk.contracted != self.evidence.contracted:
             return False
         return all(walk.bits.get(total) == bits for total, bits in self.bits.items())
 
@@ -125,12 +127,12 @@ class _Facts:
         level = levels[number]
         words = FORMS[level.name].words
         ways = [level]
-        if number == 0 and self.seen.contracted and "fma" in words and "fma" not in level.words:
+        if number == 0 and self.evidence.contracted and "fma" in words and "fma" not in level.words:
             ways = [replace(level, words=tuple(sorted({*level.words, "fma"})))]
-        kept = {bits for bits in self.bits.values() if bits is not None}
-        if any(bits - 1 in BITS.values() for bits in kept) and "kahan" in words and not level.words:
+        precisions = {bits for bits in self.bits.values() if bits is not None}
+        if any(bits - 1 in BITS.values() for bits in precisions) and "kahan" in words and not level.words:
             ways += [replace(level, words=("kahan",))]
-        dtypes = sorted({NAMES[bits] for bits in kept if bits in NAMES} - {self.accumulate})
+        dtypes = sorted({NAMES[bits] for bits in precisions if bits in NAMES} - {self.accumulate})
         ways += [replace(way, accumulate=dtype) for way in ways for dtype in dtypes]
         return ways + [
             replace(way, round=dtype)
@@ -157,5 +159,5 @@ def _with_zeros(order: Order, positive: bool | None, leaves: int) -> Order | Non
             break
         if not positive and "skip" in words:
             levels[i] = replace(levels[i], words=("skip",))
-    changed = Order(tuple(levels))
-    return parse(str(changed))
+    signed = Order(tuple(levels))
+    return parse(str(signed))

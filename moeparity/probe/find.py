@@ -11,20 +11,19 @@ from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
 from moeparity.probe.arithmetic import arithmetic
 from moeparity.probe.calls import Setup, Sums, sums_of
-from moeparity.probe.classes import PASSES, Alike, Differing, Fingerprint, classes
+from moeparity.probe.classes import PASSES, Fingerprint, NotRepeatable, OutputGroup, classes
 from moeparity.probe.compact import explicit
-from moeparity.probe.data import zero_sum
-from moeparity.probe.express import NAMES, Seen, expressions, usual_dtype
+from moeparity.probe.express import NAMES, Evidence, expressions, usual_dtype
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, collectives_like, sets_of
-from moeparity.probe.replay import AFTER, Way, equal
+from moeparity.probe.replay import AFTER, Way, equal, zero_sum
 from moeparity.probe.reveal import Block, NoTree, reveal
 from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import Shape, visible
 from moeparity.probe.target import Function
 
-REPLAYED, FEWER, LARGE, CHECKED = 512, 256, 2048, 256
+REPLAYED, REPLAYED_LARGE, LARGE, CHECKED = 512, 256, 2048, 256
 """So many sums are replayed, or fewer above so many leaves."""
 
 _ROWS: dict[str, type[Squares | Exponentials]] = {"rms_norm": Squares, "softmax": Exponentials}
@@ -63,7 +62,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Found:
+class Result:
     """What a probe found: trees by the name of their class, and for each setup where they are, or why there is none.
 
     collectives: shipped order maps that are the one found, element by element.
@@ -77,52 +76,52 @@ class Found:
     seconds: float = 0.0
 
 
-def probe(function: Function, setups: Sequence[Setup]) -> Found:
+def probe(function: Function, setups: Sequence[Setup]) -> Result:
     """Probe `function` in each setup; all of one n and dtype. A class that several setups share is probed once.
 
     Raises MoeparityError where the function cannot be called as its kind is.
     """
-    found, names = Found(function), dict[Fingerprint, str]()
+    result, names = Result(function), dict[Fingerprint, str]()
     start = time.perf_counter()
     for setup in setups:
         sums = outputs_of(function, setup)
         try:
             if isinstance(sums, (Squares, Exponentials)):
                 sums.start(range(setup.m))
-            alike = classes(sums)
-        except (Differing, NoTree) as reason:
-            found.places.append((setup, [], str(reason)))
+            groups = classes(sums)
+        except (NotRepeatable, NoTree) as reason:
+            result.places.append((setup, [], str(reason)))
             continue
-        for one in alike:
-            if one.fingerprint not in names:
-                name = names[one.fingerprint] = _name(len(names))
-                found.trees[name], probes = tree_at(sums, one)
-                found.probes += probes
+        for group in groups:
+            if group.fingerprint not in names:
+                name = names[group.fingerprint] = _name(len(names))
+                result.trees[name], probes = tree_at(sums, group)
+                result.probes += probes
         places = [
             Place(
-                "all" if len(one.positions) == sums.positions else sums.label(one.positions),
-                one.positions,
-                names[one.fingerprint],
+                "all" if len(group.positions) == sums.positions else sums.label(group.positions),
+                group.positions,
+                names[group.fingerprint],
             )
-            for one in alike
+            for group in groups
         ]
-        found.places.append((setup, places, ""))
+        result.places.append((setup, places, ""))
     if function.kind.name == "all_reduce":
-        found.collectives = _collectives(found)
-    found.seconds = time.perf_counter() - start
-    return found
+        result.collectives = _collectives(result)
+    result.seconds = time.perf_counter() - start
+    return result
 
 
-def _collectives(found: Found) -> tuple[str, ...]:
-    ((setup, places, _), *more) = found.places
-    trees = [found.trees[place.name] for place in places]
-    if more or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
+def _collectives(result: Result) -> tuple[str, ...]:
+    ((setup, places, _), *further) = result.places
+    trees = [result.trees[place.name] for place in places]
+    if further or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
         return ()
     sets = {
-        place: sets_of(tree.order, setup.n)
-        for one, tree in zip(places, trees, strict=True)
+        position: sets_of(tree.order, setup.n)
+        for place, tree in zip(places, trees, strict=True)
         if tree.order
-        for place in one.positions
+        for position in place.positions
     }
     return tuple(collectives_like(sets, trees[0].accumulate, setup))
 
@@ -140,35 +139,35 @@ def _name(number: int) -> str:
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
-def tree_at(sums: Sums | Squares | Exponentials, alike: Alike) -> tuple[Tree, int]:
-    """The tree of the outputs in `alike`, and how many probes it took."""
+def tree_at(sums: Sums | Squares | Exponentials, groups: OutputGroup) -> tuple[Tree, int]:
+    """The tree of the outputs in `groups`, and how many probes it took."""
     if isinstance(sums, (Squares, Exponentials)):
         before = sums.probes
-        return _of_rows(sums, alike), sums.probes - before
+        return _of_rows(sums, groups), sums.probes - before
     masks = None
     try:
-        masks = Masks(sums, alike.positions)
+        masks = Masks(sums, groups.positions)
         shape = reveal(masks.ask, masks.n, masks.capacity)
         confirm(masks, shape)
-        tree = _replayed(masks, shape, arithmetic(masks, shape))
+        tree = _replay(masks, shape, arithmetic(masks, shape))
     except NoTree as reason:
         tree = Tree(order=None, reason=str(reason))
     return tree, 0 if masks is None else masks.probes
 
 
-def _of_rows(rows: Squares | Exponentials, alike: Alike) -> Tree:
+def _of_rows(rows: Squares | Exponentials, groups: OutputGroup) -> Tree:
     try:
-        seen = rows_at(rows, alike.positions)
+        revealed = rows_at(rows, groups.positions)
     except NoTree as reason:
         return Tree(order=None, reason=str(reason))
     return Tree(
-        order=seen.order,
-        accumulate=seen.accumulate,
-        output=seen.output,
-        after="" if seen.form is None else str(seen.form),
-        equal=seen.equal,
-        replayed=seen.replayed,
-        sites=() if seen.form is None or seen.equal < seen.replayed else seen.form.sites,
+        order=revealed.order,
+        accumulate=revealed.accumulate,
+        output=revealed.output,
+        after="" if revealed.form is None else str(revealed.form),
+        equal=revealed.equal,
+        replayed=revealed.replayed,
+        sites=() if revealed.form is None or revealed.equal < revealed.replayed else revealed.form.sites,
     )
 
 
@@ -177,50 +176,50 @@ def confirm(masks: Masks, shape: Shape) -> None:
     draw = random.Random(2)  # noqa: S311
     checked = min(CHECKED, masks.n * masks.n)
     pairs = [draw.sample(range(masks.n), 2) for _ in range(checked)]
-    few = draw.sample(range(masks.n), min(masks.n, masks.capacity))
-    left = masks.ask([Block(a, [b], few) for a, b in pairs])
-    expected = visible(shape, pairs, few)
-    wrong = sum(one not in ([a], [b]) for (one, (a, b)) in zip(left, expected, strict=True))
+    units = draw.sample(range(masks.n), min(masks.n, masks.capacity))
+    counts = masks.ask([Block(a, [b], units) for a, b in pairs])
+    expected = visible(shape, pairs, units)
+    wrong = sum(count not in ([a], [b]) for (count, (a, b)) in zip(counts, expected, strict=True))
     if wrong:
         raise NoTree(f"{wrong} of {checked} probes made afterwards contradict the tree that the others showed")
 
 
-def _replayed(masks: Masks, shape: Shape, seen: Seen) -> Tree:
+def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
     """The first of the orders that say what was seen under which all sums come out again; else the nearest."""
     products = masks.of.products
     # Where one call takes few sums, calls are what it costs.
-    count = min(REPLAYED if masks.n <= LARGE else FEWER, max(64, 16 * len(masks.at)))
+    count = min(REPLAYED if masks.n <= LARGE else REPLAYED_LARGE, max(64, 16 * len(masks.at)))
     rows, factors = zero_sum(masks.n, count, masks.dtype, seed=1 << 20)
-    used = factors if products else None
-    out = masks.sums(rows, used)
-    if any(equal(masks.sums(rows, used), out) < count for _ in range(PASSES)):
+    first_factors = factors if products else None
+    out = masks.sums(rows, first_factors)
+    if any(equal(masks.sums(rows, first_factors), out) < count for _ in range(PASSES)):
         raise NoTree(f"{count} sums made again gave other bits")
     output = name_of(masks.output) or ""
-    usual = [usual_dtype(seen)] if usual_dtype(seen) else list(dict.fromkeys(["fp32", output]))
+    usual = [usual_dtype(evidence)] if usual_dtype(evidence) else list(dict.fromkeys(["fp32", output]))
     best: Tree | None = None
     for accumulate in usual:
-        orders = expressions(shape, seen, str(accumulate)) or [explicit(shape, sorted(seen.contracted or ()))]
+        orders = expressions(shape, evidence, str(accumulate)) or [explicit(shape, sorted(evidence.contracted or ()))]
         for order in orders:
             for after in AFTER if masks.scale != 1 else AFTER[:1]:
-                same = equal(Way(order, str(accumulate), after).sums(rows, used, masks.output), out)
-                if best is None or same > best.equal:
+                matches = equal(Way(order, str(accumulate), after).sums(rows, first_factors, masks.output), out)
+                if best is None or matches > best.equal:
                     best = Tree(
                         order=order,
                         accumulate=str(accumulate),
                         output=output,
-                        products=_products(products, seen),
+                        products=_products(products, evidence),
                         after=after,
-                        equal=same,
+                        equal=matches,
                         replayed=count,
-                        bits=tuple(sorted({bits for bits in seen.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
+                        bits=tuple(sorted({bits for bits in evidence.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
                     )
-                if same == count:
+                if matches == count:
                     return best
     assert best is not None
     return best
 
 
-def _products(products: bool, seen: Seen) -> str:
+def _products(products: bool, evidence: Evidence) -> str:
     if not products:
         return ""
-    return "exact" if seen.contracted is None else "contracted" if seen.contracted else "rounded"
+    return "exact" if evidence.contracted is None else "contracted" if evidence.contracted else "rounded"

@@ -31,23 +31,23 @@ class Masks:
         self.n, self.dtype = sums.setup.n, sums.setup.dtype
         self.high, self.low = RANGE[self.dtype]
         self.probes = 0
-        if not bool(self._cancelled().isfinite().all()):
+        if not bool(self._cancelling_sums().isfinite().all()):
             self.high, self.low = RANGE[torch.float16]
-        one = torch.zeros(1, self.n, dtype=self.dtype)
-        one[0, self.n // 2] = self.unit
-        out = self.sums(one)
+        unit_row = torch.zeros(1, self.n, dtype=self.dtype)
+        unit_row[0, self.n // 2] = self.unit
+        out = self.sums(unit_row)
         self.output = out.dtype
         self.scale = float(out) / self.unit
         if not self.scale:
             raise NoTree("one value alone, the others 0, comes to 0")
         self.capacity = self._capacity()
 
-    def _cancelled(self) -> torch.Tensor:
+    def _cancelling_sums(self) -> torch.Tensor:
         """+M and -M on the first leaf and each of some others: not finite where an addition is in fp16."""
-        others = torch.arange(1, self.n)[:: max(1, self.n // 16)]
-        rows = torch.zeros(len(others), self.n, dtype=self.dtype)
+        partners = torch.arange(1, self.n)[:: max(1, self.n // 16)]
+        rows = torch.zeros(len(partners), self.n, dtype=self.dtype)
         rows[:, 0] = 2.0**self.high
-        rows[torch.arange(len(others)), others] = -(2.0**self.high)
+        rows[torch.arange(len(partners)), partners] = -(2.0**self.high)
         return self.sums(rows)
 
     @property
@@ -65,17 +65,17 @@ class Masks:
         sizes = [len(block.minus) for block in blocks]
         total = sum(sizes)
         chunk = max(len(self.at), _AT_ONCE // self.n // len(self.at) * len(self.at))
-        held = torch.empty(min(chunk, total), self.n, dtype=self.dtype)
-        left: list[int] = []
+        memory = torch.empty(min(chunk, total), self.n, dtype=self.dtype)
+        counts: list[int] = []
         todo = [(block, 0) for block in blocks]
         while todo:
-            rows = held[: total - len(left)].zero_()
-            todo = self._filled(rows, todo)
-            left += self._counted(self.sums(rows))
-        counts = iter(left)
-        return [[next(counts) for _ in range(size)] for size in sizes]
+            rows = memory[: total - len(counts)].zero_()
+            todo = self._fill(rows, todo)
+            counts += self._counts(self.sums(rows))
+        answers = iter(counts)
+        return [[next(answers) for _ in range(size)] for size in sizes]
 
-    def _filled(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
+    def _fill(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
         """Fill `rows` with the next probes; what is left to do of the blocks, each with the probes it has behind it."""
         row = number = 0
         large = 2.0**self.high
@@ -95,24 +95,24 @@ class Masks:
             number += 1
         return todo[number:]
 
-    def _counted(self, out: torch.Tensor) -> list[int]:
+    def _counts(self, out: torch.Tensor) -> list[int]:
         counts = out.double() / (self.scale * self.unit)
         whole = counts.round()
         if not bool((counts.isfinite() & ((counts - whole).abs() < 0.25) & (whole >= 0)).all()):
             raise NoTree("a sum of units is no number of units: values are lost or added twice")
-        found: list[int] = whole.long().tolist()
-        return found
+        numbers: list[int] = whole.long().tolist()
+        return numbers
 
     def _capacity(self) -> int:
         """How many units are counted without error: as many as the output holds, or fewer, as the accumulator does."""
-        most = _COUNTS[self.output] if self.output in _COUNTS else _COUNTS[torch.bfloat16]
-        few = _COUNTS[torch.bfloat16]
-        if min(most, self.n) <= few:
-            return few
+        limit = _COUNTS[self.output] if self.output in _COUNTS else _COUNTS[torch.bfloat16]
+        least = _COUNTS[torch.bfloat16]
+        if min(limit, self.n) <= least:
+            return least
         draw = random.Random(0)  # noqa: S311
-        sizes = [min(most, self.n) - 1 - i for i in range(16)]
+        sizes = [min(limit, self.n) - 1 - i for i in range(16)]
         rows = torch.zeros(len(sizes), self.n, dtype=self.dtype)
         for row, size in zip(rows, sizes, strict=True):
             row[draw.sample(range(self.n), size)] = self.unit
         exact = (self.sums(rows).double() / (self.scale * self.unit)).round().tolist() == sizes
-        return most if exact else few
+        return limit if exact else least

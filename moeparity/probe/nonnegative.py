@@ -59,11 +59,11 @@ class Squares(Calls):
             two = NEAR_ROOT_2 if bits % 2 == 0 else 2.0
             for eps in _near(self.large**2 / self.setup.n):
                 self.eps = -eps
-                if self._calibrated(two):
+                if self._is_calibrated(two):
                     return
         raise NoTree("with eps = -M / n no square M hides 1 and shows 2: is eps used as it is given?")
 
-    def _calibrated(self, two: float) -> bool:
+    def _is_calibrated(self, two: float) -> bool:
         n = self.setup.n
         places = [(0, n - 1), (n - 1, 0), (n // 2, n // 3 if n > 2 else 0)]
         rows = torch.zeros(9, n, dtype=self.setup.dtype)
@@ -71,52 +71,52 @@ class Squares(Calls):
             rows[3 * i : 3 * i + 3, k] = self.large
             rows[3 * i + 1, other] = self.small
             rows[3 * i + 2, other] = two
-        seen = self._finite(rows, torch.tensor([k for k, _ in places for _ in range(3)]))
-        return seen == [False, False, True] * 3
+        finite = self._finite(rows, torch.tensor([k for k, _ in places for _ in range(3)]))
+        return finite == [False, False, True] * 3
 
     def _finite(self, rows: torch.Tensor, at: torch.Tensor) -> list[bool]:
-        found: list[bool] = []
+        flags: list[bool] = []
         ones = torch.ones(self.setup.n, dtype=self.setup.dtype)
         self.probes += len(rows)
-        for some, places in zip(parts(rows, len(self.at)), parts(at, len(self.at)), strict=True):
-            held = torch.tensor(self.at[: len(some)])
-            x = self._spread(some, held, self.setup.m)
+        for batch, places in zip(parts(rows, len(self.at)), parts(at, len(self.at)), strict=True):
+            indices = torch.tensor(self.at[: len(batch)])
+            x = self._spread(batch, indices, self.setup.m)
             out = self._call(x, ones, self.eps, shape=(self.setup.m, self.setup.n))
-            found += out[held, places].isfinite().tolist()
-        return found
+            flags += out[indices, places].isfinite().tolist()
+        return flags
 
     def ask(self, triplets: Sequence[Triplet]) -> list[bool]:
         """As `triplets.Ask`."""
-        found: list[bool] = []
+        answers: list[bool] = []
         for first in range(0, len(triplets), size := len(self.at)):
             k, i, j = torch.tensor(triplets[first : first + size]).t()
             rows = torch.zeros(len(k), self.setup.n, dtype=self.setup.dtype)
             every = torch.arange(len(k))
             rows[every, k] = self.large
             rows[every, i] = rows[every, j] = self.small
-            found += self._finite(rows, k)
-        return found
+            answers += self._finite(rows, k)
+        return answers
 
     def rows(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """What the callable makes of rows [P, n] -> [P, n]."""
-        found = []
-        for some in parts(x, len(self.at)):
-            held = torch.tensor(self.at[: len(some)])
-            given = self._spread(some, held, self.setup.m)
-            found.append(self._call(given, weight, eps, shape=(self.setup.m, self.setup.n))[held])
-        return torch.cat(found)
+        outputs = []
+        for batch in parts(x, len(self.at)):
+            indices = torch.tensor(self.at[: len(batch)])
+            block = self._spread(batch, indices, self.setup.m)
+            outputs.append(self._call(block, weight, eps, shape=(self.setup.m, self.setup.n))[indices])
+        return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         """One row [n] in all rows: a number [M] of the bits that come out, and of some probes."""
         shape = (self.setup.m, self.setup.n)
-        hashed = _hashed(self._call(row.expand(shape), factors, 2.0**-20, shape=shape))
+        codes = _hashes(self._call(row.expand(shape), factors, 2.0**-20, shape=shape))
         for k, i, j in _some_triplets(self.setup.n, int(row.double().abs().sum() * 64)):
             x = torch.zeros(self.setup.n, dtype=self.setup.dtype)
             x[i] = x[j] = self.small
             x[k] = self.large
-            seen = self._call(x.expand(shape), torch.ones_like(x), self.eps, shape=shape)[:, k].isfinite()
-            hashed = hashed * 2 + seen
-        return hashed
+            finite = self._call(x.expand(shape), torch.ones_like(x), self.eps, shape=shape)[:, k].isfinite()
+            codes = codes * 2 + finite
+        return codes
 
     def label(self, positions: Sequence[int]) -> str:
         """Rows."""
@@ -147,36 +147,36 @@ class Exponentials(Calls):
             raise NoTree("beside exp(0), half a unit in the last place of fp32 is not lost, or a whole one is")
 
     def _shares(self, rows: torch.Tensor, at: torch.Tensor) -> list[bool]:
-        found: list[bool] = []
+        flags: list[bool] = []
         self.probes += len(rows)
-        for some, places in zip(parts(rows, len(self.at)), parts(at, len(self.at)), strict=True):
-            held = torch.tensor(self.at[: len(some)])
-            x = self._spread(some, held, self.setup.m)
+        for batch, places in zip(parts(rows, len(self.at)), parts(at, len(self.at)), strict=True):
+            indices = torch.tensor(self.at[: len(batch)])
+            x = self._spread(batch, indices, self.setup.m)
             out = self._call(x, shape=(self.setup.m, self.setup.n))
             if out.dtype not in {torch.float32, torch.float64}:
                 raise MoeparityError(
                     f"{self.function.name}: its output is {out.dtype}, in which one unit of the sum does not show. "
                     "Probe softmax with --dtype fp32, or return fp32."
                 )
-            found += (out[held, places] < 1).tolist()
-        return found
+            flags += (out[indices, places] < 1).tolist()
+        return flags
 
     def ask(self, triplets: Sequence[Triplet]) -> list[bool]:
         """As `triplets.Ask`."""
-        found: list[bool] = []
+        answers: list[bool] = []
         for first in range(0, len(triplets), size := len(self.at)):
             k, i, j = torch.tensor(triplets[first : first + size]).t()
             rows = torch.full((len(k), self.setup.n), SOFTMAX_LOW, dtype=self.setup.dtype)
             every = torch.arange(len(k))
             rows[every, i] = rows[every, j] = math.log(HALF)
             rows[every, k] = 0.0
-            found += self._shares(rows, k)
-        return found
+            answers += self._shares(rows, k)
+        return answers
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """One row [n], brought into [0, 4), in all rows: a number [M] of the bits that come out."""
         shape = (self.setup.m, self.setup.n)
-        return _hashed(self._call((row % 4).expand(shape), shape=shape))
+        return _hashes(self._call((row % 4).expand(shape), shape=shape))
 
     def label(self, positions: Sequence[int]) -> str:
         """Rows."""
@@ -189,7 +189,7 @@ def _near(value: float) -> list[float]:
     return [float((bits + step).view(torch.float32)) for step in (0, 1, -1, 2, -2)]
 
 
-def _hashed(out: torch.Tensor) -> torch.Tensor:
+def _hashes(out: torch.Tensor) -> torch.Tensor:
     """A number of the bits of each row."""
     bits = int_view(out).long()
     draw = torch.Generator().manual_seed(0)
@@ -198,5 +198,5 @@ def _hashed(out: torch.Tensor) -> torch.Tensor:
 
 def _some_triplets(n: int, seed: int) -> list[Triplet]:
     draw = random.Random(seed)  # noqa: S311
-    found = [draw.sample(range(n), 3) for _ in range(_PROBES)] if n > 2 else []
-    return [(k, i, j) for k, i, j in found]
+    samples = [draw.sample(range(n), 3) for _ in range(_PROBES)] if n > 2 else []
+    return [(k, i, j) for k, i, j in samples]

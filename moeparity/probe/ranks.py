@@ -20,7 +20,7 @@ from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.order_map import Message
 from moeparity.numerics.orders import Order, tree
 from moeparity.probe.calls import Calls, Setup, parts, runs
-from moeparity.probe.data import zero_sum
+from moeparity.probe.replay import zero_sum
 from moeparity.probe.reveal import NoTree
 from moeparity.probe.shape import clusters, shape_of
 from moeparity.probe.target import Function
@@ -48,7 +48,7 @@ def join(n: int | None) -> int:
 
 
 @contextmanager
-def parted() -> Iterator[None]:
+def process_groups() -> Iterator[None]:
     """Leave the process groups, the function's own too, when what is inside ends.
 
     A gloo thread that still lives while the interpreter shuts down wants its lock, and aborts the process.
@@ -76,30 +76,30 @@ class Ranks(Calls):
         """One an element."""
         return self.setup.width
 
-    def _reduced(self, x: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, x: torch.Tensor) -> torch.Tensor:
         """What all ranks hold after the call. Raises NoTree where they do not hold the same."""
         out = self._call(x, shape=(self.setup.width,)).contiguous()
         raw = out.view(torch.uint8)
-        held = [torch.empty_like(raw) for _ in range(self.setup.n)]
-        dist.all_gather(held, raw, group=self.group)
-        others = [rank for rank, one in enumerate(held) if not torch.equal(one, held[0])]
-        if others:
-            raise NoTree(f"rank {others[0]} holds another sum than rank 0")
+        results = [torch.empty_like(raw) for _ in range(self.setup.n)]
+        dist.all_gather(results, raw, group=self.group)
+        deviants = [rank for rank, result in enumerate(results) if not torch.equal(result, results[0])]
+        if deviants:
+            raise NoTree(f"rank {deviants[0]} holds another sum than rank 0")
         return out
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.sums`: each rank takes its column of `rows`."""
-        found = []
-        for some in parts(rows, len(at)):
-            held = torch.tensor(at[: len(some)])
+        outputs = []
+        for batch in parts(rows, len(at)):
+            indices = torch.tensor(at[: len(batch)])
             x = torch.zeros(self.setup.width, dtype=self.setup.dtype)
-            x[held] = some[:, self.rank]
-            found.append(self._reduced(x)[held])
-        return torch.cat(found)
+            x[indices] = batch[:, self.rank]
+            outputs.append(self._reduce(x)[indices])
+        return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.everywhere`."""
-        return self._reduced(row[self.rank].expand(self.setup.width))
+        return self._reduce(row[self.rank].expand(self.setup.width))
 
     def label(self, positions: Sequence[int]) -> str:
         """Elements."""
@@ -114,13 +114,13 @@ def simulated_equals(ranks: Ranks, name: str) -> tuple[int, int]:
     equal = total = 0
     for seed in range(3):
         rows, _ = zero_sum(ranks.setup.n, ranks.setup.width, ranks.setup.dtype, seed=seed)
-        own = ranks.sums(rows, range(ranks.setup.width))
+        sums = ranks.sums(rows, range(ranks.setup.width))
         expected = all_reduce(COLLECTIVES[name], [row.contiguous() for row in rows.t()], executor="eager")[0]
-        total += len(own)
-        if same_bits(own, expected):
-            equal += len(own)
-        elif own.dtype == expected.dtype:
-            equal += sum(same_bits(a, b) for a, b in zip(parts(own, 1), parts(expected, 1), strict=True))
+        total += len(sums)
+        if same_bits(sums, expected):
+            equal += len(sums)
+        elif sums.dtype == expected.dtype:
+            equal += sum(same_bits(a, b) for a, b in zip(parts(sums, 1), parts(expected, 1), strict=True))
     return equal, total
 
 
@@ -130,7 +130,7 @@ def collectives_like(orders: dict[int, frozenset[int]], accumulate: str, setup: 
     `orders`: for each element the sets of ranks that are added up before others (`shape.clusters`). Two ranks have one
     order: all that take the message are alike there.
     """
-    found = []
+    names = []
     for name, collective in COLLECTIVES.items():
         order_map = collective.order_map
         dtype = name_of(setup.dtype) or ""
@@ -146,8 +146,8 @@ def collectives_like(orders: dict[int, frozenset[int]], accumulate: str, setup: 
             continue
         expected = [(part, frozenset(clusters(shape_of(ranks, setup.n)))) for part, ranks in trees]
         if all(orders[place] == sets for part, sets in expected for place in range(part.start, part.stop)):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def sets_of(order: Order, n: int) -> frozenset[int]:

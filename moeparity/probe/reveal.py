@@ -62,31 +62,29 @@ def reveal(ask: Ask, leaves: int, capacity: int, seed: int = 0) -> Shape:
     groups, level = [root], [root]
     while level:
         running = [(group, _siblings(group, capacity, draw)) for group in level]
-        _together(running, ask)
+        _run_together(running, ask)
         level = []
         for group, _ in running:
             for join in group.joins:
                 join.groups = [_Group(child) for child in join.children]
                 level += [child for child in join.groups if len(child.leaves) > 1]
         groups += level
-    return _assembled(root, groups, ask)
+    return _shape(root, groups, ask)
 
 
-def _together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
+def _run_together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
     """Run the steps of all groups, asking for what they want in one batch each time."""
     waiting: list[tuple[_Group, Steps, list[Block]]] = []
     for group, steps in running:
-        waiting += _advanced(group, steps, None)
+        waiting += _advance(group, steps, None)
     while waiting:
         answers = iter(ask([block for _, _, blocks in waiting for block in blocks]))
         waiting = [
-            more
-            for group, steps, blocks in waiting
-            for more in _advanced(group, steps, [next(answers) for _ in blocks])
+            step for group, steps, blocks in waiting for step in _advance(group, steps, [next(answers) for _ in blocks])
         ]
 
 
-def _advanced(group: _Group, steps: Steps, answer: list[list[int]] | None) -> list[tuple[_Group, Steps, list[Block]]]:
+def _advance(group: _Group, steps: Steps, answer: list[list[int]] | None) -> list[tuple[_Group, Steps, list[Block]]]:
     try:
         return [(group, steps, next(steps) if answer is None else steps.send(answer))]
     except StopIteration as stop:
@@ -98,127 +96,127 @@ def _siblings(group: _Group, capacity: int, draw: random.Random) -> Steps:
     """What meets the pivot, from the lowest merge upwards."""
     leaves = group.leaves
     group.pivot = draw.choice(leaves)
-    others = [leaf for leaf in leaves if leaf != group.pivot]
-    if len(others) < 2:
-        return [_Join([others])] if others else []
+    partners = [leaf for leaf in leaves if leaf != group.pivot]
+    if len(partners) < 2:
+        return [_Join([partners])] if partners else []
     if len(leaves) > capacity:
-        return (yield from _by_subsets(group.pivot, others, capacity, draw))
-    (visible,) = yield [Block(group.pivot, others, leaves)]
-    return (yield from _by_counts(group.pivot, others, [len(leaves) - seen for seen in visible]))
+        return (yield from _by_subsets(group.pivot, partners, capacity, draw))
+    (visible,) = yield [Block(group.pivot, partners, leaves)]
+    return (yield from _by_counts(group.pivot, partners, [len(leaves) - count for count in visible]))
 
 
-def _by_counts(pivot: int, others: Sequence[int], hidden: Sequence[int]) -> Steps:
-    """Joins from exact counts: leaf j of `others` and the pivot hide `hidden` leaves, themselves included.
+def _by_counts(pivot: int, partners: Sequence[int], hidden: Sequence[int]) -> Steps:
+    """Joins from exact counts: leaf j of `partners` and the pivot hide `hidden` leaves, themselves included.
 
     In an addition all that meets the pivot lower down is hidden as well. A fused adder that adds exactly hides only
     the two children which hold +M and -M, so that its other children are seen.
     """
     buckets: dict[int, list[int]] = {}
-    for leaf, lost in zip(others, hidden, strict=True):
+    for leaf, lost in zip(partners, hidden, strict=True):
         buckets.setdefault(lost, []).append(leaf)
     joins: list[_Join] = []
     before = below = 1
-    for lost, found in sorted(buckets.items()):
-        addition = lost == below + len(found)
+    for lost, alike in sorted(buckets.items()):
+        addition = lost == below + len(alike)
         if not addition and joins:
-            ((seen,),) = yield [Block(pivot, found[:1], joins[-1].children[0][:1])]
-        if addition or not joins or not seen:
+            ((answer,),) = yield [Block(pivot, alike[:1], joins[-1].children[0][:1])]
+        if addition or not joins or not answer:
             joins.append(_Join([]))
             before = below
-        if lost <= before or len(found) % (lost - before):
-            raise NoTree(f"{len(found)} of the values hide {lost} others each, where at least {below} were expected")
-        joins[-1].children += yield from _parted(found, lost - before)
-        below += len(found)
+        if lost <= before or len(alike) % (lost - before):
+            raise NoTree(f"{len(alike)} of the values hide {lost} others each, where at least {below} were expected")
+        joins[-1].children += yield from _children(alike, lost - before)
+        below += len(alike)
     return joins
 
 
-def _parted(found: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
+def _children(leaves: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
     """Leaves of several children of one fused adder, `size` leaves each, child by child."""
     children = []
-    while len(found) > size > 1:
-        first, *rest = found
-        (visible,) = yield [Block(first, rest, found)]
-        child = [first, *(leaf for leaf, seen in zip(rest, visible, strict=True) if len(found) - seen <= size)]
+    while len(leaves) > size > 1:
+        first, *partners = leaves
+        (visible,) = yield [Block(first, partners, leaves)]
+        child = [first, *(leaf for leaf, count in zip(partners, visible, strict=True) if len(leaves) - count <= size)]
         if len(child) != size:
             raise NoTree(f"a fused adder's child of {size} leaves shows {len(child)}")
         children.append(child)
-        found = [leaf for leaf in found if leaf not in set(child)]
-    return [*children, *([leaf] for leaf in found)] if size == 1 else [*children, found]
+        leaves = [leaf for leaf in leaves if leaf not in set(child)]
+    return [*children, *([leaf] for leaf in leaves)] if size == 1 else [*children, leaves]
 
 
-def _by_subsets(pivot: int, others: list[int], capacity: int, draw: random.Random) -> Steps:
+def _by_subsets(pivot: int, leaves: list[int], capacity: int, draw: random.Random) -> Steps:
     """Joins where counts would round: units on few leaves at a time, whose counts sort the others into runs."""
-    runs: list[tuple[list[int], bool]] = [(others, False)]
-    while not all(done for _, done in runs):
-        few = {i: draw.sample(run, min(len(run), capacity)) for i, (run, done) in enumerate(runs) if not done}
-        counted = yield [Block(pivot, runs[i][0], units) for i, units in few.items()]
-        parts = {i: _by_visible(runs[i][0], visible) for i, visible in zip(few, counted, strict=True)}
+    runs: list[tuple[list[int], bool]] = [(leaves, False)]
+    while not all(single for _, single in runs):
+        units_of = {i: draw.sample(run, min(len(run), capacity)) for i, (run, single) in enumerate(runs) if not single}
+        counts = yield [Block(pivot, runs[i][0], sample) for i, sample in units_of.items()]
+        parts = {i: _by_visible(runs[i][0], visible) for i, visible in zip(units_of, counts, strict=True)}
         # All that hide the units of a run lie in its lowest sibling, or the run is one sibling.
-        unsure = {i: units[0] for i, units in few.items() if len(parts[i]) == 1 < len(units) < len(runs[i][0])}
-        peeled = (yield from _peeled(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
-        sorted_out: list[tuple[list[int], bool]] = []
-        for i, (run, done) in enumerate(runs):
-            if done or i in peeled:
-                sorted_out += [(run, True)] if done else peeled[i]
+        unsure = {i: sample[0] for i, sample in units_of.items() if len(parts[i]) == 1 < len(sample) < len(runs[i][0])}
+        peeled = (yield from _lowest_siblings(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
+        sorted_runs: list[tuple[list[int], bool]] = []
+        for i, (run, single) in enumerate(runs):
+            if single or i in peeled:
+                sorted_runs += [(run, True)] if single else peeled[i]
             else:
-                sorted_out += [(part, len(part) == 1 or len(parts[i]) == 1) for part in parts[i]]
-        runs = sorted_out
+                sorted_runs += [(part, len(part) == 1 or len(parts[i]) == 1) for part in parts[i]]
+        runs = sorted_runs
     return [_Join([run]) for run, _ in runs]
 
 
 def _by_visible(run: Sequence[int], visible: Sequence[int]) -> list[list[int]]:
     """Leaves by how many units they leave: those that leave most lie lowest."""
     parts: dict[int, list[int]] = {}
-    for leaf, seen in zip(run, visible, strict=True):
-        parts.setdefault(seen, []).append(leaf)
+    for leaf, count in zip(run, visible, strict=True):
+        parts.setdefault(count, []).append(leaf)
     return [part for _, part in sorted(parts.items(), reverse=True)]
 
 
-def _peeled(
+def _lowest_siblings(
     pivot: int, runs: dict[int, list[int]], of: dict[int, int]
 ) -> Generator[list[Block], list[list[int]], dict[int, list[tuple[list[int], bool]]]]:
     """Each run as its lowest sibling, in which leaf `of` lies, and the rest, if there is one, still to be sorted."""
-    seen = yield [Block(pivot, [of[i]], run) for i, run in runs.items()]
-    found = {i: [(run, True)] for i, run in runs.items()}
-    for (i, run), (left,) in zip(runs.items(), seen, strict=True):
-        if left:
-            others = [leaf for leaf in run if leaf != of[i]]
-            visible = yield [Block(pivot, [of[i]], [leaf]) for leaf in others]
-            rest = [leaf for leaf, (one,) in zip(others, visible, strict=True) if one]
-            upper = set(rest)
-            found[i] = [([leaf for leaf in run if leaf not in upper], True), (rest, False)]
-    return found
+    counts = yield [Block(pivot, [of[i]], run) for i, run in runs.items()]
+    parts = {i: [(run, True)] for i, run in runs.items()}
+    for (i, run), (outside,) in zip(runs.items(), counts, strict=True):
+        if outside:
+            partners = [leaf for leaf in run if leaf != of[i]]
+            visible = yield [Block(pivot, [of[i]], [leaf]) for leaf in partners]
+            above = [leaf for leaf, (count,) in zip(partners, visible, strict=True) if count]
+            upper = set(above)
+            parts[i] = [([leaf for leaf in run if leaf not in upper], True), (above, False)]
+    return parts
 
 
-def _assembled(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
+def _shape(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
     """The groups' merges in one shape; children of one adder that swamps what it adds are put together."""
-    fused = _swamped(groups, ask)
+    fused = _fused_joins(groups, ask)
     merges: list[tuple[int, ...]] = []
     leaves = len(root.leaves)
 
     def children(group: _Group) -> list[int]:
         """What the last merge of a group takes."""
-        held = [group.pivot]
+        values = [group.pivot]
         for number, join in enumerate(group.joins):
             if number:
-                merges.append(tuple(held))
-                held = [leaves + len(merges) - 1]
+                merges.append(tuple(values))
+                values = [leaves + len(merges) - 1]
             for child in join.groups:
-                held += children(child) if (id(group), number) in fused else [made(child)]
-        return held
+                values += children(child) if (id(group), number) in fused else [value_of(child)]
+        return values
 
-    def made(group: _Group) -> int:
+    def value_of(group: _Group) -> int:
         if len(group.leaves) == 1:
             return group.leaves[0]
         merges.append(tuple(children(group)))
         return leaves + len(merges) - 1
 
     if leaves > 1:
-        made(root)
+        value_of(root)
     return Shape(leaves, tuple(merges))
 
 
-def _swamped(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
+def _fused_joins(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
     """Joins, as (group, number), whose other child is no value of its own but more terms of the same fused adder.
 
     +M and -M on two children of that child, one unit on the pivot: a value of its own would be 0 before the unit.
@@ -230,5 +228,5 @@ def _swamped(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
         if len(join.groups) == 1 and len(join.groups[0].leaves) > 1
     ]
     blocks = [Block(child.pivot, child.joins[-1].children[0][:1], [group.pivot]) for group, _, child in joins]
-    left = ask(blocks) if blocks else []
-    return {(id(group), number) for (group, number, _), (seen,) in zip(joins, left, strict=True) if not seen}
+    counts = ask(blocks) if blocks else []
+    return {(id(group), number) for (group, number, _), (count,) in zip(joins, counts, strict=True) if not count}

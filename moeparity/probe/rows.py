@@ -13,9 +13,8 @@ from moeparity.numerics.orders import Order
 from moeparity.numerics.rounding import product, rounded, wide
 from moeparity.numerics.summation import sum_axis
 from moeparity.probe.compact import compact
-from moeparity.probe.data import zero_sum
 from moeparity.probe.nonnegative import Exponentials, Squares
-from moeparity.probe.replay import AFTER
+from moeparity.probe.replay import AFTER, zero_sum
 from moeparity.probe.triplets import reveal_triplets
 
 REPLAYED, FEWER, LARGE = 256, 64, 2048
@@ -81,7 +80,7 @@ def rows_at(rows: Squares | Exponentials, at: Sequence[int], replay: Order | Non
     accumulate = {24: "fp32", 8: "bf16", 11: "fp16"}[rows.bits]
     if isinstance(rows, Exponentials):
         return Revealed(order, accumulate, "fp32")
-    return replace(_replayed(rows, replay or order, accumulate), order=order)
+    return replace(_replay(rows, replay or order, accumulate), order=order)
 
 
 def _forms() -> Iterator[Form]:
@@ -92,16 +91,16 @@ def _forms() -> Iterator[Form]:
                 yield Form(after, root, "fp32", association)
 
 
-def _replayed(rows: Squares, order: Order, accumulate: str) -> Revealed:
+def _replay(rows: Squares, order: Order, accumulate: str) -> Revealed:
     count = REPLAYED if rows.setup.n <= LARGE else FEWER
     x, weight = zero_sum(rows.setup.n, count, rows.setup.dtype, seed=1 << 20)
     out = rows.rows(x, weight, EPS)
     best = Revealed(order, accumulate, name_of(out.dtype) or "", None, 0, count)
     for form in _forms():
         again = rounded(form.rows(x, weight, order), out.dtype)
-        same = int((int_view(again) == int_view(out)).all(-1).sum())
-        if same > best.equal:
-            best = Revealed(order, accumulate, best.output, form, same, count)
-        if same == count:
+        matches = int((int_view(again) == int_view(out)).all(-1).sum())
+        if matches > best.equal:
+            best = Revealed(order, accumulate, best.output, form, matches, count)
+        if matches == count:
             break
     return best

@@ -12,18 +12,17 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, FLOAT_NAMES, torch_dtype
 from moeparity.numerics.orders import NATIVE, OrderError, parse
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Against, certify, covers
+from moeparity.probe.certify import Claim, certify, coverage
 from moeparity.probe.find import probe
-from moeparity.probe.fragment import fragment
-from moeparity.probe.ranks import join, parted
+from moeparity.probe.ranks import join, process_groups
 from moeparity.probe.target import Function, load
-from moeparity.probe.text import printed, verdict_text
+from moeparity.probe.text import fragment, report_text, verdict_text
 
-MOST, DEEPEST = 256, 1 << 16
+LARGEST_COUNT, LARGEST_SUM = 256, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """Options as they were given; empty texts and None stand for the kind's defaults."""
 
     target: str
@@ -36,32 +35,32 @@ class Asked:
     alignment: str = ""
 
 
-def run(asked: Asked, folder: Path) -> tuple[str, str]:
+def run(request: Request, folder: Path) -> tuple[str, str]:
     """The report and the YAML fragment. Raises MoeparityError for a user's mistake."""
-    with parted():
-        found = probe(*prepared(asked, folder))
-    return (printed(found), fragment(found)) if first_rank() else ("", "")
+    with process_groups():
+        result = probe(*prepare(request, folder))
+    return (report_text(result), fragment(result)) if first_rank() else ("", "")
 
 
-def prepared(asked: Asked, folder: Path) -> tuple[Function, list[Setup]]:
+def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     """The function, and every combination of rows, threads and alignment."""
-    dtype = asked.dtype
+    dtype = request.dtype
     if dtype not in CHECKPOINT_NAMES:
         raise MoeparityError(f"--dtype {dtype}: expected one of {listed(CHECKPOINT_NAMES)}.")
-    rows = numbers("--m", asked.m, least=1)
-    threads = numbers("--threads", asked.threads, least=1)
-    offsets = numbers("--alignment", asked.alignment, least=0)
-    function = load(asked.target, folder, asked.kind)
+    rows = numbers("--m", request.m, least=1)
+    threads = numbers("--threads", request.threads, least=1)
+    offsets = numbers("--alignment", request.alignment, least=0)
+    function = load(request.target, folder, request.kind)
     if function.kind.name == "all_reduce":
-        asked = replace(asked, n=join(asked.n))
-    if asked.n is None:
-        raise MoeparityError(f"{asked.target}: how many values does it add up? Give --n.")
-    if not 2 <= asked.n <= DEEPEST:
-        raise MoeparityError(f"--n {asked.n}: expected 2 to {DEEPEST} values in a sum.")
+        request = replace(request, n=join(request.n))
+    if request.n is None:
+        raise MoeparityError(f"{request.target}: how many values does it add up? Give --n.")
+    if not 2 <= request.n <= LARGEST_SUM:
+        raise MoeparityError(f"--n {request.n}: expected 2 to {LARGEST_SUM} values in a sum.")
     kind = function.kind
     if kind.name == "dot" and rows:
-        raise MoeparityError(f"--m {asked.m}: dot has one result, {kind.call}. Leave --m out.")
-    first = Setup(n=asked.n, dtype=torch_dtype(dtype), m=kind.m, width=asked.width or kind.width)
+        raise MoeparityError(f"--m {request.m}: dot has one result, {kind.call}. Leave --m out.")
+    first = Setup(n=request.n, dtype=torch_dtype(dtype), m=kind.m, width=request.width or kind.width)
     counts: list[int | None] = [*threads] or [None]
     return function, [
         replace(first, m=m, threads=count, offset=offset)
@@ -78,51 +77,51 @@ def first_rank() -> bool:
 
 def numbers(option: str, text: str, *, least: int) -> list[int]:
     """`1,2,4:8` -> 1, 2, 4, 5, 6, 7, 8. Raises MoeparityError for anything else, and for more than MOST numbers."""
-    found: list[int] = []
+    values: list[int] = []
     for part in filter(None, text.split(",")):
         first, colon, last = part.partition(":")
         try:
             a, b = int(first), int(last) if colon else int(first)
         except ValueError:
             a, b = 1, 0
-        if not least <= a <= b or b - a >= MOST:
+        if not least <= a <= b or b - a >= LARGEST_COUNT:
             raise MoeparityError(f"{option} {text}: {part!r}; expected whole numbers from {least}, as in 1,2,4:8.")
-        found += range(a, b + 1)
-    if len(found) > MOST:
-        raise MoeparityError(f"{option} {text}: {len(found)} numbers; expected at most {MOST}.")
-    return list(dict.fromkeys(found))
+        values += range(a, b + 1)
+    if len(values) > LARGEST_COUNT:
+        raise MoeparityError(f"{option} {text}: {len(values)} numbers; expected at most {LARGEST_COUNT}.")
+    return list(dict.fromkeys(values))
 
 
-def run_certify(asked: Asked, folder: Path, against: Against) -> tuple[str, bool]:
+def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[str, bool]:
     """The verdict in words, and whether all of it holds. Raises MoeparityError for a user's mistake."""
-    with parted():
-        function, setups = prepared(asked, folder)
-        verdicts = certify(function, setups, against)
-        text = verdict_text(function, against, verdicts, covers(function, setups, verdicts))
+    with process_groups():
+        function, setups = prepare(request, folder)
+        verdicts = certify(function, setups, claim)
+        text = verdict_text(function, claim, verdicts, coverage(function, setups, verdicts))
     holds = all(verdict.holds for verdict in verdicts)
     return text if first_rank() else "", holds
 
 
-def held_to(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Against:
+def read_claim(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Claim:
     """What `--against` names: an order, a collective, or what a node's attributes say. Raises MoeparityError."""
     if accumulate is not None and accumulate not in FLOAT_NAMES:
         raise MoeparityError(f"--accumulate {accumulate}: expected one of {listed(FLOAT_NAMES)}.")
-    written = text
+    order_text = text
     if node is not None:
         if node.get("collective", "none") != "none":
-            return Against(text=text, collective=_collective(text, node["collective"]))
+            return Claim(text=text, collective=_collective(text, node["collective"]))
         if "order" not in node:
             raise MoeparityError(f"--against {text}: this node adds nothing up in an order that can be set.")
-        written, accumulate = node["order"], accumulate or node.get("accumulate")
-        if written == NATIVE:
+        order_text, accumulate = node["order"], accumulate or node.get("accumulate")
+        if order_text == NATIVE:
             raise MoeparityError(
                 f"--against {text}: its order is {NATIVE}, torch's own kernel, of which nothing is claimed. Set an "
                 "order in the profile, or give one here."
             )
     elif text in COLLECTIVES:
-        return Against(text=text, collective=_collective(text, text))
+        return Claim(text=text, collective=_collective(text, text))
     try:
-        return Against(text=text, order=parse(written), accumulate=accumulate or "fp32")
+        return Claim(text=text, order=parse(order_text), accumulate=accumulate or "fp32")
     except OrderError as error:
         near = did_you_mean(text, COLLECTIVES)
         raise MoeparityError(f"--against {text}: no order: {error}{near}") from None

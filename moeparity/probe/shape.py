@@ -48,16 +48,16 @@ def shape_of(tree: AnyTree, leaves: int, absent: Collection[int] = ()) -> Shape:
         if node is None or isinstance(node, int):
             return None if node in absent else node
         children = node.children if isinstance(node, Sum) else node
-        how = node.how if isinstance(node, Sum) else "plain"
+        algorithm = node.how if isinstance(node, Sum) else "plain"
         # Neumaier's sum loses nothing on the way, as if it added all at once.
-        width = len(children) if how == "neumaier" else 1
-        if isinstance(node, Sum) and how == "fused":
+        width = len(children) if algorithm == "neumaier" else 1
+        if isinstance(node, Sum) and algorithm == "fused":
             width = node.width
         total: int | None = None
         for i in range(0, len(children), width):
-            found = [value for value in map(of, children[i : i + width]) if value is not None]
-            held = [] if total is None else [total]
-            total = merged([*held, *found]) if held or found else None
+            terms = [value for value in map(of, children[i : i + width]) if value is not None]
+            start = [] if total is None else [total]
+            total = merged([*start, *terms]) if start or terms else None
         return total
 
     of(tree)
@@ -72,10 +72,10 @@ def clusters(shape: Shape) -> Clusters:
 
     A set is known by the sum of its leaves' random 128-bit numbers. The sets alone determine the shape.
     """
-    own, leaves = numbers(shape.leaves), shape.leaves
+    codes, leaves = numbers(shape.leaves), shape.leaves
     sums: list[int] = []
     for merge in shape.merges:
-        total = sum(own[value] if value < leaves else sums[value - leaves] for value in merge)
+        total = sum(codes[value] if value < leaves else sums[value - leaves] for value in merge)
         sums.append(total % (1 << _BITS))
     return {total: k for k, total in enumerate(sums)}
 
@@ -87,7 +87,7 @@ def numbers(leaves: int) -> tuple[int, ...]:
     return tuple(draw.getrandbits(_BITS) for _ in range(leaves))
 
 
-def same(a: Shape, b: Shape) -> bool:
+def same_shape(a: Shape, b: Shape) -> bool:
     """Whether two shapes are one."""
     return (a.leaves, len(a.merges), a.absent) == (b.leaves, len(b.merges), b.absent) and (
         clusters(a).keys() == clusters(b).keys()
@@ -96,11 +96,11 @@ def same(a: Shape, b: Shape) -> bool:
 
 def parents(shape: Shape) -> list[int]:
     """For each value, the merge that takes it; -1 for the whole sum."""
-    found = [-1] * (shape.leaves + len(shape.merges))
+    merge_of = [-1] * (shape.leaves + len(shape.merges))
     for k, merge in enumerate(shape.merges):
         for value in merge:
-            found[value] = k
-    return found
+            merge_of[value] = k
+    return merge_of
 
 
 def members(shape: Shape) -> tuple[list[int], list[int]]:
@@ -119,24 +119,24 @@ def tree_of(shape: Shape, contracted: Collection[int] = ()) -> AnyTree:
     Of two leaves, one that is `contracted` (its product enters with one rounding) comes second.
     """
     sizes, lowest = members(shape)
-    made: list[AnyTree] = list(range(shape.leaves))
+    nodes: list[AnyTree] = list(range(shape.leaves))
     chains: dict[int, list[AnyTree]] = {}
 
-    def finished(value: int) -> AnyTree:
-        return tuple(chains.pop(value)) if value in chains else made[value]
+    def completed(value: int) -> AnyTree:
+        return tuple(chains.pop(value)) if value in chains else nodes[value]
 
     for k, merge in enumerate(shape.merges):
         order = sorted(merge, key=lambda value: (-sizes[value], value in contracted, lowest[value]))
         if len(merge) > 2:
-            made.append(Sum(children=tuple(map(finished, order)), how="fused", width=len(merge)))
+            nodes.append(Sum(children=tuple(map(completed, order)), how="fused", width=len(merge)))
             continue
         first, second = order
-        rest = finished(second)
-        made.append(None)
-        chain = chains.pop(first) if first in chains else [made[first]]
-        chain.append(rest)
+        smaller = completed(second)
+        nodes.append(None)
+        chain = chains.pop(first) if first in chains else [nodes[first]]
+        chain.append(smaller)
         chains[shape.leaves + k] = chain
-    return finished(shape.leaves + len(shape.merges) - 1)
+    return completed(shape.leaves + len(shape.merges) - 1)
 
 
 def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]) -> list[tuple[int, int]]:
@@ -145,10 +145,10 @@ def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]
     The two numbers differ where the pair meets in a fused adder: one that adds exactly, one that swamps all its terms.
     """
     taken_by = parents(shape)
-    chosen = frozenset(units)
-    held = [int(leaf in chosen) for leaf in range(shape.leaves)]
+    unit_leaves = frozenset(units)
+    unit_counts = [int(leaf in unit_leaves) for leaf in range(shape.leaves)]
     for merge in shape.merges:
-        held.append(sum(held[value] for value in merge))
+        unit_counts.append(sum(unit_counts[value] for value in merge))
     counts: list[tuple[int, int]] = []
     for a, b in pairs:
         above: dict[int, int] = {}
@@ -160,6 +160,6 @@ def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]
         while taken_by[value] not in above:
             value = shape.leaves + taken_by[value]
         meeting = taken_by[value]
-        exact = len(chosen) - held[above[meeting]] - held[value]
-        counts.append((exact, len(chosen) - held[shape.leaves + meeting]))
+        exact = len(unit_leaves) - unit_counts[above[meeting]] - unit_counts[value]
+        counts.append((exact, len(unit_leaves) - unit_counts[shape.leaves + meeting]))
     return counts

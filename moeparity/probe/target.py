@@ -1,4 +1,4 @@
-"""The user's function: finding it, and calling it with its mistakes told as such."""
+"""The user's function: the kinds it may be of, finding it, and calling it with its mistakes told as such."""
 
 from __future__ import annotations
 
@@ -14,7 +14,80 @@ import torch
 from moeparity import user_code
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.numerics.dtypes import name_of
-from moeparity.probe.kinds import KINDS, Kind, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a callable of one kind is called.
+
+    names: of its parameters, from which the kind is told where the user does not say. `signed`: its values may have any
+    sign, so that probes can cancel; the others add squares or exponentials.
+    """
+
+    name: str
+    call: str
+    adds: str
+    names: tuple[tuple[str, ...], ...]
+    m: int = 64
+    width: int = 1
+    signed: bool = True
+    products: bool = False
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("sum", "f(x [M, n]) -> [M]", "each row of x (a mean is a sum that is scaled)", (("x",),)),
+        Kind(
+            "dot",
+            "f(a [n], b [n]) -> one number",
+            "the products of a and b",
+            (("a", "b"), ("x", "y")),
+            m=1,
+            products=True,
+        ),
+        Kind(
+            "linear",
+            "f(x [M, n], weight [N, n]) -> [M, N]",
+            "for each output the n products of a row of x and a row of weight",
+            (("x", "weight"), ("x", "w"), ("input", "weight")),
+            m=8,
+            width=512,
+            products=True,
+        ),
+        Kind(
+            "combine",
+            "f(rows [M, n, H], weights [M, n]) -> [M, H]",
+            "for each output the n weighted rows of a token",
+            (("rows", "weights"), ("rows", "scores")),
+            m=4,
+            width=512,
+            products=True,
+        ),
+        Kind(
+            "rms_norm",
+            "f(x [M, n], weight [n], eps) -> [M, n]",
+            "the squares of a row of x",
+            (("x", "weight", "eps"), ("x", "w", "eps")),
+            signed=False,
+        ),
+        Kind("softmax", "f(x [M, n]) -> [M, n]", "the exponentials of a row of x", (("x",),), signed=False),
+        Kind(
+            "all_reduce",
+            "f(x [E]) -> [E], or in place, in each of n processes",
+            "for each element the values of the n processes",
+            (("x",),),
+            m=1,
+            width=1000,
+        ),
+    )
+}
+
+
+def kind_of(parameters: tuple[str, ...]) -> str | None:
+    """The kind whose parameters have these names; None where no one kind has."""
+    names = [kind.name for kind in KINDS.values() if parameters in kind.names]
+    return names[0] if len(names) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +107,27 @@ class Function:
             with torch.no_grad():
                 out = self.call(*arguments)
         except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
-            raise MoeparityError(f"{self.what(arguments)} raised {user_code.raised(error, __file__)}.") from None
+            raise MoeparityError(f"{self.description(arguments)} raised {user_code.raised(error, __file__)}.") from None
         if out is None and self.kind.name == "all_reduce":
             out = arguments[0]
         if not isinstance(out, torch.Tensor):
             raise MoeparityError(
-                f"{self.what(arguments)} returned {type(out).__name__}; expected a tensor {list(shape)}."
+                f"{self.description(arguments)} returned {type(out).__name__}; expected a tensor {list(shape)}."
             )
         if tuple(out.shape) != shape or name_of(out.dtype) is None:
             raise MoeparityError(
-                f"{self.what(arguments)} returned {out.dtype} {list(out.shape)}; expected floats {list(shape)}, as "
-                f"{self.kind.name} is {self.kind.call}. Is it of another kind? Give --kind."
+                f"{self.description(arguments)} returned {out.dtype} {list(out.shape)}; expected floats {list(shape)}, "
+                f"as {self.kind.name} is {self.kind.call}. Is it of another kind? Give --kind."
             )
         return out.detach().cpu()
 
-    def what(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
+    def description(self, arguments: tuple[torch.Tensor | float, ...]) -> str:
         """The call, as a message names it."""
-        given = (
+        values = (
             f"{name_of(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value:.3g}"
             for value in arguments
         )
-        return f"{self.name} called as {self.kind.name} with {', '.join(given)}"
+        return f"{self.name} called as {self.kind.name} with {', '.join(values)}"
 
 
 def load(text: str, folder: Path, kind: str | None) -> Function:
@@ -67,8 +140,8 @@ def load(text: str, folder: Path, kind: str | None) -> Function:
         raise MoeparityError(f"{text}: expected MODULE:FUNCTION, as in `kernels:my_sum` for my_sum in ./kernels.py.")
     if kind is not None and kind not in KINDS:
         raise MoeparityError(f"--kind {kind}: expected one of {listed(KINDS)}.{did_you_mean(kind, KINDS)}")
-    found = user_code.load(text, folder, text)
-    return Function(text, found, KINDS[kind or _kind(text, found)])
+    function = user_code.load(text, folder, text)
+    return Function(text, function, KINDS[kind or _kind(text, function)])
 
 
 def _kind(text: str, function: Callable[..., Any]) -> str:
@@ -80,8 +153,8 @@ def _kind(text: str, function: Callable[..., Any]) -> str:
     if parameters == ("x",):
         return _of_one(function)
     if kind is None:
-        given = f"its parameters are ({', '.join(parameters)})" if parameters else "its parameters have no names"
-        raise MoeparityError(f"{text}: what it adds up cannot be told: {given}. Give --kind: one of {listed(KINDS)}.")
+        state = f"its parameters are ({', '.join(parameters)})" if parameters else "its parameters have no names"
+        raise MoeparityError(f"{text}: what it adds up cannot be told: {state}. Give --kind: one of {listed(KINDS)}.")
     return kind
 
 

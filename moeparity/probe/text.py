@@ -1,7 +1,8 @@
-"""What a probe found, as text for a terminal."""
+"""What a probe found, as text for a terminal and as a YAML fragment for a profile."""
 
 from __future__ import annotations
 
+import json
 import platform
 import textwrap
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from datetime import UTC, datetime
 import torch
 
 from moeparity.numerics.dtypes import name_of
+from moeparity.numerics.orders import Order
 from moeparity.probe.calls import Setup, runs
-from moeparity.probe.certify import Against, Verdict
-from moeparity.probe.find import Found, Place, Tree
+from moeparity.probe.certify import Claim, Verdict
+from moeparity.probe.find import Place, Result, Tree
 from moeparity.probe.target import Function
 
-SHOWN = 300
+LONGEST = 300
 """Characters of an order that a terminal is given."""
 
 COLUMNS = 100
@@ -39,22 +41,22 @@ def _cpuinfo() -> list[str]:
         return []
 
 
-def printed(found: Found) -> str:
+def report_text(result: Result) -> str:
     """The trees, and where each is."""
-    setup, kind = found.places[0][0], found.function.kind
+    setup, kind = result.places[0][0], result.function.kind
     lines = [
-        f"{found.function.name} as {kind.name}, {kind.call}",
+        f"{result.function.name} as {kind.name}, {kind.call}",
         f"adds {kind.adds}",
-        f"n = {setup.n}, {name_of(setup.dtype)}; {found.probes} probes, {found.seconds:.1f} s",
+        f"n = {setup.n}, {name_of(setup.dtype)}; {result.probes} probes, {result.seconds:.1f} s",
         machine(),
         "",
     ]
-    for name, tree in found.trees.items():
+    for name, tree in result.trees.items():
         lines += [f"{name:3} {line}" if i == 0 else f"    {line}" for i, line in enumerate(_tree(tree))]
     lines += ["", "where"]
-    lines += [f"    {words}" for words in _everywhere(found)]
-    if found.function.kind.name == "all_reduce":
-        lines += ["", f"shipped order maps that are this one: {', '.join(found.collectives) or 'none'}"]
+    lines += [f"    {words}" for words in _everywhere(result)]
+    if result.function.kind.name == "all_reduce":
+        lines += ["", f"shipped order maps that are this one: {', '.join(result.collectives) or 'none'}"]
     return "\n".join(lines)
 
 
@@ -62,7 +64,7 @@ def _tree(tree: Tree) -> list[str]:
     if tree.order is None:
         return [f"no fixed tree: {tree.reason}"]
     order = str(tree.order)
-    lines = [order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters; --out writes all)"]
+    lines = [order if len(order) <= LONGEST else f"{order[:LONGEST]}... ({len(order)} characters; --out writes all)"]
     rounds = f"{_dtypes(tree)}; the sum{' ' * bool(tree.after)}{tree.after} is rounded to {tree.output}"
     lines.append(rounds if tree.accumulate else f"the sum is rounded to {tree.output or 'its output'}")
     if tree.products:
@@ -78,8 +80,8 @@ def _tree(tree: Tree) -> list[str]:
 
 def _dtypes(tree: Tree) -> str:
     bits = f", others to {', '.join(map(str, tree.bits))} bits" if tree.bits else ""
-    own = {level.accumulate for level in tree.order.levels if level.accumulate} if tree.order else set()
-    where = " where the level says nothing else" if own else ""
+    dtypes = {level.accumulate for level in tree.order.levels if level.accumulate} if tree.order else set()
+    where = " where the level says nothing else" if dtypes else ""
     return f"additions round to {tree.accumulate}{where}{bits}"
 
 
@@ -94,14 +96,14 @@ def _certainty(tree: Tree) -> str:
     )
 
 
-def _everywhere(found: Found) -> list[str]:
+def _everywhere(result: Result) -> list[str]:
     """A line for all setups with the same classes at the same places that differ in M only, or in alignment only."""
-    kind, setups = found.function.kind.name, [setup for setup, _, _ in found.places]
+    kind, setups = result.function.kind.name, [setup for setup, _, _ in result.places]
     by_alignment = len({setup.m for setup in setups}) == 1 < len({setup.offset for setup in setups})
     rows: dict[tuple[Setup, str], list[int]] = {}
-    for setup, places, why in found.places:
-        one, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
-        rows.setdefault((one, _places(places, why)), []).append(number)
+    for setup, places, reason in result.places:
+        key, number = (replace(setup, offset=0), setup.offset) if by_alignment else (replace(setup, m=0), setup.m)
+        rows.setdefault((key, _places(places, reason)), []).append(number)
     lines = []
     for (setup, where), numbers in rows.items():
         if by_alignment:
@@ -128,18 +130,18 @@ def _alignment(offsets: Sequence[int]) -> str:
     return f"arguments {runs(offsets)} element{'s' * (list(offsets) != [1])} past multiples of 64 bytes"
 
 
-def _places(places: Sequence[Place], why: str) -> str:
-    if why:
-        return f"no fixed tree: {why}"
+def _places(places: Sequence[Place], reason: str) -> str:
+    if reason:
+        return f"no fixed tree: {reason}"
     return "; ".join(f"{place.label}: {place.name}" for place in places)
 
 
-def verdict_text(function: Function, against: Against, verdicts: Sequence[Verdict], covers: str) -> str:
+def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], coverage: str) -> str:
     """The verdict of `certify`, a line for each class of outputs."""
-    rounds = f", additions rounded to {against.accumulate}" if against.order is not None else ""
+    rounds = f", additions rounded to {claim.accumulate}" if claim.order is not None else ""
     holds = all(verdict.holds for verdict in verdicts)
     lines = [
-        f"{'certified' if holds else 'NOT certified'}: {function.name} against {against.text}{rounds}",
+        f"{'certified' if holds else 'NOT certified'}: {function.name} against {claim.text}{rounds}",
         machine(),
         "",
     ]
@@ -149,11 +151,84 @@ def verdict_text(function: Function, against: Against, verdicts: Sequence[Verdic
         if verdict.replayed:
             words.append(f"{verdict.equal} of {verdict.replayed} outputs have the same bits")
         if verdict.same_tree is not None:
-            words.append("the tree is this one" if verdict.same_tree else f"the tree is another: {_cut(verdict.found)}")
+            words.append(
+                "the tree is this one" if verdict.same_tree else f"the tree is another: {_shortened(verdict.order)}"
+            )
         place = setup_text(kind, verdict.setup) + (f", {verdict.label}" if verdict.label != "all" else "")
         lines.append(f"{place}: {f'no fixed tree: {verdict.reason}' if verdict.reason else '; '.join(words)}")
-    return "\n".join([*lines, "", *textwrap.wrap(covers, COLUMNS, break_long_words=False)])
+    return "\n".join([*lines, "", *textwrap.wrap(coverage, COLUMNS, break_long_words=False)])
 
 
-def _cut(order: str) -> str:
-    return order if len(order) <= SHOWN else f"{order[:SHOWN]}... ({len(order)} characters)"
+def _shortened(order: str) -> str:
+    return order if len(order) <= LONGEST else f"{order[:LONGEST]}... ({len(order)} characters)"
+
+
+OPS = ("linear", "combine", "rms_norm", "all_reduce")
+"""Kinds that are ops, whose attributes are set; the orders of the others are values for any order attribute."""
+
+_OWN_DTYPE = ("combine", "all_reduce")
+
+
+def fragment(result: Result) -> str:
+    """A profile's `rules:` with the order of most outputs, and the others as comments; for a collective its name."""
+    kind = result.function.kind.name
+    outputs = dict.fromkeys(result.trees, 0)
+    for _, places, _ in result.places:
+        for place in places:
+            outputs[place.name] += len(place.positions)
+    names = sorted(outputs, key=lambda name: -outputs[name])
+    lines = [f"# moeparity probe {result.function.name} --kind {kind}: {machine()}"]
+    lines += [f"# {name}: {'; '.join(_setups(result, name))}" for name in names]
+    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {reason}" for setup, _, reason in result.places if reason]
+    with_order = [name for name in names if result.trees[name].order is not None]
+    if result.collectives:
+        lines += _rule(result, result.trees[names[0]], {"collective": result.collectives[0]})
+    elif not with_order:
+        lines.append("# There is no order to set.")
+    for i, name in enumerate([] if result.collectives else with_order):
+        tree = result.trees[name]
+        rule = _rule(result, tree, _settings(kind, tree)) if kind in OPS else [f"order: {_quote(str(tree.order))}"]
+        lines += [f"# {name}", *(rule if i == 0 else [f"# {line}" for line in rule])]
+    return "\n".join(lines)
+
+
+def _rule(result: Result, tree: Tree, settings: dict[str, str]) -> list[str]:
+    values = ", ".join(f"{name}: {_quote(value)}" for name, value in settings.items())
+    level = "verified" if tree.replayed and tree.equal == tree.replayed else "inferred"
+    evidence = f"{tree.equal} of {tree.replayed} zero-sum sums" if tree.replayed else "tree only"
+    source = _quote(f"moeparity probe {result.function.name}, {evidence}, {machine()}")
+    return [
+        "rules:",
+        f"  - op: {result.function.kind.name}",
+        f"    set: {{{values}}}",
+        f"    evidence: {{level: {level}, source: {source}}}",
+    ]
+
+
+def _settings(kind: str, tree: Tree) -> dict[str, str]:
+    """Attributes of the op; ops without an `accumulate` get the dtype at the levels of the order."""
+    assert tree.order is not None
+    if kind in _OWN_DTYPE:
+        return {"order": str(tree.order), "accumulate": tree.accumulate}
+    return {"order": str(_with_dtype(tree.order, tree.accumulate)), **dict(tree.sites)}
+
+
+def _with_dtype(order: Order, accumulate: str) -> Order:
+    """The order with the dtype of its additions at each level, where that is not fp32."""
+    if accumulate in {"", "fp32"}:
+        return order
+    return Order(tuple(replace(level, accumulate=level.accumulate or accumulate) for level in order.levels))
+
+
+def _setups(result: Result, name: str) -> list[str]:
+    kind = result.function.kind.name
+    return [
+        f"{setup_text(kind, setup)}, {place.label}"
+        for setup, places, _ in result.places
+        for place in places
+        if place.name == name
+    ]
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)

@@ -31,40 +31,42 @@ def reveal_triplets(ask: Ask, leaves: int, seed: int = 0) -> Shape:
     paths: dict[tuple[int, int], tuple[int, list[list[int]]]] = {}
     while level:
         pivots = [draw.choice(group) for group in level]
-        sorted_out = _together([_siblings(pivot, group, draw) for pivot, group in zip(pivots, level, strict=True)], ask)
-        for group, pivot, path in zip(level, pivots, sorted_out, strict=True):
+        sorted_paths = _run_together(
+            [_siblings(pivot, group, draw) for pivot, group in zip(pivots, level, strict=True)], ask
+        )
+        for group, pivot, path in zip(level, pivots, sorted_paths, strict=True):
             paths[group[0], len(group)] = (pivot, path)
-        level = [run for path in sorted_out for run in path if len(run) > 1]
+        level = [run for path in sorted_paths for run in path if len(run) > 1]
 
-    def made(group: list[int]) -> int:
+    def value_of(group: list[int]) -> int:
         if len(group) == 1:
             return group[0]
         value, path = paths[group[0], len(group)]
         for run in path:
-            merges.append((value, made(run)))
+            merges.append((value, value_of(run)))
             value = leaves + len(merges) - 1
         return value
 
     if leaves > 1:
-        made(list(range(leaves)))
+        value_of(list(range(leaves)))
     return Shape(leaves, tuple(merges))
 
 
-def _together(running: Sequence[Steps], ask: Ask) -> list[list[list[int]]]:
+def _run_together(running: Sequence[Steps], ask: Ask) -> list[list[list[int]]]:
     """What each of the steps returns, all of them asking in one batch each time."""
-    done: dict[int, list[list[int]]] = {}
-    waiting = _advanced(dict(enumerate(running)), dict.fromkeys(range(len(running))), done)
+    results: dict[int, list[list[int]]] = {}
+    waiting = _advance(dict(enumerate(running)), dict.fromkeys(range(len(running))), results)
     while waiting:
         answers = iter(ask([probe for _, probes in waiting.values() for probe in probes]))
-        given = {i: [next(answers) for _ in probes] for i, (_, probes) in waiting.items()}
-        waiting = _advanced({i: steps for i, (steps, _) in waiting.items()}, given, done)
-    return [done[i] for i in range(len(running))]
+        replies = {i: [next(answers) for _ in probes] for i, (_, probes) in waiting.items()}
+        waiting = _advance({i: steps for i, (steps, _) in waiting.items()}, replies, results)
+    return [results[i] for i in range(len(running))]
 
 
-def _advanced(
+def _advance(
     running: dict[int, Steps],
     answers: dict[int, list[bool] | None] | dict[int, list[bool]],
-    done: dict[int, list[list[int]]],
+    results: dict[int, list[list[int]]],
 ) -> dict[int, tuple[Steps, list[Triplet]]]:
     waiting = {}
     for i, steps in running.items():
@@ -72,30 +74,30 @@ def _advanced(
         try:
             waiting[i] = (steps, next(steps) if answer is None else steps.send(answer))
         except StopIteration as stop:
-            done[i] = stop.value
+            results[i] = stop.value
     return waiting
 
 
 def _siblings(pivot: int, group: list[int], draw: random.Random) -> Steps:
     """Leaves of `group` by where they meet the pivot, from the lowest place upwards."""
     runs: list[tuple[list[int], bool]] = [([leaf for leaf in group if leaf != pivot], False)]
-    while not all(done for _, done in runs):
-        open_runs = {i: run for i, (run, done) in enumerate(runs) if not done}
+    while not all(single for _, single in runs):
+        open_runs = {i: run for i, (run, single) in enumerate(runs) if not single}
         middle = yield from _middles(pivot, open_runs, draw)
-        lower = yield from _split(open_runs, middle, lambda j, leaf: (j, pivot, leaf))
+        lower = yield from _replies_by_leaf(open_runs, middle, lambda j, leaf: (j, pivot, leaf))
         above = {i: [leaf for leaf in run if leaf != middle[i] and not lower[i][leaf]] for i, run in open_runs.items()}
-        same = yield from _split(above, middle, lambda j, leaf: (pivot, j, leaf))
-        sorted_out: list[tuple[list[int], bool]] = []
-        for i, (run, done) in enumerate(runs):
-            if done:
-                sorted_out.append((run, True))
+        equal_place = yield from _replies_by_leaf(above, middle, lambda j, leaf: (pivot, j, leaf))
+        sorted_runs: list[tuple[list[int], bool]] = []
+        for i, (run, single) in enumerate(runs):
+            if single:
+                sorted_runs.append((run, True))
                 continue
             below = [leaf for leaf in run if lower[i].get(leaf)]
-            equal = [middle[i], *(leaf for leaf in above[i] if same[i][leaf])]
-            rest = [leaf for leaf in above[i] if not same[i][leaf]]
-            parts = [(below, len(below) == 1), (sorted(equal), True), (rest, len(rest) == 1)]
-            sorted_out += [part for part in parts if part[0]]
-        runs = sorted_out
+            equal = [middle[i], *(leaf for leaf in above[i] if equal_place[i][leaf])]
+            higher = [leaf for leaf in above[i] if not equal_place[i][leaf]]
+            parts = [(below, len(below) == 1), (sorted(equal), True), (higher, len(higher) == 1)]
+            sorted_runs += [part for part in parts if part[0]]
+        runs = sorted_runs
     return [run for run, _ in runs]
 
 
@@ -104,25 +106,25 @@ def _middles(
 ) -> Generator[list[Triplet], list[bool], dict[int, int]]:
     """For each run a leaf near its middle: the one in the middle of a sample, sorted by all its pairs."""
     samples = {i: draw.sample(run, _SAMPLE) for i, run in runs.items() if len(run) > 8 * _SAMPLE}
-    chosen = {i: draw.choice(run) for i, run in runs.items()}
+    middles = {i: draw.choice(run) for i, run in runs.items()}
     if not samples:
-        return chosen
-    seen = yield [(b, pivot, a) for sample in samples.values() for a in sample for b in sample if a != b]
-    answers = iter(seen)
+        return middles
+    replies = yield [(b, pivot, a) for sample in samples.values() for a in sample for b in sample if a != b]
+    answers = iter(replies)
     for i, sample in samples.items():
         below = {a: sum(next(answers) for b in sample if a != b) for a in sample}
-        chosen[i] = sorted(sample, key=lambda leaf: below[leaf])[_SAMPLE // 2]
-    return chosen
+        middles[i] = sorted(sample, key=lambda leaf: below[leaf])[_SAMPLE // 2]
+    return middles
 
 
-def _split(
+def _replies_by_leaf(
     runs: dict[int, list[int]], middle: dict[int, int], probe: Callable[[int, int], Triplet]
 ) -> Generator[list[Triplet], list[bool], dict[int, dict[int, bool]]]:
     """What is seen of each leaf of each run, the middle one left out."""
-    asked = [(i, leaf) for i, run in runs.items() for leaf in run if leaf != middle[i]]
-    found: dict[int, dict[int, bool]] = {i: {} for i in runs}
-    if asked:
-        seen = yield [probe(middle[i], leaf) for i, leaf in asked]
-        for (i, leaf), one in zip(asked, seen, strict=True):
-            found[i][leaf] = one
-    return found
+    places = [(i, leaf) for i, run in runs.items() for leaf in run if leaf != middle[i]]
+    answers: dict[int, dict[int, bool]] = {i: {} for i in runs}
+    if places:
+        replies = yield [probe(middle[i], leaf) for i, leaf in places]
+        for (i, leaf), answer in zip(places, replies, strict=True):
+            answers[i][leaf] = answer
+    return answers

@@ -29,18 +29,18 @@ NEGLIGIBLE = 0.01
 
 def profiles() -> list[EngineProfile]:
     """Every shipped profile."""
-    return [_described(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
+    return [_description(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
 
 
-def described(name: str) -> EngineProfile:
+def describe(name: str) -> EngineProfile:
     """A shipped profile by name, or a path to one. Raises SpecError."""
     path = _path(name)
-    return _described(path, files.read_profile(path))
+    return _description(path, files.read_profile(path))
 
 
 def statements(name: str) -> list[Statement]:
     """What a profile itself states, without what it takes over, in the order of its file. Raises SpecError."""
-    profile = load_profile(name, _here())
+    profile = load_profile(name, _place())
     fusions, rules = profile.layers[-2:]
     return [statement for rule in (*fusions, *rules) for statement in _statements(rule)]
 
@@ -57,55 +57,55 @@ def compare(
 
     Raises SpecError for a name that is not known, or where a profile does not run on these sizes.
     """
-    known = architectures()
-    if architecture not in known:
+    configs = architectures()
+    if architecture not in configs:
         raise SpecError(
-            f"--graph: {architecture!r} is no shipped architecture; expected one of {listed(known)}."
-            f"{did_you_mean(architecture, known)}"
+            f"--graph: {architecture!r} is no shipped architecture; expected one of {listed(configs)}."
+            f"{did_you_mean(architecture, configs)}"
         )
-    config = Config(known[architecture])
+    config = Config(configs[architecture])
     graph = expand(config)
     where = Where(Path("--tensor"))
     placement = placement or schema.Placement()
     ranks = placement_rules(placement, where)
     plans = [
-        bind(graph, load_profile(name, _here()), config.dtype or UNDECLARED_DTYPE, placement=ranks)
+        bind(graph, load_profile(name, _place()), config.dtype or UNDECLARED_DTYPE, placement=ranks)
         for name in (first, second)
     ]
     one_side, other_side = (Side(plan=plan, micro_batch=1) for plan in plans)
-    found = [_toggle(toggle, plans[0], plans[1]) for toggle in toggles(one_side, other_side)]
-    alike, one, other, neither = _agreements(plans[0], plans[1])
+    differences = [_toggle(toggle, plans[0], plans[1]) for toggle in toggles(one_side, other_side)]
+    alike, first_only, second_only, neither = _agreements(plans[0], plans[1])
     return EngineDifference(
         architecture=f"{architecture} ({config['sizes_of']})",
         placement=str(placement),
-        first=described(first),
-        second=described(second),
-        toggles=tuple(sorted(found, key=_rank)),
+        first=describe(first),
+        second=describe(second),
+        toggles=tuple(sorted(differences, key=_rank)),
         alike=alike,
-        known_of_first=one,
-        known_of_second=other,
+        known_of_first=first_only,
+        known_of_second=second_only,
         known_of_neither=neither,
     )
 
 
-def _here() -> Where:
+def _place() -> Where:
     return Where(Path("engines"))
 
 
 def _path(name: str) -> Path:
-    return files.find_profile(name, _here())
+    return files.find_profile(name, _place())
 
 
-def _described(path: Path, spec: schema.ProfileFile) -> EngineProfile:
+def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:
     inherited = load_profile(str(path), Where(Path("/"))).engine or UNNAMED
     # What is taken over is whose engine it is, not in which setup.
-    own = spec.engine or inherited.model_copy(update={"says": ""})
+    engine = spec.engine or inherited.model_copy(update={"says": ""})
     about, _, open_ = _comment(path).partition(NOT_STATED)
     return EngineProfile(
         name=spec.name,
-        engine=own.name,
-        version=own.version,
-        says=own.says or about.split(". ")[0].strip(),
+        engine=engine.name,
+        version=engine.version,
+        says=engine.says or about.split(". ")[0].strip(),
         extends=spec.extends,
         about=about.strip(),
         not_stated=open_.strip(),
@@ -149,8 +149,8 @@ def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineTogg
 
 
 def _levels(members: Iterable[Difference], plan: BoundGraph) -> str:
-    found = (plan.settings[member.places[0]] for member in members)
-    return ", ".join(dict.fromkeys(setting.level or UNKNOWN for setting in found))
+    settings = (plan.settings[member.places[0]] for member in members)
+    return ", ".join(dict.fromkeys(setting.level or UNKNOWN for setting in settings))
 
 
 def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:
@@ -179,23 +179,23 @@ def _rank(toggle: EngineToggle) -> tuple[int, float, int]:
 
 def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
-    known: dict[str, list[set[bool]]] = {}
+    statements: dict[str, list[set[bool]]] = {}
     for node in first.graph.nodes:
         active = [plan.active(node) for plan in (first, second)]
         for attribute in node.attributes:
             name = attribute.name
             decides = attribute.kind in ("rounding", "order", "form")
             if decides and all(name in values for values in active) and active[0][name] == active[1][name]:
-                seen = known.setdefault(f"{node.op.name}:{name}", [set(), set()])
-                for plan, levels in zip((first, second), seen, strict=True):
+                evidence = statements.setdefault(f"{node.op.name}:{name}", [set(), set()])
+                for plan, levels in zip((first, second), evidence, strict=True):
                     levels.add(plan.settings[node.name, name].level in EVIDENCE_LEVELS)
     by: dict[tuple[bool, bool], list[str]] = {}
-    for name, (one, other) in known.items():
-        by.setdefault((one == {True}, other == {True}), []).append(name)
-    told = {key: tuple(names) for key, names in by.items()}
+    for name, (of_first, of_second) in statements.items():
+        by.setdefault((of_first == {True}, of_second == {True}), []).append(name)
+    groups = {key: tuple(names) for key, names in by.items()}
     return (
-        len(told.get((True, True), ())),
-        told.get((True, False), ()),
-        told.get((False, True), ()),
-        told.get((False, False), ()),
+        len(groups.get((True, True), ())),
+        groups.get((True, False), ()),
+        groups.get((False, True), ()),
+        groups.get((False, False), ()),
     )

@@ -22,75 +22,75 @@ _WIDEST_NAME = 40
 """Names of toggles up to this length stay on one line."""
 
 
-def print_profiles(found: Sequence[EngineProfile], out: Console) -> None:
+def print_profiles(profiles: Sequence[EngineProfile], out: Console) -> None:
     """All profiles, a line each."""
     table = _table("profile", "engine", "version", "what it states")
-    for profile in found:
+    for profile in profiles:
         table.add_row(profile.name, profile.engine, profile.version, profile.says)
     out.print(table)
 
 
-def print_profile(profile: EngineProfile, stated: Sequence[Statement], out: Console) -> None:
+def print_profile(profile: EngineProfile, statements: Sequence[Statement], out: Console) -> None:
     """One profile in full."""
     out.print(Text(f"{profile.name}: {profile.engine} {profile.version}", style="bold"))
     out.print(profile.about or profile.says)
     if profile.extends:
         out.print(f"\nThe rest is that of {profile.extends}.")
-    for _, rule in groupby(stated, key=lambda s: (s.on, s.model_types, s.source, s.flag)):
+    for _, rule in groupby(statements, key=lambda s: (s.on, s.model_types, s.source, s.flag)):
         _print_rule(list(rule), out)
     if profile.not_stated:
         out.print(f"\nNot stated: {profile.not_stated}")
 
 
-def _print_rule(stated: Sequence[Statement], out: Console) -> None:
+def _print_rule(statements: Sequence[Statement], out: Console) -> None:
     """The values that one rule sets, what they rest on, and the flag that changes them."""
-    first = stated[0]
+    first = statements[0]
     models = f"  for {', '.join(first.model_types)}" if first.model_types else ""
     out.print(Text.assemble("\n", (first.on, "bold"), models))
-    values = ", ".join(f"{statement.attribute} {statement.value}" for statement in stated)
+    values = ", ".join(f"{statement.attribute} {statement.value}" for statement in statements)
     for line in (values, f"{first.evidence}: {first.source}", f"flag: {first.flag}"):
         out.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
 
 
-def print_difference(found: EngineDifference, out: Console) -> None:
+def print_difference(difference: EngineDifference, out: Console) -> None:
     """The difference of two profiles, dearest first."""
-    for profile in (found.first, found.second):
+    for profile in (difference.first, difference.second):
         out.print(Text.assemble((profile.name, "bold"), f"  {profile.engine} {profile.version}, {profile.says}"))
-    out.print(f"on {found.architecture}, {found.placement or 'one rank'}\n")
-    if not found.toggles:
+    out.print(f"on {difference.architecture}, {difference.placement or 'one rank'}\n")
+    if not difference.toggles:
         out.print("They differ in nothing that takes effect here.")
     else:
-        _print_toggles(found, out)
-    _print_silence(found, out)
+        _print_toggles(difference, out)
+    _print_silence(difference, out)
 
 
-def _print_toggles(found: EngineDifference, out: Console) -> None:
-    out.print(Text(f"{len(found.toggles)} toggle{'s' * (len(found.toggles) != 1)}", style="bold"))
-    table = _table("toggle", "class", "share", found.first.name, found.second.name)
-    table.columns[0].min_width = min(_WIDEST_NAME, max(len(toggle.name) for toggle in found.toggles))
-    for toggle in found.toggles:
-        stands = (_stand(toggle.first, found.first.name), _stand(toggle.second, found.second.name))
+def _print_toggles(difference: EngineDifference, out: Console) -> None:
+    out.print(Text(f"{len(difference.toggles)} toggle{'s' * (len(difference.toggles) != 1)}", style="bold"))
+    table = _table("toggle", "class", "share", difference.first.name, difference.second.name)
+    table.columns[0].min_width = min(_WIDEST_NAME, max(len(toggle.name) for toggle in difference.toggles))
+    for toggle in difference.toggles:
+        stands = (_stand(toggle.first, difference.first.name), _stand(toggle.second, difference.second.name))
         table.add_row(toggle.name, toggle.kind, _share(toggle), *stands)
     out.print(table)
     out.print(Text(f"\n{_SHARES}", style="dim"))
 
 
-def _print_silence(found: EngineDifference, out: Console) -> None:
-    out.print(f"\n{found.alike} choices are stated by both, with the same value.")
-    for profile, other, known in (
-        (found.first, found.second, found.known_of_first),
-        (found.second, found.first, found.known_of_second),
+def _print_silence(difference: EngineDifference, out: Console) -> None:
+    out.print(f"\n{difference.alike} choices are stated by both, with the same value.")
+    for profile, other, choices in (
+        (difference.first, difference.second, difference.known_of_first),
+        (difference.second, difference.first, difference.known_of_second),
     ):
-        if known:
+        if choices:
             out.print(
-                f"Stated by {profile.name} only; {other.name} is silent, so that they may differ: {', '.join(known)}."
+                f"Stated by {profile.name} only; {other.name} is silent, so that they may differ: {', '.join(choices)}."
             )
-    if found.known_of_neither:
-        out.print(f"Stated by neither: {', '.join(found.known_of_neither)}.")
-    for profile in dict.fromkeys((found.first, found.second)):
+    if difference.known_of_neither:
+        out.print(f"Stated by neither: {', '.join(difference.known_of_neither)}.")
+    for profile in dict.fromkeys((difference.first, difference.second)):
         if profile.not_stated:
             out.print(f"{profile.name} leaves open: {profile.not_stated}")
-    if not found.placement:
+    if not difference.placement:
         out.print("All-reduces and cuts take effect on several ranks: --tensor 4, --expert 4.")
 
 

@@ -27,26 +27,26 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     options = ["--profile", "hf-default", "--micro-batch", "2", "--save", "layers[1].moe.combine", "--device", "cpu"]
-    done = alone("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("\n") == 1, "no progress line where there is no terminal"
-    written = load_file(out)
+    process = alone("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.count("\n") == 1, "no progress line where there is no terminal"
+    tensors = load_file(out)
     ids = load_file(tokens)["input_ids"]
     expected = forward(
         CHECKPOINT, ids, profile="hf-default", micro_batch=2, save=["layers[1].moe.combine"], device="cpu"
     )
-    assert written.keys() == expected.keys()
-    assert {f"layers.{i}.router.{part}" for i in range(4) for part in ("ids", "weights")} < written.keys()
-    assert written["logits"].shape == (3, 11, 256)
-    assert written["layers.0.router.ids"].shape == (33, 6)
-    assert written["layers.1.moe.combine"].shape == (3, 11, 96)
-    assert all(same_bits(written[key], expected[key]) for key in expected)
+    assert tensors.keys() == expected.keys()
+    assert {f"layers.{i}.router.{part}" for i in range(4) for part in ("ids", "weights")} < tensors.keys()
+    assert tensors["logits"].shape == (3, 11, 256)
+    assert tensors["layers.0.router.ids"].shape == (33, 6)
+    assert tensors["layers.1.moe.combine"].shape == (3, 11, 96)
+    assert all(same_bits(tensors[key], expected[key]) for key in expected)
 
 
 def test_forward_in_another_dtype(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    done = inside("forward", CHECKPOINT, "--tokens", tokens, "--out", out, "--dtype", "fp32", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
+    process = inside("forward", CHECKPOINT, "--tokens", tokens, "--out", out, "--dtype", "fp32", "--device", "cpu")
+    assert process.returncode == 0, process.stderr
     assert load_file(out)["logits"].dtype == torch.float32
 
 
@@ -58,13 +58,13 @@ def test_bisect_prints_and_writes_the_same(tokens: Path, tmp_path: Path) -> None
         "reference: {profile: hf-eager}\ncandidate: {profile: hf-default}\n"
         "gate: {metric: k3, below: 1e-4}\n"
     )
-    done = alone("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
+    process = alone("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
     report = json.loads((tmp_path / "report.json").read_text())
-    assert done.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
+    assert process.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
     assert report["schema"] == "moeparity.report/1"
-    assert report["verdict"]["status"].upper() in done.stdout
-    assert report["roots"][0]["node"] in done.stdout
-    assert all(toggle["name"] in done.stdout for toggle in report["toggles"])
+    assert report["verdict"]["status"].upper() in process.stdout
+    assert report["roots"][0]["node"] in process.stdout
+    assert all(toggle["name"] in process.stdout for toggle in report["toggles"])
 
 
 def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
@@ -75,16 +75,16 @@ def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
         "reference: {profile: hf-eager}\ncandidate: {profile: hf-eager}\n"
         "gate: {metric: k3, below: 1e-4}\n"
     )
-    done = inside("bisect", recipe, "--device", "cpu")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "nowhere: every node has equal bits on both sides" in done.stdout
+    process = inside("bisect", recipe, "--device", "cpu")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "nowhere: every node has equal bits on both sides" in process.stdout
 
 
 def test_show_prints_values_origins_and_toggles() -> None:
-    done = alone("show", "recipes/quickstart.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "graphs/profiles/hf-default.yaml:" in done.stdout
-    assert "op combine:accumulate" in done.stdout
+    process = alone("show", "recipes/quickstart.yaml")
+    assert process.returncode == 0, process.stderr
+    assert "graphs/profiles/hf-default.yaml:" in process.stdout
+    assert "op combine:accumulate" in process.stdout
     checkpoint = inside("show", "checkpoints/quickstart", "--profile", "hf-default")
     assert checkpoint.returncode == 0, checkpoint.stderr
     assert "sdpa" in checkpoint.stdout
@@ -92,22 +92,22 @@ def test_show_prints_values_origins_and_toggles() -> None:
 
 
 def test_ops_lists_every_op_and_one_in_full() -> None:
-    everything, one = alone("ops"), inside("ops", "combine")
-    assert everything.returncode == one.returncode == 0
+    everything, text = alone("ops"), inside("ops", "combine")
+    assert everything.returncode == text.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
-    assert "read when leaves is expert" in one.stdout
+    assert "read when leaves is expert" in text.stdout
 
 
 def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:
-    done = inside("--help")
-    commands = done.stdout.partition("Commands:\n")[2].splitlines()
+    process = inside("--help")
+    commands = process.stdout.partition("Commands:\n")[2].splitlines()
     assert len(commands) == 16
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    done = inside("--version")
-    assert (done.returncode, done.stdout) == (0, f"moeparity {moeparity.__version__}\n")
+    process = inside("--version")
+    assert (process.returncode, process.stdout) == (0, f"moeparity {moeparity.__version__}\n")
 
 
 def test_piped_lines_end_where_their_text_ends() -> None:

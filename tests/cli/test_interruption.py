@@ -229,16 +229,18 @@ def test_a_signal_ends_the_process_where_an_exception_would_be_swallowed(place: 
         "import os, signal\nfrom moeparity.cli.signals import listen\nlisten()\n"
         f"def signalled():\n    os.kill(os.getpid(), signal.SIGINT)\n{SWALLOWED[place]}print('went on')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == ("interrupted: SIGINT; no file is half-written. No finished pass was kept; start it again.\n")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (130, "")
+    assert process.stderr == (
+        "interrupted: SIGINT; no file is half-written. No finished pass was kept; start it again.\n"
+    )
 
 
 def test_what_is_left_to_do_is_done_once_newest_first() -> None:
-    done = []
+    calls = []
 
     def act(name: str, said: str | None) -> str | None:
-        done.append(name)
+        calls.append(name)
         if said is None:
             raise RuntimeError("reentrant call")
         return said
@@ -248,16 +250,17 @@ def test_what_is_left_to_do_is_done_once_newest_first() -> None:
             pass
         with on_interruption(lambda: act("silent", "")):
             assert interrupted() == ["kept"]
-    assert done == ["silent", "fails", "first"]
+    assert calls == ["silent", "fails", "first"]
     assert interrupted() == []
 
 
 def test_the_progress_line_gives_the_cursor_back(tmp_path: Path) -> None:
     """On a terminal, which a shell goes on to use."""
     code = (
-        "import os, signal\nfrom moeparity.cli.progress import shown\nfrom moeparity.cli.signals import listen\n"
-        "from moeparity.progress import Progress\nlisten()\nwith shown() as said:\n"
-        "    said(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
+        "import os, signal\nfrom moeparity.cli.progress import progress_line\n"
+        "from moeparity.cli.signals import listen\nfrom moeparity.progress import Progress\n"
+        "listen()\nwith progress_line() as report:\n"
+        "    report(Progress(step='pass', at='layers[0]', done=1, total=9, work=5.0, unit='ops'))\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     ours, theirs = pty.openpty()
@@ -284,9 +287,9 @@ def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
         f"listen()\nwith Passes('f' * 64, Codec([]), Path({str(tmp_path)!r})) as store:\n"
         "    store.save('0', [1])\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 143
-    assert done.stderr == (
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 143
+    assert process.stderr == (
         "interrupted: SIGTERM; no file is half-written. "
         f"1 finished pass is kept in {tmp_path}/passes/{'f' * 64}: the same command goes on from there.\n"
     )
@@ -296,11 +299,12 @@ def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
 def test_a_command_that_has_finished_ignores_signals_only_where_it_listened(run: str) -> None:
     """Where another program calls the commands, its signals are its own."""
     code = (
-        "import os, signal, sys\nfrom moeparity.cli import commands, main\nfrom moeparity.cli.signals import finished\n"
-        "def told(): finished(); print([signal.getsignal(n).name for n in (signal.SIGINT, signal.SIGTERM)])\n"
+        "import os, signal, sys\nfrom moeparity.cli import commands, main\n"
+        "from moeparity.cli.signals import ignore_signals\n"
+        "def told(): ignore_signals(); print([signal.getsignal(n).name for n in (signal.SIGINT, signal.SIGTERM)])\n"
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\ncommands.app.command('told')(told)\nsys.argv[1:] = ['told']\n"
         f"{'main' if run == 'main' else 'commands.app'}()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     expected = "SIG_IGN" if run == "main" else "SIG_DFL"
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{[expected] * 2}\n", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, f"{[expected] * 2}\n", "")

@@ -317,9 +317,9 @@ def _tensors(**changes: Any) -> Callable[[Path], Path]:
     def write_to(folder: Path) -> Path:
         from safetensors.torch import save_file
 
-        made = {**own_files.tensors(), **changes}
-        metadata = made.pop("metadata", None)
-        save_file(made, str(folder / "a.safetensors"), metadata)
+        tensors = {**own_files.tensors(), **changes}
+        metadata = tensors.pop("metadata", None)
+        save_file(tensors, str(folder / "a.safetensors"), metadata)
         return folder / "a.safetensors"
 
     return write_to
@@ -445,8 +445,8 @@ def _cut_pages(folder: Path) -> None:
     _open(path)
 
 
-def _other_token(each: list[dict[str, Any]]) -> None:
-    each[1]["input_ids"][5] += 1
+def _other_token(record: list[dict[str, Any]]) -> None:
+    record[1]["input_ids"][5] += 1
 
 
 def _damaged(folder: Path) -> None:

@@ -65,6 +65,6 @@ def tensors() -> dict[str, torch.Tensor]:
 
 def write_safetensors(path: Path) -> None:
     names = [record["id"] for record in records()]
-    asked = records()[0]["sampling_params"]
-    metadata = {"ids": names, "labels": ["maths"] * len(names), "sampling_params": asked}
+    parameters = records()[0]["sampling_params"]
+    metadata = {"ids": names, "labels": ["maths"] * len(names), "sampling_params": parameters}
     save_file(tensors(), str(path), {key: json.dumps(value) for key, value in metadata.items()})

@@ -20,9 +20,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)), found)  # noqa: S102
-    return found
+    blocks: dict[str, Any] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)), blocks)  # noqa: S102
+    return blocks
 
 
 def block(key: str, fill: Any, *, left: bool, prompt: bool) -> torch.Tensor:
@@ -55,29 +55,29 @@ def check(path: Path) -> None:
 
 
 def test_verl(code: dict[str, Any], tmp_path: Path) -> None:
-    made = responses()
+    columns = responses()
     batch = {
         "prompts": block("ids", 0, left=True, prompt=True),
         "responses": block("ids", 0, left=False, prompt=False),
         "attention_mask": torch.cat([attended(left=True, prompt=True), attended(left=False, prompt=False)], 1).long(),
-        "response_mask": made["mask"],
-        "rollout_log_probs": made["rollout"],
-        "old_log_probs": made["trainer"],
+        "response_mask": columns["mask"],
+        "rollout_log_probs": columns["rollout"],
+        "old_log_probs": columns["trainer"],
     }
     code["write_verl"](SimpleNamespace(batch=batch), tmp_path / "a.jsonl", STEP)
     check(tmp_path / "a.jsonl")
 
 
 def test_trl(code: dict[str, Any], tmp_path: Path) -> None:
-    made = responses()
+    columns = responses()
     inputs = {
         "prompt_ids": block("ids", 0, left=True, prompt=True),
         "prompt_mask": attended(left=True, prompt=True).long(),
         "completion_ids": block("ids", 0, left=False, prompt=False),
         "completion_mask": attended(left=False, prompt=False).long(),
-        "tool_mask": made["mask"],
-        "sampling_per_token_logps": made["rollout"],
-        "old_per_token_logps": made["trainer"],
+        "tool_mask": columns["mask"],
+        "sampling_per_token_logps": columns["rollout"],
+        "old_per_token_logps": columns["trainer"],
     }
     code["write_trl"](inputs, tmp_path / "a.jsonl", STEP)
     check(tmp_path / "a.jsonl")
@@ -116,7 +116,7 @@ def test_a_slime_dump_of_arrays_is_refused_and_then_plain(code: dict[str, Any], 
 
 def test_the_page_lists_every_format_with_its_fixture() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \|.*\| ([^|]+) \|$", PAGE.split("## Joining")[0], re.MULTILINE))
-    assert rows == {name: each.fixture for name, each in logs.FORMATS.items()}
+    assert rows == {name: format_.fixture for name, format_ in logs.FORMATS.items()}
 
 
 def test_the_page_lists_every_key_and_its_example_is_read(tmp_path: Path) -> None:

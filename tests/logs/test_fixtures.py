@@ -54,17 +54,17 @@ def expected_mask(truth: Truth, name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", [*BOTH, *JOINED])
 def test_sequences_are_those_written(name: str) -> None:
-    found = read(name)
-    assert len(found) == len(TRUTHS)
-    for sequence, truth in zip(found, TRUTHS, strict=True):
+    sequences = read(name)
+    assert len(sequences) == len(TRUTHS)
+    for sequence, truth in zip(sequences, TRUTHS, strict=True):
         assert sequence.token_ids.tolist() == truth.ids
         assert sequence.prompt == truth.prompt
         mask = expected_mask(truth, name)
         assert sequence.mask.equal(mask)
-        for values, written in ((sequence.rollout, truth.rollout), (sequence.trainer, truth.trainer)):
+        for values, truth_ in ((sequence.rollout, truth.rollout), (sequence.trainer, truth.trainer)):
             assert values is not None
             assert values.dtype == torch.float64
-            assert values[mask].equal(torch.tensor(written, dtype=torch.float64)[mask])
+            assert values[mask].equal(torch.tensor(truth_, dtype=torch.float64)[mask])
         assert sequence.step == (None if name in ENGINES else STEP)
 
 
@@ -81,9 +81,9 @@ def test_a_sample_of_two_versions_does_not_say_which_token_is_whose(name: str) -
 
 
 def test_what_a_file_says_of_its_sampling_is_kept() -> None:
-    asked = logs.Sampling(temperature=1.0, top_p=1.0, logprobs_mode="raw")
+    sampling = logs.Sampling(temperature=1.0, top_p=1.0, logprobs_mode="raw")
     for name in ("moeparity", "moeparity-parquet", "moeparity-safetensors"):
-        assert {(s.sampling, s.group, s.trainer_version) for s in read(name)} == {(asked, "maths", 7)}
+        assert {(s.sampling, s.group, s.trainer_version) for s in read(name)} == {(sampling, "maths", 7)}
     assert {sequence.sampling for sequence in read("nemo-rl")} == {logs.Sampling()}
 
 

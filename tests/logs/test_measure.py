@@ -18,13 +18,13 @@ from typer.testing import CliRunner, Result
 from moeparity.check import check
 from moeparity.cli.commands import app
 from moeparity.errors import MoeparityError, Where
-from moeparity.logs.asked import Asked, read_gate
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.files import measure_files
 from moeparity.logs.measure import Measurement, interval, measure
 from moeparity.logs.record import Sequence
 from moeparity.logs.report import LogFile, LogReport
+from moeparity.logs.request import Request, read_gate
 from moeparity.logs.text import print_log
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import UNKNOWN
@@ -41,7 +41,7 @@ def given(column: Tensor | None) -> Tensor:
 
 
 def gated(count: int, *, gate: str = "k3<1e-3", size: float = 0.02) -> LogReport:
-    return measure(records(count, 60, size), Asked(gate=read_gate(gate)))
+    return measure(records(count, 60, size), Request(gate=read_gate(gate)))
 
 
 def text(report: LogReport, *sets: str) -> str:
@@ -53,11 +53,11 @@ def text(report: LogReport, *sets: str) -> str:
 def test_of_many_files_the_first_and_the_last_are_shown() -> None:
     report = gated(2)
     files = tuple(LogFile(path=f"step{i}.jsonl", format="own", note="made by hand" * (i == 3)) for i in range(9))
-    shown = text(replace(report, files=files))
-    assert "step0.jsonl (own)" in shown
-    assert "... 7 more (own) (own; made by hand); --json names all" in shown
-    assert "step8.jsonl (own)" in shown
-    assert "step4.jsonl" not in shown
+    output = text(replace(report, files=files))
+    assert "step0.jsonl (own)" in output
+    assert "... 7 more (own) (own; made by hand); --json names all" in output
+    assert "step8.jsonl (own)" in output
+    assert "step4.jsonl" not in output
     assert "step5.jsonl (own)" in text(replace(report, files=files[:6]))
 
 
@@ -86,16 +86,16 @@ def test_verdicts(count: int, gate: str, status: str) -> None:
 
 
 def test_equal_sides_pass_no_gate_below_25_sequences() -> None:
-    alike = [replace(each, trainer=each.rollout) for each in records(25, 5, 0.1)]
-    assert measure(alike[:24], Asked(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
-    assert measure(alike, Asked(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
+    alike = [replace(sequence, trainer=sequence.rollout) for sequence in records(25, 5, 0.1)]
+    assert measure(alike[:24], Request(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
+    assert measure(alike, Request(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
 
 
 def test_a_token_of_probability_0_fails() -> None:
-    [first, *rest] = records(30, 60, 0.02)
+    [first, *others] = records(30, 60, 0.02)
     spoilt = first.rollout.clone()
     spoilt[3] = -math.inf
-    report = measure([replace(first, rollout=spoilt), *rest], Asked(gate=read_gate("k3<1e-3")))
+    report = measure([replace(first, rollout=spoilt), *others], Request(gate=read_gate("k3<1e-3")))
     assert (report.verdict.status, report.infinite) == ("fail", 1)
     assert "got probability 0 from one side only" in text(report)
     assert json.loads(report.to_json())["verdict"]["value"]["estimate"] == "inf"
@@ -112,17 +112,17 @@ def test_intervals_move_with_the_offset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["k1", "areal/behave_approx_kl", "verl/log_ppl_diff", "verl/chi2_token"])
 def test_far_below_parity_is_no_parity(name: str) -> None:
-    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
-    swapped = [replace(each, rollout=each.trainer, trainer=each.rollout) for each in shifted]
-    statuses = [measure(log, Asked(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (shifted, swapped)]
+    distant = [replace(sequence, trainer=given(sequence.trainer) - 1) for sequence in records(30, 60, 0.02)]
+    swapped = [replace(sequence, rollout=sequence.trainer, trainer=sequence.rollout) for sequence in distant]
+    statuses = [measure(log, Request(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (distant, swapped)]
     assert statuses == ["fail", "fail"]
-    assert "as a distance from 0" in measure(shifted, Asked(gate=read_gate(f"{name}<0.01"))).verdict.reason
+    assert "as a distance from 0" in measure(distant, Request(gate=read_gate(f"{name}<0.01"))).verdict.reason
 
 
 def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
     shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
     for name in ("mean_ratio", "nemo-rl/sampling_importance_ratio", "verl/ppl_ratio"):
-        assert measure(shifted, Asked(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
+        assert measure(shifted, Request(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
 
 
 def test_intervals_are_those_of_the_recipes() -> None:
@@ -140,8 +140,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     for _ in range(trials):
         sizes = torch.rand(30, 1, dtype=torch.float64, generator=generator)
         sums = (torch.randn(30, 20, dtype=torch.float64, generator=generator) * sizes).sum(1)
-        found = token_mean(sums, torch.full((30,), 20.0), resamples=200)
-        covered += found.low <= 0 <= found.high
+        value = token_mean(sums, torch.full((30,), 20.0), resamples=200)
+        covered += value.low <= 0 <= value.high
     assert 0.9 <= covered / trials <= 0.99
 
 
@@ -154,7 +154,7 @@ def test_an_event_that_was_not_seen_is_bounded_and_not_ruled_out() -> None:
 
 
 def test_chunks_of_any_size_give_the_same_report() -> None:
-    whole, parts = Measurement(Asked(by=("step",))), Measurement(Asked(by=("step",)))
+    whole, parts = Measurement(Request(by=("step",))), Measurement(Request(by=("step",)))
     for measurement, size in ((whole, 1 << 20), (parts, 100)):
         for chunk in measurement.chunker.chunks(records(30, 20, 0.1), tokens=size):
             measurement.add(chunk)
@@ -170,7 +170,7 @@ def test_the_worst_sequences_are_found_in_any_chunk() -> None:
     sequences = records(12, 10, 0.01)
     spoilt = replace(sequences[7], trainer=given(sequences[7].trainer) - 1)
     sequences[7] = spoilt
-    report = measure(sequences, Asked())
+    report = measure(sequences, Request())
     assert report.outliers[0].id == "s7"
     assert report.outliers[0].where == "log.jsonl:8"
     assert report.outliers[0].mean_abs_delta == pytest.approx(1, rel=0.02)
@@ -182,7 +182,7 @@ def test_unscored_tokens_and_sequences_do_not_count() -> None:
     spoilt = torch.where(half, given(sequences[0].trainer), torch.nan)
     sequences[0] = replace(sequences[0], mask=half, trainer=spoilt)
     sequences[1] = replace(sequences[1], mask=torch.zeros(10, dtype=torch.bool))
-    report = measure(sequences, Asked())
+    report = measure(sequences, Request())
     assert (report.sequences, report.tokens) == (2, 15)
     assert report.left_out == ("1 sequence without a scored token",)
 
@@ -194,14 +194,14 @@ def test_labels_of_a_chunk() -> None:
     other[1, 0] = torch.tensor([0, 2])
     other[2] = -1
     extra = {"routed_experts": routes, "trainer_routed_experts": other}
-    told: dict[str, Any] = {
+    labels: dict[str, Any] = {
         "versions": torch.tensor([3, 3, 4, 4]),
         "trainer_version": 5,
         "group": "maths",
         "extra": extra,
     }
     chunker = Chunker()
-    [chunk] = chunker.chunks([replace(first, **told), replace(second, **told, prompt=2)])
+    [chunk] = chunker.chunks([replace(first, **labels), replace(second, **labels, prompt=2)])
     assert chunk.labels["version_lag"].tolist() == [2, 2, 1, 1] * 2
     # A token is predicted by the position before it; equal sets in another order are no flip.
     assert chunk.labels["flipped"].tolist() == [-1, 0, 1, -1] * 2
@@ -213,13 +213,13 @@ def test_labels_of_a_chunk() -> None:
 def test_what_one_sequence_does_not_say_is_kept_of_the_others() -> None:
     [first, second] = records(2, 4, 0.1)
     routes = torch.tensor([0, 1]).repeat(4, 1, 1)
-    told: dict[str, Any] = {
+    labels: dict[str, Any] = {
         "versions": torch.tensor([3, -1, 4, 4]),
         "trainer_version": 5,
         "group": "maths",
         "extra": {"routed_experts": routes, "trainer_routed_experts": routes},
     }
-    [chunk] = Chunker().chunks([replace(first, **told), replace(second, step=None)])
+    [chunk] = Chunker().chunks([replace(first, **labels), replace(second, step=None)])
     unknown = [UNKNOWN] * 4
     assert chunk.labels["version_lag"].tolist() == [2, UNKNOWN, 1, 1, *unknown]
     assert chunk.labels["step"].tolist() == [0] * 4 + unknown
@@ -237,41 +237,41 @@ def test_what_is_no_gate_is_refused(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("log_request", "message"),
     [
-        (Asked(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
-        (Asked(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
-        (Asked(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
-        (Asked(by=("layer",)), "'layer' is no way of grouping tokens"),
-        (Asked(metrics=("verl/k3",)), "Did you mean"),
+        (Request(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
+        (Request(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
+        (Request(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
+        (Request(by=("layer",)), "'layer' is no way of grouping tokens"),
+        (Request(metrics=("verl/k3",)), "Did you mean"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_before_reading(asked: Asked, says: str) -> None:
-    with pytest.raises(MoeparityError, match=says):
-        measure(iter([]), asked)
+def test_what_is_asked_wrongly_is_refused_before_reading(log_request: Request, message: str) -> None:
+    with pytest.raises(MoeparityError, match=message):
+        measure(iter([]), log_request)
 
 
 def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
     with pytest.raises(MoeparityError, match="entropy cannot be computed: the log has no entropy"):
-        measure(records(3, 4, 0.1), Asked(gate=Gate(metric="entropy", below=1)))
+        measure(records(3, 4, 0.1), Request(gate=Gate(metric="entropy", below=1)))
 
 
 def test_steps_become_series() -> None:
-    sequences = [replace(each, step=10 * (index // 5)) for index, each in enumerate(records(30, 20, 0.02))]
-    report = measure(sequences, Asked(by=("step",)))
+    sequences = [replace(sequence, step=10 * (index // 5)) for index, sequence in enumerate(records(30, 20, 0.02))]
+    report = measure(sequences, Request(by=("step",)))
     assert [series["series"]["metric"] for series in report.series] == ["k3", "mean_abs_delta"]
     points = report.series[0]["series"]["points"]
     assert [point["step"] for point in points] == [0, 10, 20, 30, 40, 50]
     assert [point["value"] for point in points] == [group.values["k3"] for group in report.groupings[0].groups]
     assert "Over steps" in text(report)
-    assert not measure([replace(each, step=None) for each in sequences], Asked()).series
+    assert not measure([replace(sequence, step=None) for sequence in sequences], Request()).series
 
 
 def test_alarms_are_marked() -> None:
-    shown = text(measure(records(30, 60, 0.3), Asked(sets=("verl",))), "verl")
-    assert "! 0.0" in next(line for line in shown.splitlines() if line.strip().startswith("k3 "))
-    assert "As verl defines them" in shown
-    assert "healthy" in shown
+    output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
+    assert "! 0.0" in next(line for line in output.splitlines() if line.strip().startswith("k3 "))
+    assert "As verl defines them" in output
+    assert "healthy" in output
 
 
 def run(*arguments: str | Path) -> Result:
@@ -284,36 +284,36 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command(log: Path, tmp_path: Path) -> None:
-    done = run(log, "--set", "all", "--by", "step", "--gate", "k3<1e-3", "--json", tmp_path / "out.json")
-    assert done.exit_code == 0, done.output
-    assert "600 tokens of 30 sequences" in done.output
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["schema"] == "moeparity.log/1"
-    assert {metric["name"] for metric in found["metrics"]} == METRICS.keys()
+    process = run(log, "--set", "all", "--by", "step", "--gate", "k3<1e-3", "--json", tmp_path / "out.json")
+    assert process.exit_code == 0, process.output
+    assert "600 tokens of 30 sequences" in process.output
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["schema"] == "moeparity.log/1"
+    assert {metric["name"] for metric in report["metrics"]} == METRICS.keys()
     assert run(log, "--gate", "k3<1e-5").exit_code == 1
 
 
 def test_a_log_without_steps_is_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [replace(each, step=1) for each in records(3, 5, 0.1)])
     with pytest.raises(MoeparityError, match="does not tell of two steps"):
-        measure_files([path], Asked(), plot=tmp_path / "out.svg")
-    done = run(path, "--plot", tmp_path / "out.svg", "--json", tmp_path / "out.json")
-    assert isinstance(done.exception, MoeparityError)
-    assert "15 tokens of 3 sequences" in done.output
+        measure_files([path], Request(), plot=tmp_path / "out.svg")
+    process = run(path, "--plot", tmp_path / "out.svg", "--json", tmp_path / "out.json")
+    assert isinstance(process.exception, MoeparityError)
+    assert "15 tokens of 3 sequences" in process.output
     assert json.loads((tmp_path / "out.json").read_text())["tokens"] == 15
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     for repeats in ([], ["--repeats"]):
-        done = run(tmp_path / "none.jsonl", tmp_path / "none.jsonl", "--plot", tmp_path / "out.gif", *repeats)
-        assert "a picture ends in one of" in str(done.exception)
+        process = run(tmp_path / "none.jsonl", tmp_path / "none.jsonl", "--plot", tmp_path / "out.gif", *repeats)
+        assert "a picture ends in one of" in str(process.exception)
 
 
 def test_two_files_are_joined(log: Path, tmp_path: Path) -> None:
     sequences = records(30, 20, 0.02)
     alone = write(tmp_path / "rollout.jsonl", sequences, trainer=False)
-    joined = run(alone, "--trainer", log)
-    assert joined.exit_code == 0, joined.output
+    process = run(alone, "--trainer", log)
+    assert process.exit_code == 0, process.output
     assert isinstance(run(alone).exception, MoeparityError)
 
 
@@ -324,12 +324,12 @@ def test_runs_of_one_batch_are_told_apart(log: Path, tmp_path: Path) -> None:
     spiked[4] = replace(spiked[4], trainer=values)
     other = write(tmp_path / "again.jsonl", spiked)
     third = write(tmp_path / "third.jsonl", records(30, 20, 0.02))
-    done = run("--repeats", log, other, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
-    assert done.exit_code == 0, done.output
-    assert "k3 of one batch in 3 runs" in done.output
-    assert f"1 of 3 runs with a spike: {other}" in " ".join(done.output.split())
-    found = json.loads((tmp_path / "out.json").read_text())
-    k3, _ = found["metrics"]
+    process = run("--repeats", log, other, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
+    assert process.exit_code == 0, process.output
+    assert "k3 of one batch in 3 runs" in process.output
+    assert f"1 of 3 runs with a spike: {other}" in " ".join(process.output.split())
+    report = json.loads((tmp_path / "out.json").read_text())
+    k3, _ = report["metrics"]
     assert k3["values"][0] == k3["values"][2] == k3["least"] < k3["values"][1] == k3["greatest"]
     assert [each["id"] for each in k3["unsteady"]] == [spiked[4].id]
     assert (tmp_path / "runs.svg").read_text().startswith("<?xml")
@@ -362,8 +362,8 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
     ],
 )
 def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> None:
-    done = check(write_check(log.parent, expect))
-    assert done.exit_code == code, (done.error, done.findings)
+    process = check(write_check(log.parent, expect))
+    assert process.exit_code == code, (process.error, process.findings)
 
 
 def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
@@ -374,22 +374,22 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
 
 
 def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
-    found = json.loads(measure_files([log], Asked()).to_json())["diagnosis"]["findings"]
-    assert {each["name"] for each in found} - {"heavy tail", "clip share"} <= set(CAUSES)
-    done = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
-    assert "Did you mean 'misaligned'" in str(done.error)
+    findings = json.loads(measure_files([log], Request()).to_json())["diagnosis"]["findings"]
+    assert {finding["name"] for finding in findings} - {"heavy tail", "clip share"} <= set(CAUSES)
+    process = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
+    assert "Did you mean 'misaligned'" in str(process.error)
 
 
 def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:
-    done = check(write_check(tmp_path, ""))
-    assert done.exit_code == 2
-    assert "there is no file 'lo*.jsonl'" in str(done.error)
-    assert str(Where(tmp_path / "check.yaml")) in str(done.error)
+    process = check(write_check(tmp_path, ""))
+    assert process.exit_code == 2
+    assert "there is no file 'lo*.jsonl'" in str(process.error)
+    assert str(Where(tmp_path / "check.yaml")) in str(process.error)
 
 
 def test_a_narrow_terminal_keeps_the_names_of_groups_and_whole_numbers() -> None:
     out = io.StringIO()
-    report = measure(records(30, 60, 0.02), Asked(by=("position",)))
+    report = measure(records(30, 60, 0.02), Request(by=("position",)))
     print_log(report, Console(file=out, width=80, highlight=False, markup=False))
     table = out.getvalue().partition("By position")[2].partition("Sequences farthest")[0]
     assert "…" not in table

@@ -138,11 +138,11 @@ def test_a_defect_is_refused_or_changes_nothing(name: str, mutate: Mutation, rng
         paths[broken] = Path(folder, paths[broken].name)
         paths[broken].write_text("".join(json.dumps(line) + "\n" for line in lines))
         try:
-            found = numbers(paths[0], paths[1] if len(paths) > 1 else None)
+            sequences = numbers(paths[0], paths[1] if len(paths) > 1 else None)
         except LogError:
             return
     # Ids that change places in a file that holds both sides name the same sequences otherwise.
-    assert sorted(found.values()) == sorted(expected.values())
+    assert sorted(sequences.values()) == sorted(expected.values())
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -157,12 +157,12 @@ def test_a_cut_file_gives_whole_sequences_or_none(name: str, share: float) -> No
         path = Path(folder, Path(sampled).name)
         path.write_bytes(content[: int(share * len(content))])
         try:
-            found = numbers(path, other)
+            sequences = numbers(path, other)
         except LogError:
             return
     # Between two lines a cut cannot be seen in one file; a line's newline may be missing.
-    assert found == dict(list(expected.items())[: len(found)])
-    assert content[: int(share * len(content))].rstrip(b"\n").count(b"\n") + 1 == len(found)
+    assert sequences == dict(list(expected.items())[: len(sequences)])
+    assert content[: int(share * len(content))].rstrip(b"\n").count(b"\n") + 1 == len(sequences)
 
 
 @pytest.mark.parametrize("name", ["slime/train_7.pt", "moeparity/log.parquet", "moeparity/log.safetensors"])

@@ -15,7 +15,7 @@ from moeparity.errors import LogError
 from tests.logs.broken import FILES, FIXTURES, LINES, OTHERS, write
 
 FOLDER = Path(moeparity.logs.__file__).parent
-READING = ("checks.py", "chunks.py", "join.py", "opening.py", "record.py")
+READING = ("chunks.py", "join.py", "opening.py", "record.py")
 SAMPLED = FIXTURES / "sglang/generate.jsonl"
 Refusal = tuple[str, set[tuple[str, int]]]
 

@@ -61,29 +61,29 @@ def padded(given: Chunk) -> tuple[Tensor, Tensor, Tensor]:
     sides = torch.full((2, given.sequences, longest), -7.25, dtype=torch.float64)
     mask = torch.zeros(given.sequences, longest, dtype=torch.bool)
     for row in range(given.sequences):
-        here = given.sequence == row
-        mask[row, : int(here.sum())] = True
-        sides[0, row, : int(here.sum())] = given.rollout[here]
-        sides[1, row, : int(here.sum())] = given.trainer[here]
+        tokens_of = given.sequence == row
+        mask[row, : int(tokens_of.sum())] = True
+        sides[0, row, : int(tokens_of.sum())] = given.rollout[tokens_of]
+        sides[1, row, : int(tokens_of.sum())] = given.trainer[tokens_of]
     return sides[0], sides[1], mask
 
 
 def records(count: int, length: int, size: float, *, seed: int = 0) -> list[Sequence]:
     """Sequences as a log gives them."""
-    made = noisy([length] * count, size, seed)
-    found = []
+    tokens = noisy([length] * count, size, seed)
+    lines = []
     for row in range(count):
-        here = made.sequence == row
-        found.append(
+        present = tokens.sequence == row
+        lines.append(
             Sequence(
                 id=f"s{row}",
                 where=Where(Path("log.jsonl"), row + 1),
                 token_ids=torch.arange(length),
                 mask=torch.ones(length, dtype=torch.bool),
-                rollout=made.rollout[here],
-                trainer=made.trainer[here],
+                rollout=tokens.rollout[present],
+                trainer=tokens.trainer[present],
                 prompt=0,
                 step=row % 2,
             )
         )
-    return found
+    return lines

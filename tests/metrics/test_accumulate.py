@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from moeparity.metrics.accumulate import Accumulator
-from moeparity.metrics.quantiles import RELATIVE_ERROR, Magnitudes
 from moeparity.metrics.quantities import js_surrogate
 from moeparity.metrics.registry import METRICS
+from moeparity.metrics.streams import RELATIVE_ERROR, Magnitudes
 from tests.metrics.made import chunk, estimates, noisy
 
 INF = math.inf
@@ -18,11 +18,11 @@ INF = math.inf
 
 def test_equal_sides_are_exactly_so() -> None:
     given = noisy([5, 9], 0.3)
-    found = estimates(chunk((given.rollout.tolist(), given.rollout.tolist())))
+    values = estimates(chunk((given.rollout.tolist(), given.rollout.tolist())))
     zero = ("k1", "k2", "k3", "k3_swapped", "mean_abs_delta", "p99_9_abs_delta", "max_abs_delta", "max_abs_dp", "f2")
-    assert all(found[name] == 0 for name in (*zero, "verl/chi2_token", "verl/chi2_seq", "nemo-rl/js_divergence_error"))
+    assert all(values[name] == 0 for name in (*zero, "verl/chi2_token", "verl/chi2_seq", "nemo-rl/js_divergence_error"))
     one = ("mean_ratio", "token_mult_prob_error", "verl/ppl_ratio", "slime/tis", "nemo-rl/max_seq_mult_prob_error")
-    assert all(found[name] == 1 for name in one)
+    assert all(values[name] == 1 for name in one)
 
 
 def test_no_token_gives_no_number() -> None:
@@ -38,35 +38,35 @@ def test_sequences_without_a_token_change_nothing() -> None:
 
 
 def test_one_token() -> None:
-    found = estimates(chunk(([-1.0], [-1.25])))
-    assert found["k1"] == found["max_abs_delta"] == found["verl/log_ppl_diff_max"] == 0.25
-    assert found["median_abs_delta"] == pytest.approx(0.25, rel=RELATIVE_ERROR)
-    assert found["verl/rollout_is_std"] == 0
-    assert math.isnan(found["verl/rollout_probs_diff_std"])
-    assert math.isnan(found["pearson"])
+    values = estimates(chunk(([-1.0], [-1.25])))
+    assert values["k1"] == values["max_abs_delta"] == values["verl/log_ppl_diff_max"] == 0.25
+    assert values["median_abs_delta"] == pytest.approx(0.25, rel=RELATIVE_ERROR)
+    assert values["verl/rollout_is_std"] == 0
+    assert math.isnan(values["verl/rollout_probs_diff_std"])
+    assert math.isnan(values["pearson"])
 
 
 def test_a_token_the_sampler_gave_probability_0() -> None:
     totals = Accumulator(tuple(METRICS.values()))
     totals.add(chunk(([-INF, -1.0], [-1.0, -1.0])))
-    found = {metric.name: totals.estimate(metric) for metric in totals.metrics}
+    values = {metric.name: totals.estimate(metric) for metric in totals.metrics}
     assert totals.infinite == 1
-    assert found["k1"] == -INF
+    assert values["k1"] == -INF
     infinite = ("k2", "k3", "mean_abs_delta", "max_abs_delta", "p99_abs_delta", "mean_ratio", "verl/k3_kl")
-    assert all(found[name] == INF for name in infinite)
+    assert all(values[name] == INF for name in infinite)
     # Clamped twins stay finite, as in the trainer.
-    assert found["k3_clamped"] == found["miles/train_rollout_kl"] == 5.0
-    assert found["verl/rollout_is_mean"] == 1.5
-    assert found["nemo-rl/sampling_importance_ratio"] == 0.5
-    assert found["trl/importance_sampling_ratio/mean"] == 0.0
-    assert found["mean_abs_dp"] == pytest.approx(math.exp(-1) / 2)
+    assert values["k3_clamped"] == values["miles/train_rollout_kl"] == 5.0
+    assert values["verl/rollout_is_mean"] == 1.5
+    assert values["nemo-rl/sampling_importance_ratio"] == 0.5
+    assert values["trl/importance_sampling_ratio/mean"] == 0.0
+    assert values["mean_abs_dp"] == pytest.approx(math.exp(-1) / 2)
 
 
 def test_a_token_the_trainer_gave_probability_0() -> None:
-    found = estimates(chunk(([-1.0, -1.0], [-INF, -1.0])))
-    assert found["k1"] == found["k3"] == found["k3_swapped"] == found["token_mult_prob_error"] == INF
-    assert found["mean_ratio"] == found["nemo-rl/sampling_importance_ratio"] == 0.5
-    assert found["verl/training_ppl"] == INF
+    values = estimates(chunk(([-1.0, -1.0], [-INF, -1.0])))
+    assert values["k1"] == values["k3"] == values["k3_swapped"] == values["token_mult_prob_error"] == INF
+    assert values["mean_ratio"] == values["nemo-rl/sampling_importance_ratio"] == 0.5
+    assert values["verl/training_ppl"] == INF
 
 
 def test_probability_0_on_both_sides_is_agreement() -> None:
@@ -85,8 +85,8 @@ def test_what_overflows_in_fp32_counts_as_0_in_nemo_rl(delta: float, ratio: floa
 
 
 def test_overflow_in_fp64_is_infinite_except_in_the_effective_sample_size() -> None:
-    found = estimates(chunk(([-800.0, -1.0, -1.0], [-1.0, -1.0, -1.0])), names=["k3", "ess_fraction"])
-    assert found == {"k3": INF, "ess_fraction": pytest.approx(1 / 3)}
+    values = estimates(chunk(([-800.0, -1.0, -1.0], [-1.0, -1.0, -1.0])), names=["k3", "ess_fraction"])
+    assert values == {"k3": INF, "ess_fraction": pytest.approx(1 / 3)}
 
 
 def test_what_a_log_lacks_is_said_and_stops_nothing_else() -> None:
@@ -101,14 +101,14 @@ def test_what_a_log_lacks_is_said_and_stops_nothing_else() -> None:
 
 
 def test_small_errors_satisfy_the_identities() -> None:
-    found = estimates(noisy([4000], 0.01))
-    half = found["k2"]
-    assert found["k3"] == pytest.approx(half, rel=0.01)
-    assert found["k3_swapped"] == pytest.approx(half, rel=0.01)
-    assert found["nemo-rl/js_divergence_error"] == pytest.approx(half / 4, rel=0.01)
+    values = estimates(noisy([4000], 0.01))
+    half = values["k2"]
+    assert values["k3"] == pytest.approx(half, rel=0.01)
+    assert values["k3_swapped"] == pytest.approx(half, rel=0.01)
+    assert values["nemo-rl/js_divergence_error"] == pytest.approx(half / 4, rel=0.01)
     # chi2 = 2 k3 + 2 (E[rho] - 1), exactly up to third order.
-    assert found["chi2_token"] - 2 * (found["mean_ratio"] - 1) == pytest.approx(2 * half, rel=0.02)
-    assert found["ess_fraction"] == pytest.approx(1 - 2 * half, abs=half / 10)
+    assert values["chi2_token"] - 2 * (values["mean_ratio"] - 1) == pytest.approx(2 * half, rel=0.02)
+    assert values["ess_fraction"] == pytest.approx(1 - 2 * half, abs=half / 10)
 
 
 @pytest.mark.parametrize("at", [1e-4, 0.01, 0.5, 0.9, 0.999, 1.0])

@@ -9,7 +9,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import rankdata
 
-from moeparity.metrics.distributions import divergences, measured, rank_change, top_jaccard
+from moeparity.metrics.distributions import divergences, rank_change, top_jaccard, vocabulary_metrics
 
 X = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)).double() * 3
 Y = X + 0.3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(1)).double()
@@ -24,7 +24,7 @@ def test_against_scipy() -> None:
 
 def test_equal_rows_differ_by_exactly_nothing() -> None:
     tokens = torch.arange(6)
-    assert measured(X, X.clone(), tokens).tolist() == [[0.0] * 6, [0.0] * 6, [1.0] * 6, [0.0] * 6]
+    assert vocabulary_metrics(X, X.clone(), tokens).tolist() == [[0.0] * 6, [0.0] * 6, [1.0] * 6, [0.0] * 6]
 
 
 def test_rows_with_nothing_in_common() -> None:

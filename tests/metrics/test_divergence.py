@@ -275,14 +275,14 @@ def test_errors_of_parts_add_up(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_distances_are_symmetric(data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(FP32))
-    there, back = (compare(from_bits(a, FP32), from_bits(b, FP32)), compare(from_bits(b, FP32), from_bits(a, FP32)))
-    assert (there.sum_ulp, there.max_abs, there.equal, there.excluded) == (
+    forward, back = (compare(from_bits(a, FP32), from_bits(b, FP32)), compare(from_bits(b, FP32), from_bits(a, FP32)))
+    assert (forward.sum_ulp, forward.max_abs, forward.equal, forward.excluded) == (
         back.sum_ulp,
         back.max_abs,
         back.equal,
         back.excluded,
     )
-    assert there.nonfinite == back.nonfinite[::-1]
+    assert forward.nonfinite == back.nonfinite[::-1]
 
 
 def test_refuses_other_dtypes_and_shapes() -> None:

@@ -57,8 +57,8 @@ def test_a_part_has_the_sequences_that_have_such_a_token() -> None:
     given = chunk(([-1.0, -1.0], [-1.0, -1.5]), ([-1.0], [-1.25]), ([-1.0], [-1.0]))
     groups = Groups("flipped")
     groups.add(replace(given, labels={"flipped": torch.tensor([0, 1, 1, -1])}))
-    found = {name("flipped", key): (part.ids, part.estimate(METRICS["mean_abs_delta"])) for key, part in groups}
-    assert found == {
+    part = {name("flipped", key): (part.ids, part.estimate(METRICS["mean_abs_delta"])) for key, part in groups}
+    assert part == {
         "routes unknown": (["s2"], 0.0),
         "not flipped": (["s0"], 0.0),
         "flipped": (["s0", "s1"], 0.375),

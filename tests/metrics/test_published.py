@@ -29,8 +29,8 @@ def column(name: str) -> Tensor:
 
 def masked(values: Tensor, axis: int | None = None) -> Tensor:
     """verl's masked_mean without its 1e-8."""
-    kept = torch.where(MASK, values, 0.0)
-    return kept.sum() / MASK.sum() if axis is None else kept.sum(axis) / MASK.sum(axis)
+    mask = torch.where(MASK, values, 0.0)
+    return mask.sum() / MASK.sum() if axis is None else mask.sum(axis) / MASK.sum(axis)
 
 
 def k3(x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def common() -> dict[str, float]:
     p, q = np.exp(GIVEN.trainer.numpy()), np.exp(GIVEN.rollout.numpy())
     magnitude = D.abs().numpy()
     rho = torch.exp(D)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "mean_abs_delta": magnitude.mean(),
         "max_abs_delta": magnitude.max(),
         "mean_abs_dp": np.abs(p - q).mean(),
@@ -62,10 +62,10 @@ def common() -> dict[str, float]:
         "k3_clamped": lambda x: k3(x.clamp(-20, 20)).clamp(-10, 10),
     }
     for name, formula in estimators.items():
-        found |= {name: masked(formula(DELTA)), f"{name}_sequence": masked(formula(DELTA), -1).mean()}
+        values |= {name: masked(formula(DELTA)), f"{name}_sequence": masked(formula(DELTA), -1).mean()}
     for tau in (2, 3, 5, 10):
-        found[f"f{tau}"] = (torch.maximum(rho, 1 / rho) > tau).double().mean()
-    return {name: float(value) for name, value in found.items()}
+        values[f"f{tau}"] = (torch.maximum(rho, 1 / rho) > tau).double().mean()
+    return {name: float(value) for name, value in values.items()}
 
 
 def nemo_rl() -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ def nemo_rl() -> dict[str, Tensor]:
     weights = torch.nan_to_num(torch.exp(prev - gen), nan=0.0, posinf=0.0, neginf=0.0)
     of_sequence = torch.exp(torch.where(MASK, prev - gen, 0.0).sum(-1))
     geometric = torch.exp(masked(prev - gen, -1))
-    own = masked(torch.exp((gen - prev).abs()), -1)
+    per_sequence = masked(torch.exp((gen - prev).abs()), -1)
     ratio = torch.exp(column("current") - GIVEN.rollout)
     return {
         "token_mult_prob_error": masked(torch.exp((gen - prev).abs())),
@@ -86,8 +86,8 @@ def nemo_rl() -> dict[str, Tensor]:
         "approx_entropy": -(ratio * column("current")).mean(),
         "is_oob_ratio_icepop": masked(((weights < 0.5) | (weights > 5)).double()),
         "is_oob_ratio_seq_mask_tis": ((geometric < 0.999) | (geometric > 1.002)).double().mean(),
-        "max_seq_mult_prob_error": own.max(),
-        "masked_by_logprob_error": (own > 2).double().mean(),
+        "max_seq_mult_prob_error": per_sequence.max(),
+        "masked_by_logprob_error": (per_sequence > 2).double().mean(),
     }
 
 
@@ -131,11 +131,11 @@ def verl() -> dict[str, Tensor]:
 def others() -> dict[str, Tensor]:
     rho = torch.exp(DELTA)
     of_sequence = torch.exp(torch.where(MASK, DELTA, 0.0).sum(-1))
-    kept = of_sequence.masked_fill(of_sequence > 3.0, 0.0)
+    mask = of_sequence.masked_fill(of_sequence > 3.0, 0.0)
     lengths = [int(n) for n in GIVEN.counts]
     drift = torch.exp(column("current") - GIVEN.trainer).split(lengths)
-    moved = GIVEN.trainer.exp() - GIVEN.rollout.exp()
-    dropped = torch.where(column("advantages") > 0, moved > 0.2, moved < -0.2).double()
+    change = GIVEN.trainer.exp() - GIVEN.rollout.exp()
+    dropped = torch.where(column("advantages") > 0, change > 0.2, change < -0.2).double()
     tis = rho.clamp(0, 2.0)
     clamped = rho.clamp(0, 1.02)
     return {
@@ -151,9 +151,9 @@ def others() -> dict[str, Tensor]:
         "miles/ess_ratio": torch.stack([w.sum() ** 2 / (len(w) * (w**2).sum()) for w in drift]).mean(),
         "trl/sampling_logp_difference/mean": DELTA[MASK].abs().mean(),
         "trl/sampling_logp_difference/max": DELTA[MASK].abs().max(),
-        "trl/importance_sampling_ratio/min": kept.min(),
-        "trl/importance_sampling_ratio/mean": kept.mean(),
-        "trl/importance_sampling_ratio/max": kept.max(),
+        "trl/importance_sampling_ratio/min": mask.min(),
+        "trl/importance_sampling_ratio/mean": mask.mean(),
+        "trl/importance_sampling_ratio/max": mask.max(),
         "trl/sequence_masked": (of_sequence > 3.0).double().mean(),
         "trl/importance_sampling_ratio_token_truncate/mean": rho[MASK].clamp(max=3.0).mean(),
         "openrlhf/vllm_kl": masked(ROLLOUT - TRAINER),
@@ -175,19 +175,19 @@ def others() -> dict[str, Tensor]:
         "prime-rl/mismatch_kl/std": k3(D).std(),
         "prime-rl/mismatch_kl/max": k3(D).max(),
         "prime-rl/kl_ent_ratio": k3(D).mean() / column("entropy").mean(),
-        "prime-rl/is_masked": torch.stack([each.mean() for each in dropped.split(lengths)]).mean(),
-        "prime-rl/probs_moved": (moved.abs() > 0.2).double().mean(),
+        "prime-rl/is_masked": torch.stack([sequence.mean() for sequence in dropped.split(lengths)]).mean(),
+        "prime-rl/probs_moved": (change.abs() > 0.2).double().mean(),
     }
 
 
 def expected() -> dict[str, float]:
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         **common(),
         **{f"nemo-rl/{name}": value for name, value in nemo_rl().items()},
         **{f"verl/{name}": value for name, value in verl().items()},
         **others(),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in values.items()}
 
 
 EXPECTED, FOUND = expected(), estimates(GIVEN)
@@ -211,35 +211,35 @@ def test_quantiles_lie_within_their_error(name: str) -> None:
 
 def test_chunks_and_one_piece_are_the_same() -> None:
     first, second = noisy([7, 1], 0.6, seed=1), noisy([40, 3], 0.6, seed=2)
-    both = chunk(*pairs(first), *pairs(second), **{
+    accumulators = chunk(*pairs(first), *pairs(second), **{
         key: [*first.values[key].tolist(), *second.values[key].tolist()] for key in first.values
     })  # fmt: skip
-    assert estimates(first, second) == pytest.approx(estimates(both), rel=1e-12)
+    assert estimates(first, second) == pytest.approx(estimates(accumulators), rel=1e-12)
 
 
 def pairs(given: Chunk) -> list[tuple[list[float], list[float]]]:
     rows = [given.sequence == row for row in range(given.sequences)]
-    return [(given.rollout[here].tolist(), given.trainer[here].tolist()) for here in rows]
+    return [(given.rollout[tokens_of].tolist(), given.trainer[tokens_of].tolist()) for tokens_of in rows]
 
 
 def test_the_documented_example_of_nemo_rl() -> None:
-    found = estimates(chunk(([-5.0], [-15.0])), names=["nemo-rl/gen_kl_error", "nemo-rl/policy_kl_error"])
-    assert found["nemo-rl/gen_kl_error"] == pytest.approx(9.0, abs=1e-3)
-    assert found["nemo-rl/policy_kl_error"] == pytest.approx(22_015, abs=1)
+    values = estimates(chunk(([-5.0], [-15.0])), names=["nemo-rl/gen_kl_error", "nemo-rl/policy_kl_error"])
+    assert values["nemo-rl/gen_kl_error"] == pytest.approx(9.0, abs=1e-3)
+    assert values["nemo-rl/policy_kl_error"] == pytest.approx(22_015, abs=1)
 
 
 def test_a_small_case_by_hand() -> None:
     # rho is 2 and 1/2 in the first sequence, 1 in the second.
     two = math.log(2)
-    found = estimates(chunk(([-2.0, -1.0], [-2.0 + two, -1.0 - two]), ([-1.0], [-1.0])))
-    assert found["k1"] == pytest.approx(0.0)
-    assert found["k2"] == pytest.approx(two**2 / 3)
-    assert found["k3"] == pytest.approx(((1 - two) + (-0.5 + two)) / 3)
-    assert found["k3_sequence"] == pytest.approx(0.5 / 2 / 2)
-    assert found["mean_ratio"] == pytest.approx(3.5 / 3)
-    assert found["token_mult_prob_error"] == pytest.approx(5 / 3)
-    assert found["slime/train_rollout_logprob_abs_diff"] == pytest.approx(two / 2)
-    assert found["mean_abs_delta"] == pytest.approx(2 * two / 3)
-    assert found["verl/ppl_ratio"] == pytest.approx(1.0)
-    assert found["areal/behave_approx_kl"] == -found["k1"]
-    assert found["ess_fraction"] == pytest.approx(3.5**2 / (3 * 5.25))
+    values = estimates(chunk(([-2.0, -1.0], [-2.0 + two, -1.0 - two]), ([-1.0], [-1.0])))
+    assert values["k1"] == pytest.approx(0.0)
+    assert values["k2"] == pytest.approx(two**2 / 3)
+    assert values["k3"] == pytest.approx(((1 - two) + (-0.5 + two)) / 3)
+    assert values["k3_sequence"] == pytest.approx(0.5 / 2 / 2)
+    assert values["mean_ratio"] == pytest.approx(3.5 / 3)
+    assert values["token_mult_prob_error"] == pytest.approx(5 / 3)
+    assert values["slime/train_rollout_logprob_abs_diff"] == pytest.approx(two / 2)
+    assert values["mean_abs_delta"] == pytest.approx(2 * two / 3)
+    assert values["verl/ppl_ratio"] == pytest.approx(1.0)
+    assert values["areal/behave_approx_kl"] == -values["k1"]
+    assert values["ess_fraction"] == pytest.approx(3.5**2 / (3 * 5.25))

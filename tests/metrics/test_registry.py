@@ -16,8 +16,8 @@ from moeparity.metrics.registry import METRICS, SETS
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 def test_declares_what_it_is_made_of(metric: Metric) -> None:
     kind, of = metric.reduce.kind, metric.reduce.of
-    known = OF_TOTALS if kind == "of totals" else SEQUENCE if kind.startswith(("mean over", "sequence m")) else TOKEN
-    assert of in (TOKEN if kind == "sequence mean" else known)
+    columns = OF_TOTALS if kind == "of totals" else SEQUENCE if kind.startswith(("mean over", "sequence m")) else TOKEN
+    assert of in (TOKEN if kind == "sequence mean" else columns)
     assert metric.formula
     assert metric.source.level in {"read", "secondary", "inferred"}
     assert bool(metric.source.commit) or metric.source.level != "read"
@@ -27,11 +27,11 @@ def test_declares_what_it_is_made_of(metric: Metric) -> None:
 
 
 def test_no_quantity_is_unused() -> None:
-    used = {metric.reduce.of for metric in METRICS.values()}
-    used |= {name for of in used & SEQUENCE.keys() for name in SEQUENCE[of][0]}
-    used |= {name for of in used & OF_TOTALS.keys() for name in OF_TOTALS[of]}
-    assert used == TOKEN.keys() | SEQUENCE.keys() | OF_TOTALS.keys()
-    assert used >= SHARES
+    quantities = {metric.reduce.of for metric in METRICS.values()}
+    quantities |= {name for of in quantities & SEQUENCE.keys() for name in SEQUENCE[of][0]}
+    quantities |= {name for of in quantities & OF_TOTALS.keys() for name in OF_TOTALS[of]}
+    assert quantities == TOKEN.keys() | SEQUENCE.keys() | OF_TOTALS.keys()
+    assert quantities >= SHARES
     assert set(PRIMARY) <= METRICS.keys()
 
 

@@ -117,8 +117,8 @@ def test_weight_drift_is_between_the_same_experts_whatever_their_slots() -> None
 def test_expert_pairs_against_python_sets(pair: tuple[list[list[int]], list[list[int]]]) -> None:
     expected: Counter[tuple[int, int]] = Counter()
     for a, b in zip(*pair, strict=True):
-        left, joined = [x for x in a if x not in b], [x for x in b if x not in a]
-        expected.update(zip(left, joined, strict=True))
+        reference_only, candidate_only = [x for x in a if x not in b], [x for x in b if x not in a]
+        expected.update(zip(reference_only, candidate_only, strict=True))
     assert expert_pairs(ids(pair[0]), ids(pair[1])) == expected
 
 
@@ -130,10 +130,10 @@ def test_layers_per_token() -> None:
 def test_the_cut_by_hand() -> None:
     """bf16 has 8 bits: between 1 and 2 an ulp is 2^-7, between 0.5 and 1 it is 2^-8."""
     scores = torch.tensor([[1.5, 1.0, 0.984375, 0.25], [1.5, 1.0, 1.0, 0.25], [0.75, 0.75, -math.inf, -math.inf]])
-    found = cut(scores.to(torch.bfloat16), ids([[0, 1], [0, 2], [1, 0]]))
-    assert found.margin.tolist() == [2.0, 0.0, math.inf]
-    assert found.ulp.tolist() == [2.0**-7, 2.0**-7, 2.0**-8]
-    assert found.runner_up.tolist()[:2] == [2, 1]
+    cut_ = cut(scores.to(torch.bfloat16), ids([[0, 1], [0, 2], [1, 0]]))
+    assert cut_.margin.tolist() == [2.0, 0.0, math.inf]
+    assert cut_.ulp.tolist() == [2.0**-7, 2.0**-7, 2.0**-8]
+    assert cut_.runner_up.tolist()[:2] == [2, 1]
 
 
 @settings(deadline=None, max_examples=200)
@@ -141,16 +141,16 @@ def test_the_cut_by_hand() -> None:
 def test_an_ulp_is_the_distance_to_the_next_number(value: float) -> None:
     at = torch.tensor([value], dtype=torch.float32)
     above = torch.nextafter(at, torch.tensor([math.inf]))
-    found = cut(torch.tensor([[value, -1.0]]), ids([[0]]))
-    assert found.ulp.item() == above.double().item() - at.double().item() or not math.isfinite(above.item())
+    cut_ = cut(torch.tensor([[value, -1.0]]), ids([[0]]))
+    assert cut_.ulp.item() == above.double().item() - at.double().item() or not math.isfinite(above.item())
 
 
 def test_perturbation_looks_at_what_either_side_chose_and_at_the_runner_up() -> None:
     ours = torch.tensor([[1.5, 1.25, 1.0, 0.5, 0.25]])
-    moved = torch.tensor([[1.5, 1.25, 1.0 + 3 * 2.0**-23, 9.0, 0.25]])
+    candidate = torch.tensor([[1.5, 1.25, 1.0 + 3 * 2.0**-23, 9.0, 0.25]])
     at = cut(ours, ids([[0, 1]]))
-    assert perturbation(ours, moved, (ids([[0, 1]]), ids([[0, 1]])), at).tolist() == [3.0]
-    assert perturbation(ours, moved, (ids([[0, 1]]), ids([[0, 3]])), at).tolist() == [8.5 * 2**23]
+    assert perturbation(ours, candidate, (ids([[0, 1]]), ids([[0, 1]])), at).tolist() == [3.0]
+    assert perturbation(ours, candidate, (ids([[0, 1]]), ids([[0, 3]])), at).tolist() == [8.5 * 2**23]
 
 
 @settings(deadline=None, max_examples=200)
@@ -159,8 +159,8 @@ def test_a_flip_needs_half_the_margin(data: st.DataObject) -> None:
     """What `docs/flips.md` claims of any two rows of scores."""
     numbers = st.lists(st.integers(0, 60), min_size=5, max_size=5)
     rows = [torch.tensor([data.draw(numbers)]).float() + 64.0 for _ in range(2)]
-    chosen = [row.topk(2).indices for row in rows]
-    at = cut(rows[0], chosen[0])
-    moved = perturbation(rows[0], rows[1], (chosen[0], chosen[1]), at)
-    if flips(*chosen)[0].set_flips:
-        assert float(at.margin) <= 2 * float(moved)
+    top_ids = [row.topk(2).indices for row in rows]
+    at = cut(rows[0], top_ids[0])
+    change = perturbation(rows[0], rows[1], (top_ids[0], top_ids[1]), at)
+    if flips(*top_ids)[0].set_flips:
+        assert float(at.margin) <= 2 * float(change)

@@ -168,14 +168,14 @@ def test_only_logits_before_a_scored_token_count() -> None:
     mask = torch.tensor([[True, False, True, False]])
     before = token_metrics(reference, candidate, ids, mask)
     assert before.scored.tolist() == [[False, False, True, False]]
-    changed = candidate.clone()
-    changed[0, [0, 2, 3]] = math.nan
+    spoilt = candidate.clone()
+    spoilt[0, [0, 2, 3]] = math.nan
     padded = torch.tensor([[-100, -100, int(ids[0, 2]), 10**9]])
-    after = token_metrics(reference, changed, padded, mask)
+    after = token_metrics(reference, spoilt, padded, mask)
     assert torch.equal(before.delta, after.delta)
     assert not after.nonfinite.any()
-    changed[0, 1] += torch.arange(5)
-    assert not torch.equal(before.delta, token_metrics(reference, changed, ids, mask).delta)
+    spoilt[0, 1] += torch.arange(5)
+    assert not torch.equal(before.delta, token_metrics(reference, spoilt, ids, mask).delta)
 
 
 def test_no_scored_token() -> None:
@@ -273,8 +273,8 @@ def test_concatenate_keeps_the_order() -> None:
     reference, candidate, ids, mask = block(6, 5, 4, 8)
     whole = token_metrics(reference, candidate, ids, mask).sums()
     parts = [token_metrics(reference[s], candidate[s], ids[s], mask[s]).sums() for s in (slice(0, 2), slice(2, 5))]
-    joined = SequenceSums.concatenate(parts)
-    assert all(torch.equal(getattr(joined, name), getattr(whole, name)) for name in NAMES)
+    sums = SequenceSums.concatenate(parts)
+    assert all(torch.equal(getattr(sums, name), getattr(whole, name)) for name in NAMES)
     with pytest.raises(ValueError, match="nothing to concatenate"):
         SequenceSums.concatenate([])
 

@@ -17,10 +17,9 @@ import torch.distributed as dist
 
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Against, certify
+from moeparity.probe.certify import Claim, certify
 from moeparity.probe.find import probe
-from moeparity.probe.kinds import KINDS
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 from tests.numerics.collectives.live_gloo import forked
 from tests.probe import kernels
 
@@ -28,21 +27,21 @@ CASES = {3: ("fp32", 64), 4: ("bf16", 501)}
 """By number of ranks, dtype and elements of the message."""
 
 
-def found(world: int, dtype: str, elements: int) -> dict[str, Any]:
+def results(world: int, dtype: str, elements: int) -> dict[str, Any]:
     function = Function("all_reduce", kernels.all_reduce, KINDS["all_reduce"])
     setup = Setup(n=world, dtype=torch_dtype(dtype), m=1, width=elements)
-    seen = probe(function, [setup])
-    ((_, places, why),) = seen.places
-    held = {
-        name: [one.holds for one in certify(function, [setup], Against(text=name, collective=name))]
+    result = probe(function, [setup])
+    ((_, places, reason),) = result.places
+    verdicts = {
+        name: [verdict.holds for verdict in certify(function, [setup], Claim(text=name, collective=name))]
         for name in ("gloo.all_reduce", "nccl.ring")
     }
     return {
-        "collectives": seen.collectives,
+        "collectives": result.collectives,
         "parts": [[place.positions[0], place.positions[-1] + 1, len(place.positions)] for place in places],
-        "replayed": [tree.equal == tree.replayed for tree in seen.trees.values()],
-        "held": held,
-        "why": why,
+        "replayed": [tree.equal == tree.replayed for tree in result.trees.values()],
+        "held": verdicts,
+        "why": reason,
     }
 
 
@@ -51,9 +50,9 @@ def work(rank: int, world: int, folder: Path) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
-    result = found(world, *CASES[world])
+    outcome = results(world, *CASES[world])
     if rank == 0:
-        (folder / f"{world}.json").write_text(json.dumps(result))
+        (folder / f"{world}.json").write_text(json.dumps(outcome))
     dist.barrier()
     dist.destroy_process_group()
 

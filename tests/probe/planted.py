@@ -11,10 +11,9 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.orders import parse, tree
 from moeparity.numerics.summation import sum_axis
 from moeparity.probe.calls import Setup
-from moeparity.probe.find import Found, Tree, probe
-from moeparity.probe.kinds import KINDS
+from moeparity.probe.find import Result, Tree, probe
 from moeparity.probe.shape import Shape, shape_of
-from moeparity.probe.target import Function
+from moeparity.probe.target import KINDS, Function
 
 
 def planted(order: str, *, kind: str = "sum", accumulate: str = "fp32") -> Function:
@@ -34,13 +33,13 @@ def planted(order: str, *, kind: str = "sum", accumulate: str = "fp32") -> Funct
     return Function(order, calls[kind], KINDS[kind])
 
 
-def found(order: str, n: int, *, kind: str = "sum", accumulate: str = "fp32", dtype: str = "fp32") -> Tree:
+def probed_tree(order: str, n: int, *, kind: str = "sum", accumulate: str = "fp32", dtype: str = "fp32") -> Tree:
     """The one tree that a probe of a planted order finds."""
     m, width = {"sum": (64, 1), "dot": (1, 1), "linear": (1, 64)}[kind]
     setup = Setup(n=n, dtype=torch_dtype(dtype), m=m, width=width)
-    whole: Found = probe(planted(order, kind=kind, accumulate=accumulate), [setup])
-    (one,) = whole.trees.values()
-    return one
+    whole: Result = probe(planted(order, kind=kind, accumulate=accumulate), [setup])
+    (tree_,) = whole.trees.values()
+    return tree_
 
 
 def shape(order: str, n: int) -> Shape:

@@ -49,29 +49,29 @@ def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_probe_prints_the_order_and_writes_a_fragment(inside: Inside, tmp_path: Path) -> None:
     out = tmp_path / "found.yaml"
-    code, printed, errors = inside(
+    code, output, errors = inside(
         "probe", "kernels:linear", "--n", "96", "--m", "1,8", "--positions", "32", "--out", out
     )
     assert code == 0, errors
-    assert "kernels:linear as linear" in printed
-    assert "replayed bit for bit: 512 of 512 zero-sum sums" in printed
-    assert "M = 8, N = 32: all: " in printed
+    assert "kernels:linear as linear" in output
+    assert "replayed bit for bit: 512 of 512 zero-sum sums" in output
+    assert "M = 8, N = 32: all: " in output
     (rule,) = yaml.safe_load(out.read_text())["rules"]
     assert rule["op"] == "linear"
     assert rule["evidence"]["level"] == "verified"
     order = rule["set"]["order"]
     assert str(parse(order)) == order
-    assert order[:40] in printed
+    assert order[:40] in output
 
 
 def test_the_fragment_of_a_norm_binds_to_a_checkpoint(inside: Inside, tmp_path: Path) -> None:
     out, profile = tmp_path / "found.yaml", tmp_path / "probed.yaml"
     assert inside("probe", "kernels:hf_rms_norm", "--n", "96", "--dtype", "bf16", "--out", out)[0] == 0
     profile.write_text(f"kind: profile\nname: probed\nextends: hf-eager\n{out.read_text()}")
-    code, shown, errors = inside("show", CHECKPOINT, "--profile", profile)
+    code, text_, errors = inside("show", CHECKPOINT, "--profile", profile)
     assert code == 0, errors
-    assert "cascade" in shown
-    assert "probed.yaml" in shown
+    assert "cascade" in text_
+    assert "probed.yaml" in text_
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_certify_says_so_by_its_exit_code(order: str, code: int, inside: Inside)
 
 
 def test_the_exit_code_of_a_mistake_is_that_of_the_process() -> None:
-    done = run("certify", "kernels:raises", "--kind", "sum", "--n", "8", "--against", "cascade")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    process = run("certify", "kernels:raises", "--kind", "sum", "--n", "8", "--against", "cascade")
+    assert process.returncode == 2
+    assert "Traceback" not in process.stderr
+    assert process.stdout == ""
 
 
 def test_the_lines_say_where_the_tree_changes_with_alignment(inside: Inside) -> None:
@@ -120,12 +120,12 @@ def test_certify_a_norm_and_a_softmax(inside: Inside) -> None:
 
 def test_under_torchrun_rank_0_prints() -> None:
     options = ("--kind", "all_reduce", "--positions", "10")
-    done = run("probe", "kernels:all_reduce_and_tell", *options, ranks=2)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("kernels:all_reduce_and_tell as all_reduce") == 1
+    process = run("probe", "kernels:all_reduce_and_tell", *options, ranks=2)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("kernels:all_reduce_and_tell as all_reduce") == 1
     # A group that outlives the probe lets a gloo thread abort one process in ten as it shuts down.
-    assert done.stderr.count("group left: False") == 2
-    assert "gloo.all_reduce" in done.stdout.partition("shipped order maps that are this one: ")[2]
+    assert process.stderr.count("group left: False") == 2
+    assert "gloo.all_reduce" in process.stdout.partition("shipped order maps that are this one: ")[2]
 
 
 BAD = {

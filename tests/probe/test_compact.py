@@ -9,7 +9,7 @@ import pytest
 from moeparity.numerics.orders import parse, tree
 from moeparity.probe.compact import compact, explicit
 from moeparity.probe.reveal import Block, NoTree, reveal
-from moeparity.probe.shape import Shape, same, shape_of, visible
+from moeparity.probe.shape import Shape, same_shape, shape_of, visible
 from moeparity.probe.triplets import Triplet, reveal_triplets
 from tests.probe.planted import random_order, shape
 
@@ -31,35 +31,35 @@ def test_the_shortest_order_of_a_shape(order: str, n: int, shortest: str) -> Non
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_order_offered_has_the_shape_and_can_be_read(seed: int) -> None:
-    wanted = shape(*random_order(seed))
-    for order in compact(wanted, every=True):
+    shape_ = shape(*random_order(seed))
+    for order in compact(shape_, every=True):
         assert parse(str(order)) == order
-        assert same(shape_of(tree(order, wanted.leaves), wanted.leaves), wanted)
+        assert same_shape(shape_of(tree(order, shape_.leaves), shape_.leaves), shape_)
 
 
 def test_shapes_are_those_of_a_commutative_sum() -> None:
-    assert same(shape("tree((0+1)+(2+3))", 4), shape("tree((3+2)+(1+0))", 4))
-    assert not same(shape("tree((0+1)+(2+3))", 4), shape("tree((0+2)+(1+3))", 4))
-    assert not same(shape("tree([0+1+2]+3)", 4), shape("tree(0+1+2+3)", 4))
+    assert same_shape(shape("tree((0+1)+(2+3))", 4), shape("tree((3+2)+(1+0))", 4))
+    assert not same_shape(shape("tree((0+1)+(2+3))", 4), shape("tree((0+2)+(1+3))", 4))
+    assert not same_shape(shape("tree([0+1+2]+3)", 4), shape("tree(0+1+2+3)", 4))
 
 
 def test_a_contracted_leaf_is_written_second() -> None:
     assert str(explicit(shape("tree(0+1+2)", 3), [0, 2])) == "tree(1+0+2, fma)"
 
 
-def asker(wanted: Shape, capacity: int) -> object:
+def asker(shape_: Shape, capacity: int) -> object:
     """Counts from the shape alone; beyond `capacity` they are rounded down to a power of two."""
 
     def ask(blocks: Sequence[Block]) -> list[list[int]]:
-        found = []
+        answers = []
         for block in blocks:
             counts = []
             for minus in block.minus:
                 units = [leaf for leaf in block.units if leaf not in {block.plus, minus}]
-                ((count, _),) = visible(wanted, [(block.plus, minus)], units)
+                ((count, _),) = visible(shape_, [(block.plus, minus)], units)
                 counts.append(count if count <= capacity else 1 << (count.bit_length() - 1))
-            found.append(counts)
-        return found
+            answers.append(counts)
+        return answers
 
     return ask
 
@@ -67,8 +67,8 @@ def asker(wanted: Shape, capacity: int) -> object:
 @pytest.mark.parametrize("capacity", [8, 1 << 20])
 @pytest.mark.parametrize("order", ["sequential", "reverse", "lanes(8) | fold_lo", "blocks(16) | reverse", "cascade"])
 def test_counts_that_round_give_the_same_tree(order: str, capacity: int) -> None:
-    wanted = shape(order, 90)
-    assert same(reveal(asker(wanted, capacity), 90, capacity), wanted)  # type: ignore[arg-type]
+    shape_ = shape(order, 90)
+    assert same_shape(reveal(asker(shape_, capacity), 90, capacity), shape_)  # type: ignore[arg-type]
 
 
 def test_counts_that_contradict_each_other_are_no_tree() -> None:
@@ -81,10 +81,10 @@ def test_counts_that_contradict_each_other_are_no_tree() -> None:
 
 @pytest.mark.parametrize("order", ["sequential", "fold_hi", "lanes(8) | fold_lo", "unordered(2)", "cascade"])
 def test_triplets_give_the_tree(order: str) -> None:
-    wanted = shape(order, 150)
+    shape_ = shape(order, 150)
 
     def ask(triplets: Sequence[Triplet]) -> list[bool]:
         # i and j meet before either meets k where k is no part of what they hide.
-        return [visible(wanted, [(i, j)], [k])[0][0] == 1 for k, i, j in triplets]
+        return [visible(shape_, [(i, j)], [k])[0][0] == 1 for k, i, j in triplets]
 
-    assert same(reveal_triplets(ask, 150), wanted)
+    assert same_shape(reveal_triplets(ask, 150), shape_)

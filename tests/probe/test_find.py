@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.numerics.orders import parse, tree
-from moeparity.probe.shape import same, shape_of
-from tests.probe.planted import drawn_order, found, planted, random_order, shape
+from moeparity.probe.shape import same_shape, shape_of
+from tests.probe.planted import drawn_order, planted, probed_tree, random_order, shape
 
 
 def recovered(order: str, n: int, **how: str) -> str:
     """The order found, of which the tree and all replayed sums are the planted one's."""
-    one = found(order, n, **how)
-    assert one.order is not None, one.reason
-    assert same(shape_of(tree(one.order, n), n), shape(order, n))
-    assert one.equal == one.replayed > 0, str(one)
-    return str(one.order)
+    tree_ = probed_tree(order, n, **how)
+    assert tree_.order is not None, tree_.reason
+    assert same_shape(shape_of(tree(tree_.order, n), n), shape(order, n))
+    assert tree_.equal == tree_.replayed > 0, str(tree_)
+    return str(tree_.order)
 
 
 def assert_found_in_no_longer_a_form(order: str, n: int) -> None:
@@ -69,13 +69,13 @@ def test_large_sums(order: str, n: int) -> None:
 )
 def test_contraction_of_products_is_seen(order: str) -> None:
     n = 5 if order.startswith("tree") else 24
-    one = found(order, n, kind="linear")
-    assert one.products == ("contracted" if "fma" in order else "rounded")
-    assert one.equal == one.replayed == 512
-    assert one.order is not None
-    assert one.order.fma == ("fma" in order)
+    tree_ = probed_tree(order, n, kind="linear")
+    assert tree_.products == ("contracted" if "fma" in order else "rounded")
+    assert tree_.equal == tree_.replayed == 512
+    assert tree_.order is not None
+    assert tree_.order.fma == ("fma" in order)
     if "reverse" in order:
-        assert recovered(order, n, kind="dot") == str(one.order)
+        assert recovered(order, n, kind="dot") == str(tree_.order)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_contraction_of_products_is_seen(order: str) -> None:
     ],
 )
 def test_what_additions_round_to(order: str, accumulate: str, dtype: str) -> None:
-    one = found(order, 150, accumulate=accumulate, dtype=dtype)
-    assert (str(one.order), one.accumulate, one.output) == (order, accumulate, dtype)
-    assert one.equal == one.replayed == 512
+    tree_ = probed_tree(order, 150, accumulate=accumulate, dtype=dtype)
+    assert (str(tree_.order), tree_.accumulate, tree_.output) == (order, accumulate, dtype)
+    assert tree_.equal == tree_.replayed == 512
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_what_additions_round_to(order: str, accumulate: str, dtype: str) -> Non
 )
 def test_roundings_and_compensation_of_levels(order: str) -> None:
     n = 64
-    one = found(order, n)
-    assert one.order is not None
-    assert one.equal == one.replayed == 512
-    assert [level.round for level in one.order.levels] == [level.round for level in parse(order).levels]
-    assert [level.accumulate for level in one.order.levels] == [level.accumulate for level in parse(order).levels]
-    assert {"kahan", "neumaier"} & {word for level in one.order.levels for word in level.words} == (
+    tree_ = probed_tree(order, n)
+    assert tree_.order is not None
+    assert tree_.equal == tree_.replayed == 512
+    assert [level.round for level in tree_.order.levels] == [level.round for level in parse(order).levels]
+    assert [level.accumulate for level in tree_.order.levels] == [level.accumulate for level in parse(order).levels]
+    assert {"kahan", "neumaier"} & {word for level in tree_.order.levels for word in level.words} == (
         {"kahan", "neumaier"} & {word for level in parse(order).levels for word in level.words}
     )
 
@@ -131,8 +131,8 @@ def test_what_replays_is_what_was_planted_and_nothing_near_it() -> None:
     """Two leaves swapped in a long chain: 99 % of sums do not show it, and the tree does."""
     n = 256
     order = f"tree({'+'.join(map(str, [0, 1, 2, 200, *range(3, 200), *range(201, n)]))})"
-    one = found(order, n)
-    assert one.order is not None
-    assert same(shape_of(tree(one.order, n), n), shape(order, n))
-    assert not same(shape_of(tree(one.order, n), n), shape("sequential", n))
+    tree_ = probed_tree(order, n)
+    assert tree_.order is not None
+    assert same_shape(shape_of(tree(tree_.order, n), n), shape(order, n))
+    assert not same_shape(shape_of(tree(tree_.order, n), n), shape("sequential", n))
     assert planted(order).name == order

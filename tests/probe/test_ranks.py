@@ -22,21 +22,23 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "tests.probe.live_ranks", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert process.returncode == 0, process.stderr
     return folder
 
 
 @pytest.mark.parametrize("world", CASES)
 def test_the_order_of_a_live_group_is_the_order_map(world: int, live: Path) -> None:
-    (dtype, elements), seen = CASES[world], json.loads((live / f"{world}.json").read_text())
-    assert seen["why"] == ""
-    assert "gloo.all_reduce" in seen["collectives"]
-    assert all(seen["replayed"])
-    assert seen["held"]["gloo.all_reduce"] == [True]
+    (dtype, elements), results = CASES[world], json.loads((live / f"{world}.json").read_text())
+    assert results["why"] == ""
+    assert "gloo.all_reduce" in results["collectives"]
+    assert all(results["replayed"])
+    assert results["held"]["gloo.all_reduce"] == [True]
     message = Message(elements, 4 if dtype == "fp32" else 2, world)
     trees = gloo.ALL_REDUCE.order_map.trees(message)
-    assert seen["parts"] == [[part.start, part.stop, part.stop - part.start] for part, _ in trees]
+    assert results["parts"] == [[part.start, part.stop, part.stop - part.start] for part, _ in trees]
     if world == 4:
-        assert seen["held"]["nccl.ring"] == [False]
-        assert seen["collectives"] == ["gloo.all_reduce"]
+        assert results["held"]["nccl.ring"] == [False]
+        assert results["collectives"] == ["gloo.all_reduce"]

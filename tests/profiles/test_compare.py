@@ -13,7 +13,7 @@ from moeparity.bisection.outline import outline_checkpoint
 from moeparity.errors import SpecError
 from moeparity.ops.measured import SHARES
 from moeparity.plan.spec.schema import Placement
-from moeparity.profiles.compare import architectures, compare, described, profiles, statements
+from moeparity.profiles.compare import architectures, compare, describe, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
 from tests.command import ROOT, Done, alone, inside
 
@@ -24,36 +24,38 @@ def run(*arguments: str | Path) -> Done:
     return inside("engines", *arguments)
 
 
-def named(found: EngineDifference) -> dict[str, EngineToggle]:
-    return {toggle.name: toggle for toggle in found.toggles}
+def toggle_of(difference: EngineDifference) -> dict[str, EngineToggle]:
+    return {toggle.name: toggle for toggle in difference.toggles}
 
 
 @pytest.mark.parametrize("name", ["hf-eager", "vllm", "sglang-deterministic", "megatron", "deepep-normal"])
 def test_an_engine_differs_from_itself_in_nothing(name: str) -> None:
     for architecture in architectures():
-        found = compare(name, name, architecture)
-        assert (found.toggles, found.known_of_first, found.known_of_second) == ((), (), ())
+        difference = compare(name, name, architecture)
+        assert (difference.toggles, difference.known_of_first, difference.known_of_second) == ((), (), ())
 
 
 def test_batch_invariance_is_what_vllm_says_of_it() -> None:
-    found = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
-    assert {name: (t.first.value, t.second.value) for name, t in named(found).items()} == {
+    difference = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
+    assert {name: (t.first.value, t.second.value) for name, t in toggle_of(difference).items()} == {
         "op all_reduce:collective": ("flashinfer.mnnvl", "vllm.one_stage")
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
-    assert set(found.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
-    assert named(found)["op all_reduce:collective"].second.set_by == "VLLM_BATCH_INVARIANT (vllm-batch-invariant)"
+    assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
+    assert (
+        toggle_of(difference)["op all_reduce:collective"].second.set_by == "VLLM_BATCH_INVARIANT (vllm-batch-invariant)"
+    )
 
 
 def test_deterministic_training_and_serving_add_ranks_in_another_order() -> None:
-    found = named(compare("megatron-deterministic", "sglang-deterministic", placement=RANKS))
-    collective = found["op all_reduce:collective"]
+    difference = toggle_of(compare("megatron-deterministic", "sglang-deterministic", placement=RANKS))
+    collective = difference["op all_reduce:collective"]
     assert (collective.first.value, collective.second.value) == ("nccl.ring", "nccl.tree")
 
 
 def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities() -> None:
-    found = named(compare("sglang", "sglang-deterministic", placement=RANKS))
-    assert set(found) == {
+    difference = toggle_of(compare("sglang", "sglang-deterministic", placement=RANKS))
+    assert set(difference) == {
         "op all_reduce:collective",
         "fusion native_add_norm",
         "fusion triton_norm_after_embedding",
@@ -76,19 +78,19 @@ def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities
     ],
 )
 def test_every_fusion_is_a_toggle_of_its_own(first: str, second: str, toggle: str) -> None:
-    assert toggle in named(compare(first, second, placement=RANKS if "parallel" in toggle else None))
+    assert toggle in toggle_of(compare(first, second, placement=RANKS if "parallel" in toggle else None))
 
 
 def test_what_a_table_says_costs_most_comes_first() -> None:
-    found = compare("hf-eager", "vllm")
-    kinds = [(toggle.kind, toggle.share) for toggle in found.toggles]
+    difference = compare("hf-eager", "vllm")
+    kinds = [(toggle.kind, toggle.share) for toggle in difference.toggles]
     assert kinds[0] == ("semantics", None)
     shares = [share.least for _, share in kinds if share is not None]
     assert shares == sorted(shares, reverse=True)
     unmeasured = [kind for kind, share in kinds[1:] if share is None]
     assert unmeasured == sorted(unmeasured, key=["rounding", "form", "order"].index)
-    assert named(found)["op combine:leaves"].share == SHARES[0]
-    exact = named(compare("vllm", "flashinfer-unfused-finalize"))["op combine:order"]
+    assert toggle_of(difference)["op combine:leaves"].share == SHARES[0]
+    exact = toggle_of(compare("vllm", "flashinfer-unfused-finalize"))["op combine:order"]
     assert exact.share is not None
     assert exact.share.least < 0.001
 
@@ -102,23 +104,23 @@ def test_shares_are_those_of_the_committed_table() -> None:
 
 
 def test_evidence_and_flags_of_both_sides_are_told() -> None:
-    found = named(compare("hf-eager", "vllm"))
-    attention = found["op attention:implementation"]
+    difference = toggle_of(compare("hf-eager", "vllm"))
+    attention = difference["op attention:implementation"]
     assert (attention.first.evidence, attention.second.evidence) == ("verified", "inferred")
     assert attention.first.set_by == 'attn_implementation="eager" (hf-eager)'
     assert attention.second.set_by == "--attention-backend (vllm)"
     # The profile of DeepEP says nothing of experts: what it takes over from vllm's is no evidence.
-    assert named(compare("hf-eager", "deepep-normal"))["op experts:score_site"].second.evidence == "unknown"
+    assert toggle_of(compare("hf-eager", "deepep-normal"))["op experts:score_site"].second.evidence == "unknown"
 
 
 def test_profiles_are_described() -> None:
-    found = {profile.name: profile for profile in profiles()}
-    assert found["vllm"].version == "0.33.0"
-    assert found["vllm"].not_stated.startswith("the order of the squares")
-    assert found["hf-tf32"].engine == "transformers"
-    assert described("sglang-fp32-head").extends == "sglang"
-    stated = statements("sglang-fp32-head")
-    assert [(s.on, s.attribute, s.value, s.evidence) for s in stated] == [
+    profiles_ = {profile.name: profile for profile in profiles()}
+    assert profiles_["vllm"].version == "0.33.0"
+    assert profiles_["vllm"].not_stated.startswith("the order of the squares")
+    assert profiles_["hf-tf32"].engine == "transformers"
+    assert describe("sglang-fp32-head").extends == "sglang"
+    values = statements("sglang-fp32-head")
+    assert [(s.on, s.attribute, s.value, s.evidence) for s in values] == [
         ("lm_head", "inputs", "model", "read"),
         ("lm_head", "output", "fp32", "read"),
     ]
@@ -132,29 +134,29 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_the_command_lists_profiles() -> None:
-    done = run()
-    assert done.returncode == 0, done.stderr
-    names = [line.split()[0] for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+    process = run()
+    assert process.returncode == 0, process.stderr
+    names = [line.split()[0] for line in process.stdout.splitlines() if line and not line.startswith(" ")]
     assert set(names) >= {profile.name for profile in profiles()}
 
 
 def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    done = alone("engines", "hf-eager", "vllm", "--json", out)
-    assert done.returncode == 0, done.stderr
-    assert "13 toggles" in done.stdout
-    assert "expert (verified)" in done.stdout
-    written = json.loads(out.read_text("utf-8"))
-    assert (written["schema"], len(written["found"]["toggles"])) == ("moeparity.engines/1", 13)
+    process = alone("engines", "hf-eager", "vllm", "--json", out)
+    assert process.returncode == 0, process.stderr
+    assert "13 toggles" in process.stdout
+    assert "expert (verified)" in process.stdout
+    data = json.loads(out.read_text("utf-8"))
+    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/1", 13)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 
 
 def test_the_command_prints_one_profile() -> None:
-    done = run("sglang")
-    assert done.returncode == 0, done.stderr
-    assert "moe_fused_gate.py" in done.stdout
-    assert "Not stated: shared experts" in done.stdout
+    process = run("sglang")
+    assert process.returncode == 0, process.stderr
+    assert "moe_fused_gate.py" in process.stdout
+    assert "Not stated: shared experts" in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -168,10 +170,10 @@ def test_the_command_prints_one_profile() -> None:
     ],
 )
 def test_mistakes_are_told_in_one_message(arguments: tuple[str, ...], says: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    process = run(*arguments)
+    assert process.returncode == 2
+    assert says in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_no_torch_is_imported() -> None:
@@ -180,16 +182,16 @@ def test_no_torch_is_imported() -> None:
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_show_prints_the_evidence_of_every_value() -> None:
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "deepep-normal").rows
-    found = {(row.op, row.attribute): row.evidence for row in rows}
-    assert found["combine", "accumulate"] == "unknown"
-    assert found["experts", "tf32"] == "unknown"
+    evidence = {(row.op, row.attribute): row.evidence for row in rows}
+    assert evidence["combine", "accumulate"] == "unknown"
+    assert evidence["experts", "tf32"] == "unknown"
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "vllm").rows
-    found = {(row.op, row.attribute): row.evidence for row in rows}
-    assert (found["combine", "accumulate"], found["rope", "products"]) == ("read", "inferred")
-    assert (found["experts", "tf32"], found["add", "output->norm"]) == ("unknown", "inferred")
+    evidence = {(row.op, row.attribute): row.evidence for row in rows}
+    assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("read", "inferred")
+    assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "inferred")

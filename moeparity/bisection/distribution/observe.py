@@ -10,7 +10,7 @@ from torch import Tensor
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
-from moeparity.metrics.distributions import measured
+from moeparity.metrics.distributions import vocabulary_metrics
 from moeparity.metrics.tokens import CHUNK
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -50,7 +50,7 @@ class Distributions:
         for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
-            found = measured(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
+            found = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
             self.sums += found.sum(-1)
             self.tokens += found.shape[-1]
             if found.numel():

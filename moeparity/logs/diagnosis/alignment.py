@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from moeparity.logs.diagnosis.columns import SHIFTS
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
@@ -11,6 +12,9 @@ from moeparity.logs.diagnosis.state import State
 
 # Rarer than this, a lone exact 0 may be a numerical event on a confident token just as well.
 _RARE = 1e-3
+
+
+_placeholders = partial(Finding, tier="semantics", name="placeholders")
 
 
 def placeholders(state: State) -> Finding:
@@ -29,15 +33,13 @@ def placeholders(state: State) -> Finding:
     worst = max(counts, key=lambda side: counts[side])
     if not counts[worst]:
         reason = "No exact 0 stands beside a P below 1/2."
-        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
+        return _placeholders(verdict="ruled out", reason=reason, evidence=evidence)
     part = counts[worst] / state.tokens
     advice = (
         f"Mask these tokens: a {worst} log-probability of 0 is P = 1. Trust the producer's loss mask, not the value."
     )
     if state.total(f"all_zero_{worst}") == state.tokens:
-        return Finding(
-            tier="semantics",
-            name="placeholders",
+        return _placeholders(
             verdict="named",
             reason=f"Every {worst} log-probability is exactly 0.",
             evidence=evidence,
@@ -45,28 +47,22 @@ def placeholders(state: State) -> Finding:
             alternatives=("zeros in place of log-probabilities", "greedy sampling with processed log-probabilities"),
             tells_apart="the sampling parameters",
         )
-    truncated, told = _kept_alone(state, worst, part)
+    truncated, numbers = _kept_alone(state, worst, part)
     if truncated == "named":
         reason = "The zeros are of tokens that a truncation kept alone."
-        evidence = (*evidence, *told)
-        return Finding(tier="semantics", name="placeholders", verdict="ruled out", reason=reason, evidence=evidence)
-    share_found = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
-    rare = part < _RARE
-    unclear = {
-        "rounding events on confident tokens": rare,
-        "a truncation that keeps one token": truncated == "undecided",
-    }
-    others = tuple(name for name, here in unclear.items() if here)
-    return Finding(
-        tier="semantics",
-        name="placeholders",
-        verdict="undecided" if others else "named",
+        evidence = (*evidence, *numbers)
+        return _placeholders(verdict="ruled out", reason=reason, evidence=evidence)
+    share_of_all = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
+    doubts = ("rounding events on confident tokens",) * (part < _RARE)
+    doubts += ("a truncation that keeps one token",) * (truncated == "undecided")
+    return _placeholders(
+        verdict="undecided" if doubts else "named",
         reason=f"The {worst} has log P = 0 exactly at {counts[worst]:.0f} tokens to which the other side gives P < "
         "1/2.",
-        evidence=(*evidence, share_found),
+        evidence=(*evidence, share_of_all),
         advice=advice,
-        alternatives=("placeholders", *others) if others else (),
-        tells_apart="the ids at these places: tool output, feedback and padding are placeholders" if others else "",
+        alternatives=("placeholders", *doubts) if doubts else (),
+        tells_apart="the ids at these places: tool output, feedback and padding are placeholders" if doubts else "",
     )
 
 
@@ -78,13 +74,13 @@ def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Ev
     """
     other = "trainer" if side == "rollout" else "rollout"
     sure = mean(f"exactly 0 where the {other} is sure", state.sums(f"sure_zero_{side}"), state.sums(f"sure_{other}"))
-    rest = share("offset of the other tokens", state.sums("rest"), state.sums("rest_gross"))
-    known = float(state.sums(f"sure_{other}").sum()) > 0
-    always = above(sure, max(LINE, 2 * part)) if known else "not tested"
-    offset = explains(negated(rest) if side == "rollout" else rest)
+    offsets = share("offset of the other tokens", state.sums("rest"), state.sums("rest_gross"))
+    tested = float(state.sums(f"sure_{other}").sum()) > 0
+    always = above(sure, max(LINE, 2 * part)) if tested else "not tested"
+    offset = explains(negated(offsets) if side == "rollout" else offsets)
     verdicts = {always, offset}
     verdict: Verdict = "named" if "named" in verdicts else "undecided" if "undecided" in verdicts else "ruled out"
-    return verdict, (sure, rest)
+    return verdict, (sure, offsets)
 
 
 def impossible(state: State) -> Finding:
@@ -116,9 +112,9 @@ def misaligned(state: State) -> Finding:
     """
     shares: dict[int, Evidence] = {}
     for by in SHIFTS:
-        same, other = state.shift(by)
-        shares[by] = share(f"distance explained by a shift of {by:+d}", same - other, same)
-    finite = {by: found for by, found in shares.items() if math.isfinite(found.value)}
+        distance, shifted_distance = state.shift(by)
+        shares[by] = share(f"distance explained by a shift of {by:+d}", distance - shifted_distance, distance)
+    finite = {by: evidence for by, evidence in shares.items() if math.isfinite(evidence.value)}
     if not finite:
         reason = "The sides are equal, or no sequence has two scored tokens in a row."
         return Finding(tier="semantics", name="misaligned", verdict="not tested", reason=reason)
@@ -150,9 +146,9 @@ def unrelated(state: State) -> Finding:
     term per sequence. Rounding noise leaves it above 0.99; log-probabilities of other ids, of another tokenizer or of
     other rows of a batch have about 0. Named below 1/2: half of one side's spread, or less, is of the other's.
     """
-    found = _correlation(state)
-    evidence = (found,)
-    decision = above(found, LINE)
+    correlation = _correlation(state)
+    evidence = (correlation,)
+    decision = above(correlation, LINE)
     if decision == "ruled out":
         return Finding(
             tier="semantics",
@@ -195,5 +191,5 @@ def _correlation(state: State) -> Evidence:
     value = float(product.sum()) / total
     # The influence of a sequence on the correlation: its products less what its own spread would make of them.
     influence = product - value * squares / 2
-    found = mean("correlation", influence, n, offset=value)
-    return Evidence(name="correlation", value=value, low=found.low, high=found.high, level=found.level)
+    interval = mean("correlation", influence, n, offset=value)
+    return Evidence(name="correlation", value=value, low=interval.low, high=interval.high, level=interval.level)

@@ -52,7 +52,7 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
     zero_r, zero_t = (r == 0) & (t < _HALF), (t == 0) & (r < _HALF)
     usable = ~(impossible | zero_r | zero_t)
     r, t = torch.where(usable, r, 0.0), torch.where(usable, t, 0.0)
-    found = {
+    masks = {
         "impossible": impossible,
         "zero_rollout": zero_r & ~impossible,
         "zero_trainer": zero_t & ~impossible,
@@ -70,7 +70,7 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
         "certain_trainer": usable & (t == 0) & (r < -_CERTAIN),
     }
     return {
-        **{name: column.double() for name, column in found.items()},
+        **{name: column.double() for name, column in masks.items()},
         **_ratios(r, t),
         **_offsets(r, t),
         **_correlation(r, t, usable),
@@ -119,12 +119,12 @@ def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     in_mode = torch.where(mode, logits[1] - logits[0], 0.0).clamp(-_CORNER, _CORNER)
     bulk = (t - r).clamp(-_CORNER, _CORNER)
     tail = torch.where(middle < _TAIL, bulk, 0.0)
-    rest = torch.where((r != 0) & (t != 0), bulk, 0.0)
+    nonzero = torch.where((r != 0) & (t != 0), bulk, 0.0)
     return {
         "bulk": bulk,
         "bulk_gross": bulk.abs(),
-        "rest": rest,
-        "rest_gross": rest.abs(),
+        "rest": nonzero,
+        "rest_gross": nonzero.abs(),
         "mode": in_mode,
         "mode_gross": in_mode.abs(),
         "tail": tail,
@@ -167,21 +167,21 @@ def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
     if entropy is None:
         nothing = torch.zeros_like(chunk.trainer)
         return {"surprise": nothing, "surprises": nothing}
-    known = usable & entropy.isfinite()
-    return {"surprise": torch.where(known, chunk.trainer + entropy, 0.0), "surprises": known.double()}
+    measurable = usable & entropy.isfinite()
+    return {"surprise": torch.where(measurable, chunk.trainer + entropy, 0.0), "surprises": measurable.double()}
 
 
-def shifted(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def shifted_distances(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each of `SHIFTS` k: distances of r[i] to t[i] and to t[i + k], and the sequences, each [M], M tokens i.
 
     0 where position i + k is not scored in the same sequence, or a log-probability is -inf.
     """
-    known = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
-    r, t = (torch.where(known, side, 0.0) for side in (chunk.rollout, chunk.trainer))
-    same = _distance(r, t)
+    possible = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
+    r, t = (torch.where(possible, side, 0.0) for side in (chunk.rollout, chunk.trainer))
+    distance = _distance(r, t)
     for by in SHIFTS:
         size = max(0, chunk.tokens.numel() - abs(by))
-        here, there = slice(max(0, -by), max(0, -by) + size), slice(max(0, by), max(0, by) + size)
-        pair = (chunk.sequence[here] == chunk.sequence[there]) & known[here] & known[there]
-        pair &= chunk.position[there] - chunk.position[here] == by
-        yield same[here] * pair, _distance(r[here], t[there]) * pair, chunk.sequence[here]
+        tokens, targets = slice(max(0, -by), max(0, -by) + size), slice(max(0, by), max(0, by) + size)
+        pair = (chunk.sequence[tokens] == chunk.sequence[targets]) & possible[tokens] & possible[targets]
+        pair &= chunk.position[targets] - chunk.position[tokens] == by
+        yield distance[tokens] * pair, _distance(r[tokens], t[targets]) * pair, chunk.sequence[tokens]

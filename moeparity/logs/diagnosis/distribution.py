@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
@@ -92,8 +93,8 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
     given the kept set, the rollout's log-probabilities are raw.
     """
     verdict = form.truncated()[reverse]
-    gross, kept = (form.missing_rollout, inverse(state)) if reverse else (form.missing, ratio(state))
-    evidence = (kept, gross, form.bulk, form.tail)
+    gross, mass = (form.missing_rollout, inverse(state)) if reverse else (form.missing, ratio(state))
+    evidence = (mass, gross, form.bulk, form.tail)
     name = "raw log-probs (truncation)" if reverse else "truncation"
     if verdict != "named":
         reason = {
@@ -138,9 +139,9 @@ def temperature(state: State, form: Shape) -> Finding | None:
     """
     if form.tempered() != "named":
         return None
-    drawn = mean("drawn from (-1 rollout, +1 trainer)", state.sums("side"), state.sums("side_square"))
+    origin = mean("drawn from (-1 rollout, +1 trainer)", state.sums("side"), state.sums("side_square"))
     names = ("temperature", "raw log-probs (temperature)")
-    from_rollout, from_trainer = above(drawn, LINE) == "ruled out", above(drawn, -LINE) == "named"
+    from_rollout, from_trainer = above(origin, LINE) == "ruled out", above(origin, -LINE) == "named"
     if from_rollout == from_trainer:
         return Finding(
             tier="semantics",
@@ -149,25 +150,25 @@ def temperature(state: State, form: Shape) -> Finding | None:
             reason="One side prefers its modes throughout; which one was sampled from is open."
             if not from_rollout
             else "One side prefers its modes throughout; the tokens were drawn from neither, but between the two.",
-            evidence=(form.mode, form.tail, drawn),
+            evidence=(form.mode, form.tail, origin),
             alternatives=names,
             tells_apart="more sequences, or the sampler's log-probabilities mode",
         )
     mirrored = from_trainer
     column = "kappa_inverse" if mirrored else "kappa"
-    found = slope("T", state.sums(f"{column}_y"), state.sums(f"{column}_x"))
-    told, advice = _tempered_words(found.value, mirrored=mirrored)
+    power = slope("T", state.sums(f"{column}_y"), state.sums(f"{column}_x"))
+    reason, advice = _temperature_words(power.value, mirrored=mirrored)
     return Finding(
         tier="semantics",
         name=names[mirrored],
         verdict="named",
-        reason=told,
-        evidence=(found, form.mode, form.tail, drawn, ratio(state), inverse(state)),
+        reason=reason,
+        evidence=(power, form.mode, form.tail, origin, ratio(state), inverse(state)),
         advice=f"{advice} Only the quotient of two temperatures shows. {_SHARPENED}",
     )
 
 
-def _tempered_words(value: float, *, mirrored: bool) -> tuple[str, str]:
+def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
     if mirrored:
         return (
             (
@@ -203,22 +204,22 @@ def calibration(state: State) -> Finding:
             tier="semantics", name="sampling", verdict="not tested", reason=reason,
             tells_apart="the trainer's entropy at each token",
         )  # fmt: skip
-    found = mean("E[log P_trainer + entropy]", state.sums("surprise"), counts, "nats")
+    surprise = mean("E[log P_trainer + entropy]", state.sums("surprise"), counts, "nats")
     total = state.total("pairs")
     square = 2 * state.total("k3") / total
     spread = max(0.0, state.total("yy") / total - (state.total("y") / total) ** 2)
     bound = math.sqrt(square * spread)
-    evidence = (found, Evidence(name="at most, from the mismatch that shows", value=bound, unit="nats"))
-    sharper, flatter = above(found, bound), above(negated(found), bound)
+    evidence = (surprise, Evidence(name="at most, from the mismatch that shows", value=bound, unit="nats"))
+    sharper, flatter = above(surprise, bound), above(negated(surprise), bound)
     if "named" not in {sharper, flatter}:
         reason = "The tokens are as surprising as the trainer's entropy says, within the interval and that bound."
         return Finding(tier="semantics", name="sampling", verdict="ruled out", reason=reason, evidence=evidence)
-    how = "less" if sharper == "named" else "more"
+    degree = "less" if sharper == "named" else "more"
     return Finding(
         tier="semantics",
         name="sampling",
         verdict="named",
-        reason=f"The tokens are {how} surprising than the trainer's own entropy says: they were drawn from another "
+        reason=f"The tokens are {degree} surprising than the trainer's own entropy says: they were drawn from another "
         "distribution than either column is of.",
         evidence=evidence,
         advice="Look at the sampler's temperature, top_p, top_k, min_p and penalties: its log-probabilities are raw. "
@@ -226,47 +227,34 @@ def calibration(state: State) -> Finding:
     )
 
 
-def offset(state: State, named: bool) -> Finding:
-    """E[rho] = 1, the question that comes before all numerics; `named` says that a cause already explains an answer no.
+_mean_ratio = partial(Finding, tier="semantics", name="E[rho]")
+
+
+def offset(state: State, has_cause: bool) -> Finding:
+    """E[rho] = 1, the question that comes before all numerics; `has_cause`: one already explains an answer no.
 
     Statistic: E[rho], 1 under rounding noise of any size and under stale weights. Its interval sees no more of a heavy
     tail than the tokens reached: events that take P away from confident tokens and give it to ones that are never drawn
     leave a mean below 1 for any length of log.
     """
-    found = ratio(state)
-    low, high = bounds(found)
+    evidence = ratio(state)
+    low, high = bounds(evidence)
     if not math.isfinite(low + high):
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
+        return _mean_ratio(
             verdict="undecided",
             reason="So few sequences give E[rho] no interval.",
-            evidence=(found,),
+            evidence=(evidence,),
             tells_apart="more sequences",
         )
     if low <= 1 <= high:
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
-            verdict="ruled out",
-            reason="E[rho] = 1 within its interval.",
-            evidence=(found,),
-        )
-    if named:
-        return Finding(
-            tier="semantics",
-            name="E[rho]",
-            verdict="named",
-            reason="E[rho] is not 1, for the cause named.",
-            evidence=(found,),
-        )
-    return Finding(
-        tier="semantics",
-        name="E[rho]",
+        return _mean_ratio(verdict="ruled out", reason="E[rho] = 1 within its interval.", evidence=(evidence,))
+    if has_cause:
+        return _mean_ratio(verdict="named", reason="E[rho] is not 1, for the cause named.", evidence=(evidence,))
+    return _mean_ratio(
         verdict="undecided",
         reason=f"E[rho] is not 1 at the level of {100 * LEVEL:g}%, and no cause tested here explains most of the "
         "difference.",
-        evidence=(found, share("net part of |rho - 1|", -state.sums("ratio"), state.sums("ratio_gross"))),
+        evidence=(evidence, share("net part of |rho - 1|", -state.sums("ratio"), state.sums("ratio_gross"))),
         advice="Compare the settings of both sides: temperature, top_p, top_k, min_p, penalties, logit bias, grammar "
         "masks, the template, the end-of-sequence token.",
         alternatives=(

@@ -28,12 +28,12 @@ def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: flo
 
     As a share of a gross size, `counts` may be any weights: the statistic is a ratio of sums either way.
     """
-    found = interval(sums, counts)
+    bootstrap = interval(sums, counts)
     return Evidence(
         name=name,
-        value=found.estimate + offset,
-        low=found.low + offset,
-        high=found.high + offset,
+        value=bootstrap.estimate + offset,
+        low=bootstrap.low + offset,
+        high=bootstrap.high + offset,
         level=LEVEL,
         unit=unit,
     )
@@ -41,12 +41,12 @@ def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: flo
 
 def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
     """As `mean`, of events: between 0 and 1; of one that was not seen in n tokens at most 3 / n."""
-    found = mean(name, sums, counts)
-    low, high = bounds(found)
+    evidence = mean(name, sums, counts)
+    low, high = bounds(evidence)
     total = float(counts.sum())
-    if not found.value and total:
+    if not evidence.value and total:
         high = 3 / total
-    return replace(found, low=max(low, 0.0), high=min(high, 1.0))
+    return replace(evidence, low=max(low, 0.0), high=min(high, 1.0))
 
 
 def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
@@ -59,23 +59,23 @@ def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
     most 1 - (1 - level)^(1/B) (the exact rule of three); 2 is the whole range of a share. Eleven sequences that all
     have a share of 1 have a lower bound of 0.52.
     """
-    kept = whole > 0
-    count = int(kept.sum())
-    found = slope(name, part[kept], whole[kept])
-    if not count or not math.isfinite(found.value):
-        return found
+    positive = whole > 0
+    count = int(positive.sum())
+    evidence = slope(name, part[positive], whole[positive])
+    if not count or not math.isfinite(evidence.value):
+        return evidence
     reach = 2 * (1 - (1 - SHARE_LEVEL) ** (1 / count))
-    low, high = bounds(found)
-    return replace(found, low=low - reach, high=min(high + reach, 1.0))
+    low, high = bounds(evidence)
+    return replace(evidence, low=low - reach, high=min(high + reach, 1.0))
 
 
 def interval(sums: Tensor, counts: Tensor) -> Interval:
     """As `token_mean` gives it at `LEVEL`, of blocks where there are very many sequences."""
-    x, n = (_blocked(column) for column in (sums, counts))
+    x, n = (_blocks(column) for column in (sums, counts))
     return token_mean(x, n, level=LEVEL)
 
 
-def _blocked(column: Tensor) -> Tensor:
+def _blocks(column: Tensor) -> Tensor:
     if column.numel() <= BLOCKS:
         return column
     # Every BLOCKS-th sequence: a block is spread over the whole log, so that drift does not become spread.

@@ -62,12 +62,12 @@ def log_base(state: State) -> Finding:
     """
     whole = state.sums("distance")
     shares = [share(name, whole - state.sums(f"distance {name}"), whole) for name in BASES]
-    best = max(shares, key=lambda found: found.value)
+    best = max(shares, key=lambda evidence: evidence.value)
     verdict = explains(best)
     if verdict in {"named", "undecided"}:
         verdict = "ruled out" if bounds(best)[1] < _ALL else verdict if best.value > _ALL else "undecided"
     side, base = best.name.split(" in ")
-    evidence = Evidence(
+    explained = Evidence(
         name=f"distance explained by {best.name}", value=best.value, low=best.low, high=best.high, level=best.level
     )
     if verdict != "named":
@@ -76,13 +76,13 @@ def log_base(state: State) -> Finding:
             "undecided": f"{best.name} explains the distance or not: the interval is too wide.",
             "not tested": "The sides are equal.",
         }[verdict]
-        return Finding(tier="semantics", name="log base", verdict=verdict, reason=reason, evidence=(evidence,))
+        return Finding(tier="semantics", name="log base", verdict=verdict, reason=reason, evidence=(explained,))
     factor = "ln 2 = 0.6931" if base == "log2" else "ln 10 = 2.3026"
     return Finding(
         tier="semantics",
         name="log base",
         verdict="named",
         reason=f"The {side}'s logarithms have base {base[3:]}: the sides differ by that factor.",
-        evidence=(evidence,),
+        evidence=(explained,),
         advice=f"Multiply the {side}'s values by {factor}, or write natural logarithms.",
     )

@@ -71,9 +71,9 @@ class Observer:
             self._unsaid.add(chunk)
             return
         unsaid, fresh = lag == UNKNOWN, lag == 0
-        for state, kept in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
-            if bool(kept.any()):
-                state.add(chunk if bool(kept.all()) else select(chunk, kept))
+        for state, mask in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
+            if bool(mask.any()):
+                state.add(chunk if bool(mask.all()) else select(chunk, mask))
 
     def note(self, sequence: Sequence) -> None:
         """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
@@ -83,48 +83,49 @@ class Observer:
     def diagnosis(self) -> Diagnosis:
         """The findings so far."""
         states = (self._fresh, self._unsaid, self._stale)
-        judged = next((state for state in states if state.tokens), self._fresh)
-        if not judged.tokens:
+        basis = next((state for state in states if state.tokens), self._fresh)
+        if not basis.tokens:
             reason = "The log has no scored token."
             nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
             return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
-        meaning = semantics(judged)
+        meaning = semantics(basis)
         wrong = any(finding.verdict == "named" for finding in meaning)
         findings = (
-            staleness(self._lags, judged, *states),
+            staleness(self._lags, basis, *states),
             *meaning,
-            *(() if wrong else inference_path(judged)),
+            *(() if wrong else inference_path(basis)),
             *objective(self._lags, *states),
         )
         return Diagnosis(
-            sequences=len(judged.ids),
-            tokens=judged.tokens,
-            stale=0 if judged is self._stale else self._stale.tokens,
-            unsaid=self._unsaid.tokens if judged is self._fresh else 0,
+            sequences=len(basis.ids),
+            tokens=basis.tokens,
+            stale=0 if basis is self._stale else self._stale.tokens,
+            unsaid=self._unsaid.tokens if basis is self._fresh else 0,
             declared=tuple(
-                f"{_declared(each)}: {counted(count, 'sequence')}" for each, count in self._sampling.most_common()
+                f"{_parameters(sampling)}: {counted(count, 'sequence')}"
+                for sampling, count in self._sampling.most_common()
             ),
             findings=findings,
             next=_next(findings, wrong=wrong),
         )
 
 
-def _declared(sampling: Sampling) -> str:
-    said = {
+def _parameters(sampling: Sampling) -> str:
+    parameters = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "log-probabilities": sampling.logprobs_mode,
     }
-    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None) or "nothing said"
+    return ", ".join(f"{name} {value}" for name, value in parameters.items() if value is not None) or "nothing said"
 
 
 def _next(findings: tuple[Finding, ...], *, wrong: bool) -> tuple[str, ...]:
     """What to do, first things first."""
-    named = [f.advice for f in findings if f.verdict == "named" and f.advice]
+    advice = [f.advice for f in findings if f.verdict == "named" and f.advice]
     if wrong:
-        return (*named, FIX_FIRST)
+        return (*advice, FIX_FIRST)
     open_ones = [
         f"{f.name}: {f.tells_apart} would decide." for f in findings if f.verdict == "undecided" and f.tells_apart
     ]
-    return (*named, *open_ones, *BISECT)
+    return (*advice, *open_ones, *BISECT)

@@ -20,7 +20,7 @@ GROWTH = 1.25
 _ALARM = 0.01
 # 1 / the 75 % quantile of a normal variable: what makes the median of |deviations| a standard deviation.
 _MAD = 1.4826
-_SHOWN = 5
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ def size(state: State) -> Finding:
     depend on the model, the hardware and the
     parallel layout: one's own, the same engine twice, is the better measure.
     """
-    found = mean("k3", state.sums("k3"), state.sums("usable"), "nats per token")
-    near = [f"{f.name} ({f.source})" for f in FLOORS if f.low <= found.value <= f.high]
-    verdict = above(found, UNHEALTHY)
-    if verdict == "ruled out" and above(found, FLOORS[-1].high) != "ruled out":
+    evidence = mean("k3", state.sums("k3"), state.sums("usable"), "nats per token")
+    near = [f"{f.name} ({f.source})" for f in FLOORS if f.low <= evidence.value <= f.high]
+    verdict = above(evidence, UNHEALTHY)
+    if verdict == "ruled out" and above(evidence, FLOORS[-1].high) != "ruled out":
         verdict = "undecided"
     where = f"of the size published for {' and '.join(near)}" if near else "inside no published range"
     reason = {
@@ -68,7 +68,7 @@ def size(state: State) -> Finding:
         "ruled out": f"k3 is {where}.",
         "undecided": f"k3 is {where}. Whether it lies below {FLOORS[-1].high:g}, where the published ranges end, is "
         "open."
-        if found.value < FLOORS[-1].high
+        if evidence.value < FLOORS[-1].high
         else f"k3 is {where}: they end at {FLOORS[-1].high:g}.",
         "not tested": "No token to measure.",
     }[verdict]
@@ -80,7 +80,7 @@ def size(state: State) -> Finding:
         name="size",
         verdict=verdict,
         reason=reason,
-        evidence=(found,),
+        evidence=(evidence,),
         advice=advice
         if verdict == "named"
         else "Measure your own floor: the same engine twice, in another batch order.",
@@ -107,8 +107,8 @@ def confident(state: State) -> Finding:
     times 1 - P, so that under rounding noise such tokens carry a small part. A value lost in a state, or a kernel that
     switches its tiling, moves whole logits and takes P from tokens that were sure.
     """
-    found = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
-    verdict = explains(found)
+    evidence = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
+    verdict = explains(evidence)
     reason = {
         "named": "Tokens that a side gives P > 0.9 carry most of k3, which small perturbations of logits can't.",
         "ruled out": "Tokens of low P carry k3, as they do under rounding.",
@@ -116,7 +116,7 @@ def confident(state: State) -> Finding:
         "not tested": "k3 is 0.",
     }[verdict]
     advice = "Look at those tokens: a kernel chosen by batch size, a router that flips, a lost or stale cache state."
-    return _found("confident tokens", verdict, reason, (found,), advice)
+    return _finding("confident tokens", verdict, reason, (evidence,), advice)
 
 
 def growth(state: State) -> Finding:
@@ -125,8 +125,8 @@ def growth(state: State) -> Finding:
     Statistic: the geometric mean of |delta| in the second half of each sequence's tokens over that in the first,
     compared within bins of P; 1 where the place does not matter. Named above 1.25 by the whole interval.
     """
-    found = _growth(state)
-    verdict = above(found, GROWTH)
+    evidence = _growth(state)
+    verdict = above(evidence, GROWTH)
     reason = {
         "named": "|delta| of tokens of equal P is greater in the second half of the sequences.",
         "ruled out": f"|delta| does not grow along the sequences by a factor of {GROWTH}.",
@@ -137,18 +137,18 @@ def growth(state: State) -> Finding:
         "Compare prefill with decode of one engine on the same tokens; then the KV cache's dtype, chunked prefill, a "
         "recurrent or convolution state, rope in a low dtype."
     )
-    return _found("growth with position", verdict, reason, (found,), advice)
+    return _finding("growth with position", verdict, reason, (evidence,), advice)
 
 
 def _growth(state: State) -> Evidence:
     residual, counts = _residuals(state)
-    both = (counts > 0).all(1)
-    means = residual[both] / counts[both]
+    whole = (counts > 0).all(1)
+    means = residual[whole] / counts[whole]
     if not len(means):
         return Evidence(name="factor", value=math.nan, low=-math.inf, high=math.inf)
-    found = mean("log factor", means[:, 1] - means[:, 0], torch.ones(len(means), dtype=torch.float64))
-    value, low, high = (_exp(bound) for bound in (found.value, *bounds(found)))
-    return Evidence(name="factor", value=value, low=low, high=high, level=found.level)
+    log_factor = mean("log factor", means[:, 1] - means[:, 0], torch.ones(len(means), dtype=torch.float64))
+    value, low, high = (_exp(bound) for bound in (log_factor.value, *bounds(log_factor)))
+    return Evidence(name="factor", value=value, low=low, high=high, level=log_factor.level)
 
 
 def _exp(value: float) -> float:
@@ -173,28 +173,28 @@ def concentration(state: State) -> Finding:
     state moves every token. Such sequences are less than half of all, since the median is one of the others.
     """
     residual, counts = (part.sum(1) for part in _residuals(state))
-    judged = int((counts > 0).sum())
-    if judged < 8:
-        return _found("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
+    population = int((counts > 0).sum())
+    if population < 8:
+        return _finding("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
     rows = _outliers(residual, counts)
     k3 = state.sums("k3")
     part = float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
     evidence = (
         Evidence(name="outliers", value=len(rows), unit="sequences"),
-        Evidence(name="of", value=judged, unit="sequences"),
+        Evidence(name="of", value=population, unit="sequences"),
         Evidence(name="share of k3", value=part),
     )
     if not len(rows):
-        return _found("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
-    worst = rows[k3[rows].argsort(descending=True, stable=True)][:_SHOWN].tolist()
-    listed = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
+        return _finding("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
+    worst = rows[k3[rows].argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
+    names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
     verb = "differs" if len(rows) == 1 else "differ"
-    reason = f"{len(rows)} of {judged} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {listed}"
+    reason = f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {names}"
     return Finding(
         tier="inference path",
         name="few sequences",
         verdict="named" if part > LINE else "described",
-        reason=f"{reason}{', ...' if len(rows) > _SHOWN else '.'}",
+        reason=f"{reason}{', ...' if len(rows) > _MOST_NAMED else '.'}",
         evidence=evidence,
         advice="Score these again, alone and with prefix caching and chunked prefill off. If they stay apart it is "
         "their content; if not, a state that was wrong: prefix cache across a weight update, chunked prefill, a "
@@ -206,13 +206,13 @@ def concentration(state: State) -> Finding:
 
 def _outliers(residual: Tensor, counts: Tensor) -> Tensor:
     """The rows that lie above the others by the rule of `concentration`, int64."""
-    kept = counts > 0
-    scaled, means = residual[kept] / counts[kept].sqrt(), residual[kept] / counts[kept]
+    present = counts > 0
+    scaled, means = residual[present] / counts[present].sqrt(), residual[present] / counts[present]
     centre = scaled.median()
     spread = _MAD * float((scaled - centre).abs().median())
     limit = NormalDist().inv_cdf(1 - _ALARM / len(means))
     above_all = (scaled - centre > limit * spread) & (means - means.median() > math.log(2)) & (spread > 0)
-    return kept.nonzero().squeeze(-1)[above_all]
+    return present.nonzero().squeeze(-1)[above_all]
 
 
 def flips(state: State) -> Finding:
@@ -220,13 +220,13 @@ def flips(state: State) -> Finding:
 
     Statistic: k3 of tokens with another expert set in some layer, over that of all tokens with known routes.
     """
-    known = state.total("routes known")
-    if not known:
+    tokens = state.total("routes known")
+    if not tokens:
         reason = "The log has no routes of both sides."
-        return _found("routing flips", "not tested", reason, (), "")
-    found = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
+        return _finding("routing flips", "not tested", reason, (), "")
+    flipped_share = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
     flipped = rate("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
-    verdict = explains(found)
+    verdict = explains(flipped_share)
     reason = {
         "named": "Tokens routed to other experts carry most of k3.",
         "ruled out": "Tokens routed to the same experts carry most of k3.",
@@ -234,10 +234,10 @@ def flips(state: State) -> Finding:
         "not tested": "k3 is 0.",
     }[verdict]
     advice = "Replay the sampler's routes in the trainer, or find what moves the scores: moeparity flips."
-    return _found("routing flips", verdict, reason, (found, flipped), advice)
+    return _finding("routing flips", verdict, reason, (flipped_share, flipped), advice)
 
 
-def _found(name: str, verdict: Verdict, reason: str, evidence: tuple[Evidence, ...], advice: str) -> Finding:
+def _finding(name: str, verdict: Verdict, reason: str, evidence: tuple[Evidence, ...], advice: str) -> Finding:
     return Finding(
         tier="inference path",
         name=name,

@@ -25,9 +25,9 @@ DISTRIBUTION = (
 
 def semantics(state: State) -> tuple[Finding, ...]:
     """All findings of tier 1."""
-    found = [not_logs(state)]
-    if found[0].verdict == "named":
-        return (*found, *_untested((*LATER, *DISTRIBUTION), "the columns are not logarithms"))
+    findings = [not_logs(state)]
+    if findings[0].verdict == "named":
+        return (*findings, *_untested((*LATER, *DISTRIBUTION), "the columns are not logarithms"))
     steps: tuple[tuple[Test, str], ...] = (
         (impossible, ""),
         (misaligned, "the sides are not aligned"),
@@ -35,22 +35,22 @@ def semantics(state: State) -> tuple[Finding, ...]:
         (log_base, "the logarithms have another base"),
         (placeholders, "placeholders stand where P may be anything; mask them first"),
     )
-    for done, (test, because) in enumerate(steps, 1):
-        found.append(test(state))
-        if because and found[-1].verdict == "named":
-            return (*found, *_untested((*LATER[done:], *DISTRIBUTION), because))
-    return (*found, *_distribution(state))
+    for number, (test, because) in enumerate(steps, 1):
+        findings.append(test(state))
+        if because and findings[-1].verdict == "named":
+            return (*findings, *_untested((*LATER[number:], *DISTRIBUTION), because))
+    return (*findings, *_distribution(state))
 
 
 def _distribution(state: State) -> list[Finding]:
     form = shape(state)
-    found = _truncations(state, form) + _temperatures(state, form)
-    named = any(finding.verdict == "named" for finding in found)
-    if named:
-        found += _untested(("sampling",), "a cause is named that makes the tokens those of one column only")
+    findings = _truncations(state, form) + _temperatures(state, form)
+    has_cause = any(finding.verdict == "named" for finding in findings)
+    if has_cause:
+        findings += _untested(("sampling",), "a cause is named that makes the tokens those of one column only")
     else:
-        found.append(calibration(state))
-    return [*found, offset(state, named)]
+        findings.append(calibration(state))
+    return [*findings, offset(state, has_cause)]
 
 
 def _truncations(state: State, form: Shape) -> list[Finding]:
@@ -63,8 +63,8 @@ def _temperatures(state: State, form: Shape) -> list[Finding]:
     forward, reverse = form.truncated()
     if "named" in {forward, reverse}:
         return _beside_truncation(form, reverse == "named")
-    found = temperature(state, form)
-    if found is None:
+    finding = temperature(state, form)
+    if finding is None:
         verdict: Verdict = form.tempered()
         reason = {
             "ruled out": "Neither side prefers its modes throughout.",
@@ -74,9 +74,9 @@ def _temperatures(state: State, form: Shape) -> list[Finding]:
         return [_finding(name, verdict, reason, form) for name in names]
     if "undecided" in {forward, reverse} and not _opposite(form):
         return [_either(form)]
-    others = [name for name in names if name != found.name]
+    other_names = [name for name in names if name != finding.name]
     reason = "The tokens are those of the other column."
-    return [found, *(_finding(name, "ruled out", reason, form) for name in others if found.verdict == "named")]
+    return [finding, *(_finding(name, "ruled out", reason, form) for name in other_names if finding.verdict == "named")]
 
 
 def _opposite(form: Shape) -> bool:
@@ -88,7 +88,7 @@ def _opposite(form: Shape) -> bool:
 def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
     names = ("temperature", "raw log-probs (temperature)")
     name, other = (names[1], names[0]) if reverse else names
-    found = [_finding(other, "ruled out", "The offset lies in the other direction.", form)]
+    findings = [_finding(other, "ruled out", "The offset lies in the other direction.", form)]
     if form.tempered() == "named" and _opposite(form):
         reason = "The tail does not go with the modes, as it does under truncation alone: a temperature acts as well."
         beside = Finding(
@@ -102,7 +102,7 @@ def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
     else:
         reason = "Beside a truncation, a temperature that moves modes and tail less than it does not show."
         beside = _finding(name, "undecided", reason, form)
-    return [*found, beside]
+    return [*findings, beside]
 
 
 def _either(form: Shape) -> Finding:

@@ -24,9 +24,9 @@ class Lags:
     """
 
     tokens: dict[int, int] = field(default_factory=dict)
-    mixed: int = 0
+    of_several_lags: int = 0
     unknown: int = 0
-    versions_mixed: int = 0
+    of_several_versions: int = 0
     of_steps: dict[int, set[int]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
@@ -35,26 +35,26 @@ class Lags:
         if lag is None:
             self.unknown += chunk.tokens.numel()
             return
-        known = lag != UNKNOWN
-        self.unknown += int((~known).sum())
-        lag, sequence = lag[known], chunk.sequence[known]
+        labelled = lag != UNKNOWN
+        self.unknown += int((~labelled).sum())
+        lag, sequence = lag[labelled], chunk.sequence[labelled]
         values, counts = torch.unique(lag, return_counts=True)
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
             self.tokens[value] = self.tokens.get(value, 0) + count
         pairs = torch.unique(torch.stack([sequence, lag]), dim=1)[0]
-        self.mixed += int((pairs.bincount() > 1).sum()) if pairs.numel() else 0
+        self.of_several_lags += int((pairs.bincount() > 1).sum()) if pairs.numel() else 0
 
     def note(self, sequence: Sequence) -> None:
         """Take in the versions of a sequence's scored tokens."""
         if sequence.versions is None:
             return
-        known = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
-        self.versions_mixed += sequence.several or len(known) > 1
+        versions = set(sequence.versions[sequence.mask & (sequence.versions >= 0)].tolist())
+        self.of_several_versions += sequence.several or len(versions) > 1
         if sequence.step is not None:
-            self.of_steps.setdefault(sequence.step, set()).update(known)
+            self.of_steps.setdefault(sequence.step, set()).update(versions)
 
 
-def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: State) -> Finding:
+def staleness(lags: Lags, basis: State, fresh: State, unsaid: State, stale: State) -> Finding:
     """Whether tokens were sampled by other weights than the trainer's, known from the versions that the log gives.
 
     Evidence: counts by lag, and k3 of each part with its interval. No test: what the log says of versions is taken at
@@ -71,23 +71,23 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
         return Finding(
             tier="staleness", name="stale weights", verdict="ruled out", reason=reason, evidence=tuple(evidence)
         )
-    if lags.mixed:
-        evidence.append(Evidence(name="sampled by more than one version", value=lags.mixed, unit="sequences"))
+    if lags.of_several_lags:
+        evidence.append(Evidence(name="sampled by more than one version", value=lags.of_several_lags, unit="sequences"))
     evidence += [
         mean(f"k3 of {name} tokens", part.sums("k3"), part.sums("usable"), "nats")
         for name, part in (("fresh", fresh), ("unknown", unsaid), ("stale", stale))
         if part.tokens
     ]
-    left = (
+    remark = (
         "They are left out of all that follows."
-        if judged is not stale
+        if basis is not stale
         else "No others are left: what follows speaks of stale tokens, and their k3 contains the weights' difference."
     )
     return Finding(
         tier="staleness",
         name="stale weights",
         verdict="named",
-        reason=f"{stale.tokens} of {total} scored tokens were sampled by other weights than the trainer's. {left}",
+        reason=f"{stale.tokens} of {total} scored tokens were sampled by other weights than the trainer's. {remark}",
         evidence=tuple(evidence),
         advice="Judge numerics on tokens of lag 0 alone: one step with learning rate 0, or a rollout before any "
         "update.",
@@ -95,13 +95,13 @@ def staleness(lags: Lags, judged: State, fresh: State, unsaid: State, stale: Sta
 
 
 def _unknown(lags: Lags) -> Finding:
-    evidence = (Evidence(name="sampled by more than one version", value=lags.versions_mixed, unit="sequences"),)
+    evidence = (Evidence(name="sampled by more than one version", value=lags.of_several_versions, unit="sequences"),)
     several = [step for step, versions in sorted(lags.of_steps.items()) if len(versions) > 1]
-    named: Verdict = "named" if lags.versions_mixed or several else "not tested"
-    if lags.versions_mixed:
-        count = lags.versions_mixed
-        told = "1 sequence was" if count == 1 else f"{count} sequences were"
-        reason = f"{told} sampled by more than one version of the weights; the trainer's is unknown."
+    verdict: Verdict = "named" if lags.of_several_versions or several else "not tested"
+    if lags.of_several_versions:
+        count = lags.of_several_versions
+        amount = "1 sequence was" if count == 1 else f"{count} sequences were"
+        reason = f"{amount} sampled by more than one version of the weights; the trainer's is unknown."
     elif several:
         count = len(lags.of_steps[several[0]])
         reason = (
@@ -114,9 +114,9 @@ def _unknown(lags: Lags) -> Finding:
     return Finding(
         tier="staleness",
         name="stale weights",
-        verdict=named,
+        verdict=verdict,
         reason=reason,
-        evidence=evidence if lags.versions_mixed else (),
+        evidence=evidence if lags.of_several_versions else (),
         advice="Record the weight version of every token and of the trainer (AReaL: versions; slime: "
         "weight_versions), or run one step with learning rate 0.",
     )
@@ -144,11 +144,11 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     )
     if not lags.tokens:
         return (clipped,)
-    known = [part for part in (fresh, stale) if part.tokens]
-    whole = torch.cat([part.sums("k3") for part in known])
-    offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in known])
-    found = share("k3 of stale tokens", offset, whole)
-    verdict = explains(found) if stale.tokens else "ruled out"
+    lag_parts = [part for part in (fresh, stale) if part.tokens]
+    whole = torch.cat([part.sums("k3") for part in lag_parts])
+    offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in lag_parts])
+    evidence = share("k3 of stale tokens", offset, whole)
+    verdict = explains(evidence) if stale.tokens else "ruled out"
     reason = {
         "named": "Old weights carry most of k3: this is off-policy by design, no fault of numerics.",
         "ruled out": "Old weights carry less than half of k3.",
@@ -157,6 +157,8 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     }[verdict]
     advice = "Lower the lag, or correct for it in the objective." if verdict == "named" else ""
     return (
-        Finding(tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(found,), advice=advice),
+        Finding(
+            tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(evidence,), advice=advice
+        ),
         clipped,
     )

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import Where
-from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted
+from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted_distances
 from moeparity.metrics.chunk import Chunk
-from moeparity.metrics.quantiles import Magnitudes
 from moeparity.metrics.quantities import k3
+from moeparity.metrics.streams import Magnitudes
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
 """Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last
@@ -43,15 +43,15 @@ class Tail:
 
         Within the bin that the cut falls into all values count alike; they differ by 4.4 % at most.
         """
-        total, wanted = float(self.sums.sum()), share * float(self.counts.sum())
+        total, amount = float(self.sums.sum()), share * float(self.counts.sum())
         if not total:
             return math.nan
         counts, sums = self.counts.flip(0).cumsum(0), self.sums.flip(0).cumsum(0)
-        index = int((counts < wanted).sum())
+        index = int((counts < amount).sum())
         before = float(counts[index - 1]) if index else 0.0
-        inside = (wanted - before) / (float(counts[index]) - before)
-        carried = float(sums[index - 1]) if index else 0.0
-        return (carried + inside * (float(sums[index]) - carried)) / total
+        inside = (amount - before) / (float(counts[index]) - before)
+        above = float(sums[index - 1]) if index else 0.0
+        return (above + inside * (float(sums[index]) - above)) / total
 
 
 @dataclass(slots=True)
@@ -67,35 +67,35 @@ class State:
     greatest: dict[str, float] = field(default_factory=lambda: {"rollout": -math.inf, "trainer": -math.inf})
     _counts: list[Tensor] = field(default_factory=list)
     _sums: list[Tensor] = field(default_factory=list)
-    _shifted: list[Tensor] = field(default_factory=list)
+    _shifts: list[Tensor] = field(default_factory=list)
     _scale: list[Tensor] = field(default_factory=list)
 
     def add(self, chunk: Chunk) -> None:
         """Take in whole sequences; those without a token change nothing."""
         if not chunk.tokens.numel():
             return
-        found = columns(chunk)
+        token_columns = columns(chunk)
         if "flipped" in chunk.labels:
             flipped = chunk.labels["flipped"]
-            found |= {"flipped": (flipped == 1).double(), "routes known": (flipped >= 0).double()}
-            found["flipped k3"] = found["flipped"] * found["k3"]
-            found["known k3"] = found["routes known"] * found["k3"]
+            token_columns |= {"flipped": (flipped == 1).double(), "routes known": (flipped >= 0).double()}
+            token_columns["flipped k3"] = token_columns["flipped"] * token_columns["k3"]
+            token_columns["known k3"] = token_columns["routes known"] * token_columns["k3"]
         else:
             nothing = torch.zeros_like(chunk.rollout)
-            found |= dict.fromkeys(("flipped", "routes known", "flipped k3", "known k3"), nothing)
-        kept = chunk.counts > 0
-        rows = kept.nonzero().squeeze(-1).tolist()
+            token_columns |= dict.fromkeys(("flipped", "routes known", "flipped k3", "known k3"), nothing)
+        present = chunk.counts > 0
+        rows = present.nonzero().squeeze(-1).tolist()
         self.ids += [chunk.ids[row] for row in rows]
         self.where += [chunk.where[row] for row in rows]
-        self.names = tuple(found)
-        self._counts.append(chunk.counts[kept])
-        self._sums.append(torch.stack([_summed(column, chunk) for column in found.values()], 1)[kept])
-        self._shifted.append(_shifted_sums(chunk)[kept])
-        self._scale.append(_scale_sums(chunk, found["usable"])[kept])
-        self._histograms(chunk, found)
+        self.names = tuple(token_columns)
+        self._counts.append(chunk.counts[present])
+        self._sums.append(torch.stack([_sequence_sums(column, chunk) for column in token_columns.values()], 1)[present])
+        self._shifts.append(_shift_sums(chunk)[present])
+        self._scale.append(_scale_sums(chunk, token_columns["usable"])[present])
+        self._histograms(chunk, token_columns)
 
-    def _histograms(self, chunk: Chunk, found: dict[str, Tensor]) -> None:
-        delta = chunk.delta[found["usable"] > 0].clamp(-20.0, 20.0)
+    def _histograms(self, chunk: Chunk, token_columns: dict[str, Tensor]) -> None:
+        delta = chunk.delta[token_columns["usable"] > 0].clamp(-20.0, 20.0)
         self.k3.add(k3(delta))
         self.below.add(-delta[delta < 0])
         self.above.add(delta[delta > 0])
@@ -123,8 +123,8 @@ class State:
 
     def shift(self, by: int) -> tuple[Tensor, Tensor]:
         """Summed distances fp64 [B] of r to t at the same token, and to t `by` tokens on, over the same pairs."""
-        both = torch.cat(self._shifted)[:, SHIFTS.index(by)]
-        return both[:, 0], both[:, 1]
+        distances = torch.cat(self._shifts)[:, SHIFTS.index(by)]
+        return distances[:, 0], distances[:, 1]
 
     @property
     def scale(self) -> Tensor:
@@ -132,17 +132,17 @@ class State:
         return torch.cat(self._scale)
 
 
-def _summed(column: Tensor, chunk: Chunk) -> Tensor:
+def _sequence_sums(column: Tensor, chunk: Chunk) -> Tensor:
     return torch.zeros(chunk.sequences, dtype=torch.float64).index_add_(0, chunk.sequence, column)
 
 
-def _shifted_sums(chunk: Chunk) -> Tensor:
+def _shift_sums(chunk: Chunk) -> Tensor:
     """fp64 [B, shifts, 2]."""
-    found = torch.zeros(chunk.sequences, len(SHIFTS), 2, dtype=torch.float64)
-    for index, (same, other, sequence) in enumerate(shifted(chunk)):
-        found[:, index, 0].index_add_(0, sequence, same)
-        found[:, index, 1].index_add_(0, sequence, other)
-    return found
+    sums = torch.zeros(chunk.sequences, len(SHIFTS), 2, dtype=torch.float64)
+    for index, (distance, shifted_distance, sequence) in enumerate(shifted_distances(chunk)):
+        sums[:, index, 0].index_add_(0, sequence, distance)
+        sums[:, index, 1].index_add_(0, sequence, shifted_distance)
+    return sums
 
 
 def _scale_sums(chunk: Chunk, usable: Tensor) -> Tensor:
@@ -152,9 +152,9 @@ def _scale_sums(chunk: Chunk, usable: Tensor) -> Tensor:
     starts = chunk.counts.cumsum(0) - chunk.counts
     within = torch.arange(chunk.tokens.numel()) - starts[chunk.sequence]
     late = (2 * within >= chunk.counts[chunk.sequence]).long()
-    kept = (usable > 0) & (bins < len(PROBABILITIES))
+    compared = (usable > 0) & (bins < len(PROBABILITIES))
     cells = (chunk.sequence * 2 + late) * len(PROBABILITIES) + bins.clamp(max=len(PROBABILITIES) - 1)
     size = chunk.sequences * 2 * len(PROBABILITIES)
-    logs = torch.where(kept, chunk.delta.abs().clamp(_LEAST, 20.0).log(), 0.0)
-    sums = [torch.bincount(cells, weights=weights, minlength=size) for weights in (kept.double(), logs)]
+    logs = torch.where(compared, chunk.delta.abs().clamp(_LEAST, 20.0).log(), 0.0)
+    sums = [torch.bincount(cells, weights=weights, minlength=size) for weights in (compared.double(), logs)]
     return torch.stack(sums, -1).view(chunk.sequences, 2, -1, 2)

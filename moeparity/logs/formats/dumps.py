@@ -30,7 +30,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self._where = Where(path)
-        self._samples = _loaded(path)
+        self._samples = _load(path)
 
     def records(self) -> Iterator[tuple[Address, Fields]]:
         """All samples, in order."""
@@ -41,23 +41,23 @@ class TorchFile:
         return Fields(self._where, self._samples[address[0]])
 
 
-def _loaded(path: Path) -> list[dict[str, Any]]:
+def _load(path: Path) -> list[dict[str, Any]]:
     where = Where(path)
     _check_sums(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  torch raises many kinds for a file that is not its own
         raise LogError(
             f"{where}: holds more than tensors, lists and numbers, or is no whole file ({_cause(error)}). To unpickle "
             "the rest could run any code. Write it as moeparity's own format in the environment that made it; "
             "docs/logs.md has the lines for verl, slime and miles."
         ) from None
-    if not isinstance(found, dict):
-        raise LogError(f"{where}: {shown(found)} is no dump of slime or miles; expected a mapping with samples.")
-    samples = _columns(where, found) if "rollout_data" in found else found.get("samples")
+    if not isinstance(content, dict):
+        raise LogError(f"{where}: {shown(content)} is no dump of slime or miles; expected a mapping with samples.")
+    samples = _columns(where, content) if "rollout_data" in content else content.get("samples")
     if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
-        raise LogError(f"{where}: holds no samples; it has {listed(found) or 'nothing'}.")
-    return [{**sample, _STEP: found.get("rollout_id")} for sample in samples]
+        raise LogError(f"{where}: holds no samples; it has {listed(content) or 'nothing'}.")
+    return [{**sample, _STEP: content.get("rollout_id")} for sample in samples]
 
 
 def _check_sums(path: Path) -> None:
@@ -81,9 +81,9 @@ def _cause(error: Exception) -> str:
     return next((line.strip() for line in lines if "GLOBAL" in line), lines[0])[:160].rstrip(".")
 
 
-def _columns(where: Where, found: dict[str, Any]) -> list[dict[str, Any]]:
+def _columns(where: Where, content: dict[str, Any]) -> list[dict[str, Any]]:
     """miles keeps the columns of a rank, and where context is split over ranks only a part of each sequence."""
-    columns, parts = found["rollout_data"], found.get("cp_size")
+    columns, parts = content["rollout_data"], content.get("cp_size")
     if parts != 1:
         raise LogError(
             f"{where}: written with context parallelism over {shown(parts)} ranks, each holding a part of every "
@@ -92,12 +92,12 @@ def _columns(where: Where, found: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(columns, dict) or not isinstance(columns.get("tokens"), list):
         raise LogError(f"{where}: rollout_data holds no list of tokens.")
     count = len(columns["tokens"])
-    kept = {
+    lists = {
         key: values
         for key, values in columns.items()
         if isinstance(values, list | tuple | Tensor) and len(values) == count
     }
-    return [{key: values[row] for key, values in kept.items()} for row in range(count)]
+    return [{key: values[row] for key, values in lists.items()} for row in range(count)]
 
 
 def _rollout_claims(record: Mapping[str, Any]) -> bool:
@@ -159,33 +159,33 @@ def _versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
     calls = _calls(fields)
     if not calls:
         return None
-    found = torch.full((size,), -1)
+    versions = torch.full((size,), -1)
     if len(calls) == 1:
-        found[prompt:] = served.version(*calls)
-    return found
+        versions[prompt:] = served.version(*calls)
+    return versions
 
 
 def _calls(fields: Fields) -> set[str]:
     """The versions of the calls of the engine that made a sample; the dump does not say which tokens each made."""
-    given = fields.values.get("weight_versions")
-    return set(map(str, given)) if isinstance(given, list) else set()
+    versions = fields.values.get("weight_versions")
+    return set(map(str, versions)) if isinstance(versions, list) else set()
 
 
 def _routes(fields: Fields, size: int) -> dict[str, Tensor]:
     """Routes of all but the last token, of all layers; layers without a router are filled with zeros and left out."""
-    given = fields.values.get("rollout_routed_experts")
-    if not isinstance(given, Tensor):
+    routes = fields.values.get("rollout_routed_experts")
+    if not isinstance(routes, Tensor):
         return {}
-    if given.dim() != 3 or given.is_floating_point() or len(given) not in {size, size - 1} or not given.numel():
+    if routes.dim() != 3 or routes.is_floating_point() or len(routes) not in {size, size - 1} or not routes.numel():
         raise LogError(
-            f"{fields.where}: rollout_routed_experts is {list(given.shape)}; expected whole numbers "
+            f"{fields.where}: rollout_routed_experts is {list(routes.shape)}; expected whole numbers "
             f"[{size - 1}, layers, top_k]."
         )
-    routed, _ = routed_layers(fields.where, given.to(torch.int64))
+    routed, _ = routed_layers(fields.where, routes.to(torch.int64))
     missing = routed.new_full((size - len(routed), *routed.shape[1:]), -1)
-    found = torch.cat([routed, missing])
-    check_routes(fields.where, found)
-    return {"routed_experts": found}
+    padded = torch.cat([routed, missing])
+    check_routes(fields.where, padded)
+    return {"routed_experts": padded}
 
 
 _READ_AT = "THUDM/slime 624b824a, slime/observability; radixark/miles 31f1ca96, miles/ray/rollout, miles/utils"

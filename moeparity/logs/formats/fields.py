@@ -75,8 +75,8 @@ class Fields:
 
     def tokens(self, key: str, *, first: int | None = None) -> Tensor:
         """Token ids, int64 [n], at least one; only the `first` where the rest is padding."""
-        given = self.need(key)
-        ids = integers(self, key, given if first is None else given[:first])
+        value = self.need(key)
+        ids = integers(self, key, value if first is None else value[:first])
         if not ids.numel():
             raise LogError(f"{self.where}: {key} is empty; expected at least one token.")
         low, high = torch.aminmax(ids)
@@ -87,8 +87,8 @@ class Fields:
 
     def length(self, key: str) -> int:
         """Entries of a list."""
-        given = self.need(key)
-        return len(given if isinstance(given, Tensor) and given.dim() else _list(self, key, given))
+        value = self.need(key)
+        return len(value if isinstance(value, Tensor) and value.dim() else _list(self, key, value))
 
     def integers(self, key: str, size: int) -> Tensor:
         """int64 [size]."""
@@ -99,27 +99,27 @@ class Fields:
 
         With `scored`, bool [n], the first n of them, for the rest is padding; what is not scored is looked at less.
         """
-        given = self.need(key)
-        if scored is not None and isinstance(given, list) and len(given) == size:
-            return numbers(self, key, given[: len(scored)], scored)
-        return self._sized(key, numbers(self, key, given), size)
+        value = self.need(key)
+        if scored is not None and isinstance(value, list) and len(value) == size:
+            return numbers(self, key, value[: len(scored)], scored)
+        return self._sized(key, numbers(self, key, value), size)
 
     def mask(self, key: str, size: int) -> Tensor:
         """bool [size] from 0 and 1, in any kind of number."""
         return self._sized(key, flags(self, key, self.need(key)), size)
 
-    def only(self, known: tuple[str, ...]) -> None:
+    def only(self, keys: tuple[str, ...]) -> None:
         """Refuses a key that is not known: in a format of our own it is a slip."""
         for key in self.values:
-            if key not in known:
+            if key not in keys:
                 raise LogError(
-                    f"{self.where}: unknown key {key!r}; expected one of {listed(known)}.{did_you_mean(key, known)}"
+                    f"{self.where}: unknown key {key!r}; expected one of {listed(keys)}.{did_you_mean(key, keys)}"
                 )
 
-    def _sized(self, key: str, found: Tensor, size: int) -> Tensor:
-        if len(found) != size:
-            raise LogError(f"{self.where}: {key} has {len(found)} entries; the sequence has {size} tokens.")
-        return found
+    def _sized(self, key: str, column: Tensor, size: int) -> Tensor:
+        if len(column) != size:
+            raise LogError(f"{self.where}: {key} has {len(column)} entries; the sequence has {size} tokens.")
+        return column
 
 
 def inner(fields: Fields, value: Any, key: str) -> Fields:
@@ -129,95 +129,95 @@ def inner(fields: Fields, value: Any, key: str) -> Fields:
     return Fields(fields.where, value)
 
 
-def numbers(fields: Fields, key: str, given: Any, scored: Tensor | None = None) -> Tensor:
+def numbers(fields: Fields, key: str, value: Any, scored: Tensor | None = None) -> Tensor:
     """A list of numbers and nulls, or a tensor of floats -> fp64 [n], NaN for null; `scored` as `Fields.floats`."""
-    if isinstance(given, Tensor):
-        return _flat(fields, key, given, floating=True).to(torch.float64)
-    given = _list(fields, key, given)
-    if not given:
+    if isinstance(value, Tensor):
+        return _flat(fields, key, value, floating=True).to(torch.float64)
+    value = _list(fields, key, value)
+    if not value:
         return torch.empty(0, dtype=torch.float64)
-    packed = _packed("d", given)
+    packed = _pack("d", value)
     if packed is None:
-        _check_numbers(fields, key, given)
-        packed = _packed("d", [torch.nan if value is None else value for value in given])
+        _check_numbers(fields, key, value)
+        packed = _pack("d", [torch.nan if entry is None else entry for entry in value])
     if packed is None:
         raise LogError(f"{fields.where}: {key} holds a number too large for a float.")
-    found = torch.frombuffer(packed, dtype=torch.float64)
-    if _hides_flags(given, found, scored):
-        _check_numbers(fields, key, given)
-    return found
+    column = torch.frombuffer(packed, dtype=torch.float64)
+    if _hides_flags(value, column, scored):
+        _check_numbers(fields, key, value)
+    return column
 
 
-def _check_numbers(fields: Fields, key: str, given: list[Any]) -> None:
-    for index, value in enumerate(given):
+def _check_numbers(fields: Fields, key: str, values: list[Any]) -> None:
+    for index, value in enumerate(values):
         if value is not None and type(value) not in {int, float}:
             raise LogError(f"{fields.where}: {key}[{index}] is {shown(value)}; expected a number or null.")
 
 
-def integers(fields: Fields, key: str, given: Any) -> Tensor:
+def integers(fields: Fields, key: str, value: Any) -> Tensor:
     """A list of whole numbers, or a tensor of them -> int64 [n]."""
-    if isinstance(given, Tensor):
-        return _flat(fields, key, given, floating=False).to(torch.int64)
-    given = _list(fields, key, given)
-    if not given:
+    if isinstance(value, Tensor):
+        return _flat(fields, key, value, floating=False).to(torch.int64)
+    value = _list(fields, key, value)
+    if not value:
         return torch.empty(0, dtype=torch.int64)
-    packed = _packed("q", given)
-    found = None if packed is None else torch.frombuffer(packed, dtype=torch.int64)
-    if found is None or _hides_flags(given, found):
-        index = next((i for i, value in enumerate(given) if type(value) is not int), None)
-        what = "a number past 64 bits" if index is None else f"{shown(given[index])} at index {index}"
-        raise LogError(f"{fields.where}: {key} holds {what}; expected whole numbers.")
-    return found
+    packed = _pack("q", value)
+    column = None if packed is None else torch.frombuffer(packed, dtype=torch.int64)
+    if column is None or _hides_flags(value, column):
+        index = next((i for i, entry in enumerate(value) if type(entry) is not int), None)
+        fault = "a number past 64 bits" if index is None else f"{shown(value[index])} at index {index}"
+        raise LogError(f"{fields.where}: {key} holds {fault}; expected whole numbers.")
+    return column
 
 
-def flags(fields: Fields, key: str, given: Any) -> Tensor:
+def flags(fields: Fields, key: str, value: Any) -> Tensor:
     """A list or tensor of 0 and 1, false and true -> bool [n]."""
-    if isinstance(given, Tensor):
-        found = _flat(fields, key, given, floating=None)
+    if isinstance(value, Tensor):
+        column = _flat(fields, key, value, floating=None)
     else:
-        given = _list(fields, key, given)
-        if not given:
+        value = _list(fields, key, value)
+        if not value:
             return torch.empty(0, dtype=torch.bool)
         try:
             # By way of bytes: a bytearray made of a list takes twice as long.
-            found = torch.frombuffer(bytearray(bytes(given)), dtype=torch.uint8)
+            column = torch.frombuffer(bytearray(bytes(value)), dtype=torch.uint8)
         except (TypeError, ValueError):
-            found = numbers(fields, key, given)
-    if not bool(((found == 0) | (found == 1)).all()):
+            column = numbers(fields, key, value)
+    if not bool(((column == 0) | (column == 1)).all()):
         raise LogError(f"{fields.where}: {key} holds something other than 0 and 1.")
-    return found.to(torch.bool)
+    return column.to(torch.bool)
 
 
-def _hides_flags(given: list[Any], packed: Tensor, scored: Tensor | None = None) -> bool:
+def _hides_flags(values: list[Any], packed: Tensor, scored: Tensor | None = None) -> bool:
     """Whether a `false` or `true` was packed as the number 0 or 1, at a scored token if these are known."""
     suspects = (packed == 0) | (packed == 1)
     if scored is not None:
         suspects &= scored
-    return any(type(given[index]) is bool for index in suspects.nonzero()[:, 0].tolist())
+    return any(type(values[index]) is bool for index in suspects.nonzero()[:, 0].tolist())
 
 
-def _list(fields: Fields, key: str, given: Any) -> list[Any]:
-    if not isinstance(given, list):
-        raise LogError(f"{fields.where}: {key} is {shown(given)}; expected a list.")
-    return given
+def _list(fields: Fields, key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise LogError(f"{fields.where}: {key} is {shown(value)}; expected a list.")
+    return value
 
 
-def _packed(kind: str, given: list[Any]) -> bytearray | None:
+def _pack(kind: str, values: list[Any]) -> bytearray | None:
     """The numbers of a list one after another; None where one is none. Takes half the time of numpy.array."""
-    packed = bytearray(8 * len(given))
+    packed = bytearray(8 * len(values))
     try:
-        struct.pack_into(f"{len(given)}{kind}", packed, 0, *given)
+        struct.pack_into(f"{len(values)}{kind}", packed, 0, *values)
     except (struct.error, TypeError, OverflowError):
         return None
     return packed
 
 
-def _flat(fields: Fields, key: str, given: Tensor, *, floating: bool | None) -> Tensor:
+def _flat(fields: Fields, key: str, column: Tensor, *, floating: bool | None) -> Tensor:
     """[n], or [1, n], of the kind asked for."""
-    flat = given[0] if given.dim() == 2 and given.shape[0] == 1 else given
+    flat = column[0] if column.dim() == 2 and column.shape[0] == 1 else column
     wrong = floating is not None and flat.is_floating_point() != floating
     if flat.dim() != 1 or wrong or flat.is_complex():
         kind = {True: "floats", False: "whole numbers", None: "numbers"}[floating]
-        name = str(given.dtype).removeprefix("torch.")
-        raise LogError(f"{fields.where}: {key} is {name} {list(given.shape)}; expected {kind}, one per token.")
+        name = str(column.dtype).removeprefix("torch.")
+        raise LogError(f"{fields.where}: {key} is {name} {list(column.shape)}; expected {kind}, one per token.")
     return flat.detach().cpu()

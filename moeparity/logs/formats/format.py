@@ -10,7 +10,7 @@ from moeparity.logs.formats.fields import Fields
 from moeparity.logs.record import Sequence
 
 Role = Literal["rollout", "trainer"]
-Container = Literal["json", "torch", "parquet", "safetensors"]
+ContainerKind = Literal["json", "torch", "parquet", "safetensors"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Format:
 
     name: str
     producer: str
-    container: Container
+    container: ContainerKind
     claims: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Fields, Role], list[Sequence]]
     source: str
@@ -33,7 +33,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Unreadable:
     """A file that is known and holds no log-probabilities, or none that can be read safely."""
 
     name: str

@@ -33,7 +33,7 @@ class JsonFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
+        with _open(path) as file:
             self._packed = file.read(2) == GZIP
         self._document = self._whole_document()
 
@@ -44,7 +44,7 @@ class JsonFile:
             return
         with self._stream() as file:
             offset = 0
-            for number, raw in enumerate(_read(file, self.path), start=1):
+            for number, raw in enumerate(_raw_lines(file, self.path), start=1):
                 if not raw.isspace():
                     for item, record in enumerate(_records(Where(self.path, number), raw)):
                         yield (offset, number, item), record
@@ -60,17 +60,17 @@ class JsonFile:
                 f"{Where(self.path)}: packed with gzip, in which single lines cannot be looked up. Unpack it: "
                 f"gunzip {self.path.name}."
             )
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             file.seek(offset)
             return _records(Where(self.path, number), file.readline())[item]
 
     def _stream(self) -> IO[bytes]:
-        return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _opened(self.path)
+        return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _open(self.path)
 
     def _whole_document(self) -> list[Fields] | None:
         """The records of a file that is one document; None where each line stands for itself."""
         with self._stream() as file:
-            first = next((raw for raw in _read(file, self.path) if not raw.isspace()), b"")
+            first = next((raw for raw in _raw_lines(file, self.path) if not raw.isspace()), b"")
         if not first:
             raise LogError(f"{Where(self.path)}: empty; expected JSON, one record per line.")
         if _parses(first) or first.lstrip()[:1] not in {b"{", b"["} or len(first) > _LONGEST_OPENING:
@@ -78,14 +78,14 @@ class JsonFile:
         if self.path.stat().st_size > LARGEST_DOCUMENT:
             raise LogError(f"{Where(self.path)}: too large for one JSON document. Write one record per line.")
         with self._stream() as file:
-            return _records(Where(self.path), b"".join(_read(file, self.path)), whole=True)
+            return _records(Where(self.path), b"".join(_raw_lines(file, self.path)), whole=True)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=_BUFFER)
 
 
-def _read(file: IO[bytes], path: Path) -> Iterator[bytes]:
+def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         yield from file
     except (OSError, EOFError, zlib.error) as error:
@@ -94,13 +94,13 @@ def _read(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 def _parses(raw: bytes) -> bool:
     try:
-        _loaded(raw)
+        _parse(raw)
     except ValueError:
         return False
     return True
 
 
-def _loaded(raw: bytes) -> Any:
+def _parse(raw: bytes) -> Any:
     """JSON; also NaN and Infinity, which Python's json writes and the standard does not know. Raises ValueError."""
     try:
         return orjson.loads(raw)
@@ -115,7 +115,7 @@ def _loaded(raw: bytes) -> Any:
 
 def _records(where: Where, raw: bytes, *, whole: bool = False) -> list[Fields]:
     try:
-        value = _loaded(raw)
+        value = _parse(raw)
     except ValueError as error:
         if not whole and not raw.endswith(b"\n"):
             raise LogError(
@@ -123,8 +123,8 @@ def _records(where: Where, raw: bytes, *, whole: bool = False) -> list[Fields]:
                 "writes. Wait for it, or take the line away."
             ) from None
         raise LogError(f"{where}: not JSON: {str(error)[:100]}.") from None
-    found = value if isinstance(value, list) else [value]
-    for record in found:
+    records = value if isinstance(value, list) else [value]
+    for record in records:
         if not isinstance(record, dict):
             raise LogError(f"{where}: {shown(record)} is no record; expected a JSON object.")
-    return [Fields(where, record) for record in found]
+    return [Fields(where, record) for record in records]

@@ -15,7 +15,7 @@ import torch
 
 from moeparity.errors import LogError, shown
 from moeparity.logs.formats.fields import Fields
-from moeparity.logs.formats.format import Format, Refused, Role
+from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 
 _STEP = re.compile(r"train_data_step(\d+)")
@@ -28,7 +28,7 @@ def claims(record: Mapping[str, Any]) -> bool:
 
 def read(fields: Fields, role: Role) -> list[Sequence]:
     """The sequence of a line, without its padding. Raises LogError."""
-    row = Fields(fields.where, {key: _one(fields, key) for key in fields.values if key not in _UNUSED})
+    row = Fields(fields.where, {key: _element(fields, key) for key in fields.values if key not in _UNUSED})
     length, width = row.whole("input_lengths", least=1), row.length("token_ids")
     if length > width:
         raise LogError(f"{row.where}: input_lengths is {length}; token_ids has {width} entries, padding included.")
@@ -62,14 +62,14 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
 _UNUSED = ("content", "rewards", "filtered_rewards")
 
 
-def _one(fields: Fields, key: str) -> Any:
+def _element(fields: Fields, key: str) -> Any:
     """The element of a batch of one; `idx` is the only value that is none."""
     value = fields.values[key]
     if key == "idx":
         return value
     if not isinstance(value, list) or len(value) != 1:
-        given = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
-        raise LogError(f"{fields.where}: {key} is {given}; expected a list of one, as NeMo-RL writes its batches.")
+        kind = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
+        raise LogError(f"{fields.where}: {key} is {kind}; expected a list of one, as NeMo-RL writes its batches.")
     return value[0]
 
 
@@ -96,7 +96,7 @@ FORMAT = Format(
     source="NVIDIA-NeMo/RL 7ea279abf, nemo_rl/utils/logger.py, nemo_rl/algorithms/grpo.py",
     fixture="made by NeMo-RL 7ea279abf",
 )
-DISTILLATION = Refused(
+DISTILLATION = Unreadable(
     name="NeMo-RL distillation log",
     claims=lambda record: {"content", "input_lengths", "idx"} == set(record),
     reason="holds text and lengths but no log-probabilities. Only GRPO runs log them: train_data_step*.jsonl with "

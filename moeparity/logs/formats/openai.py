@@ -31,19 +31,19 @@ def claims(record: Mapping[str, Any]) -> bool:
 def read(fields: Fields, role: Role) -> list[Sequence]:
     """The sequences of a response, one per choice. Raises LogError."""
     name, choices = fields.word("id"), fields.need("choices")
-    found = []
+    sequences = []
     for choice in (inner(fields, value, "choices") for value in choices):
         number = f"{name}/{choice.whole('index')}" if len(choices) > 1 else name
-        found.append(_scored(fields, choice, number) if role == "trainer" else _sampled(fields, choice, number))
+        sequences.append(_scored(fields, choice, number) if role == "trainer" else _sampled(fields, choice, number))
     if role == "rollout" and fields.has("usage"):
-        made = sum(int(each.mask.sum()) for each in found)
-        said = fields.mapping("usage").whole("completion_tokens")
-        if made != said:
+        generated = sum(int(sequence.mask.sum()) for sequence in sequences)
+        usage = fields.mapping("usage").whole("completion_tokens")
+        if generated != usage:
             raise LogError(
-                f"{fields.where}: logprobs of {made} generated tokens; usage has {said} completion_tokens. A piece of "
-                "a stream? Keep whole responses."
+                f"{fields.where}: logprobs of {generated} generated tokens; usage has {usage} completion_tokens. A "
+                "piece of a stream? Keep whole responses."
             )
-    return found
+    return sequences
 
 
 def _sampled(fields: Fields, choice: Fields, name: str) -> Sequence:
@@ -57,7 +57,7 @@ def _sampled(fields: Fields, choice: Fields, name: str) -> Sequence:
         raise LogError(f"{fields.where}: token_ids are not the tokens of logprobs.")
     if not len(ids):
         raise LogError(f"{fields.where}: no generated token, only a scored prompt. Is it the trainer's side?")
-    return served.sampled(choice, name, ids, values, prompt=prompt, asked=served.sampling(fields))
+    return served.sampled_sequence(choice, name, ids, values, prompt=prompt, parameters=served.sampling(fields))
 
 
 def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
@@ -72,7 +72,7 @@ def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
             f"{fields.where}: no scored prompt, which the trainer's side takes. Send prompt and response as the "
             "prompt, with prompt_logprobs: 0 and return_token_ids: true."
         )
-    return served.scored(fields, name, ids[:echoed], values[:echoed])
+    return served.scored_sequence(fields, name, ids[:echoed], values[:echoed])
 
 
 def _prompt(fields: Fields, choice: Fields) -> Tensor | None:
@@ -95,12 +95,12 @@ def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
     """Ids int64 [n] and log-probabilities fp64 [n] of what the choice lists."""
     if not choice.has("logprobs"):
         raise LogError(f"{choice.where}: no logprobs. Ask: logprobs: 1 for completions, logprobs: true for chat.")
-    given = choice.mapping("logprobs")
-    if given.has("content"):
-        entries = [inner(given, entry, "logprobs.content").values for entry in given.need("content")]
+    lists = choice.mapping("logprobs")
+    if lists.has("content"):
+        entries = [inner(lists, entry, "logprobs.content").values for entry in lists.need("content")]
         texts, values = ([entry.get(key) for entry in entries] for key in ("token", "logprob"))
     else:
-        texts, values = given.need("tokens"), given.need("token_logprobs")
+        texts, values = lists.need("tokens"), lists.need("token_logprobs")
     if not isinstance(texts, list) or not isinstance(values, list) or len(texts) != len(values) or not texts:
         raise LogError(f"{choice.where}: logprobs lists no tokens, or not as many as log-probabilities.")
     return _ids(choice, texts), numbers(choice, "logprobs", values)
@@ -109,18 +109,18 @@ def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
 def _ids(choice: Fields, texts: list[Any]) -> Tensor:
     if choice.has("token_ids") and len(choice.need("token_ids")) == len(texts):
         ids = choice.tokens("token_ids")
-        named = [text for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
-        if not named or [f"{_AS_ID}{token}" for token in ids.tolist()] == texts:
+        id_texts = [text for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
+        if not id_texts or [f"{_AS_ID}{token}" for token in ids.tolist()] == texts:
             return ids
         raise LogError(f"{choice.where}: token_ids are not the tokens of logprobs.")
-    numbers_ = [text.removeprefix(_AS_ID) for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
-    if len(numbers_) != len(texts) or not all(number.isdecimal() for number in numbers_):
-        shown_ = listed(repr(text) for text in texts[:3])
+    digits = [text.removeprefix(_AS_ID) for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
+    if len(digits) != len(texts) or not all(number.isdecimal() for number in digits):
+        examples = listed(repr(text) for text in texts[:3])
         raise LogError(
-            f"{choice.where}: tokens are text ({shown_}), which several tokens may share. Ask for ids: "
+            f"{choice.where}: tokens are text ({examples}), which several tokens may share. Ask for ids: "
             "return_token_ids: true, or return_tokens_as_token_ids: true (vLLM)."
         )
-    return integers(choice, "tokens", [int(number) for number in numbers_])
+    return integers(choice, "tokens", [int(number) for number in digits])
 
 
 FORMAT = Format(

@@ -61,22 +61,22 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
 def _sampled(fields: Fields, size: int) -> Tensor:
     """Tokens the policy sampled: those trained by cross-entropy alone carry placeholders, as train.py says."""
     lists = {key: fields.need(key) for key in ("rl_weights", "ref_kl_weights")}
-    given = {key for key, value in lists.items() if isinstance(value, list) and any(w is not None for w in value)}
-    if not given:
+    weighted = {key for key, value in lists.items() if isinstance(value, list) and any(w is not None for w in value)}
+    if not weighted:
         return torch.ones(size, dtype=torch.bool)
-    sampled = fields.floats("rl_weights", size) != 0 if "rl_weights" in given else torch.ones(size, dtype=torch.bool)
-    return sampled | (fields.floats("ref_kl_weights", size) != 0) if "ref_kl_weights" in given else sampled
+    sampled = fields.floats("rl_weights", size) != 0 if "rl_weights" in weighted else torch.ones(size, dtype=torch.bool)
+    return sampled | (fields.floats("ref_kl_weights", size) != 0) if "ref_kl_weights" in weighted else sampled
 
 
 def _check_ratio(fields: Fields, rollout: Tensor, trainer: Tensor, mask: Tensor) -> None:
     """The file states the difference of its two columns, which shows columns that slipped against each other."""
-    stated = fields.floats("log_importance_ratio", len(mask))
-    off = (stated - (trainer - rollout)).abs() > _ROUNDING * torch.maximum(trainer.abs(), rollout.abs()).clamp(min=1)
+    ratios = fields.floats("log_importance_ratio", len(mask))
+    off = (ratios - (trainer - rollout)).abs() > _ROUNDING * torch.maximum(trainer.abs(), rollout.abs()).clamp(min=1)
     bad = (off & mask).nonzero()
     if len(bad):
         at = int(bad[0, 0])
         raise LogError(
-            f"{fields.where}: log_importance_ratio[{at}] is {float(stated[at]):g}; trainer_logprobs - "
+            f"{fields.where}: log_importance_ratio[{at}] is {float(ratios[at]):g}; trainer_logprobs - "
             f"inference_logprobs there is {float(trainer[at] - rollout[at]):g}. The columns do not belong together."
         )
 

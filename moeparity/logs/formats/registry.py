@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import LogError, Where, did_you_mean, listed
-from moeparity.logs.formats import dumps, nemo_rl, openai, own, own_tensors, prime_rl, sglang, tables, vllm
+from moeparity.logs.formats import dumps, nemo_rl, openai, own, prime_rl, sglang, tables, vllm
 from moeparity.logs.formats.fields import Address, Container, Fields
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.formats.lines import GZIP, JsonFile
 from moeparity.logs.record import Sequence
 
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    format_.name: format_
+    for format_ in (
         nemo_rl.FORMAT,
         prime_rl.FORMAT,
         sglang.FORMAT,
@@ -25,16 +25,16 @@ FORMATS: dict[str, Format] = {
         dumps.TRAIN,
         tables.MILES,
         own.FORMAT,
-        tables.OWN,
-        own_tensors.FORMAT,
+        tables.PARQUET,
+        own.TENSORS,
     )
 }
-REFUSED = (nemo_rl.DISTILLATION, tables.TRL, own.VERL)
+UNREADABLE = (nemo_rl.DISTILLATION, tables.TRL, own.VERL)
 _OPENERS: dict[str, Callable[[Path], Container]] = {
     "json": JsonFile,
     "torch": dumps.TorchFile,
     "parquet": tables.ParquetFile,
-    "safetensors": own_tensors.TensorFile,
+    "safetensors": own.TensorFile,
 }
 
 
@@ -65,22 +65,22 @@ class Source:
         return self.format.read(fields, self.role)
 
 
-def recognised(path: Path, role: Role, name: str | None = None) -> Source:
+def recognise(path: Path, role: Role, name: str | None = None) -> Source:
     """The file with its format: the one that claims its first record, or `name`. Raises LogError."""
     kind = _container(path)
     container = _OPENERS[kind](path)
-    known = [each for each in FORMATS.values() if each.container == kind]
+    formats = [format_ for format_ in FORMATS.values() if format_.container == kind]
     first = next((fields for _, fields in container.records()), None)
     if first is None:
         raise LogError(f"{Where(path)}: holds no record.")
     if name is not None:
-        return Source(path, _named(path, kind, name), role, container)
-    found = [each for each in known if each.claims(first.values)]
-    if len(found) != 1:
-        raise _unrecognised(first, found, known)
-    if found[0] is prime_rl.FORMAT:
+        return Source(path, _by_name(path, kind, name), role, container)
+    claimants = [format_ for format_ in formats if format_.claims(first.values)]
+    if len(claimants) != 1:
+        raise _unknown_format(first, claimants, formats)
+    if claimants[0] is prime_rl.FORMAT:
         prime_rl.check_finished(path)
-    return Source(path, found[0], role, container)
+    return Source(path, claimants[0], role, container)
 
 
 def _container(path: Path) -> str:
@@ -109,7 +109,7 @@ def _container(path: Path) -> str:
     )
 
 
-def _named(path: Path, kind: str, name: str) -> Format:
+def _by_name(path: Path, kind: str, name: str) -> Format:
     if name not in FORMATS:
         raise LogError(f"--format {name}: expected one of {listed(FORMATS)}.{did_you_mean(name, FORMATS)}")
     if FORMATS[name].container != kind:
@@ -117,14 +117,14 @@ def _named(path: Path, kind: str, name: str) -> Format:
     return FORMATS[name]
 
 
-def _unrecognised(first: Fields, found: list[Format], known: list[Format]) -> LogError:
-    if found:
-        names = listed(each.name for each in found)
+def _unknown_format(first: Fields, claimants: list[Format], formats: list[Format]) -> LogError:
+    if claimants:
+        names = listed(format_.name for format_ in claimants)
         return LogError(f"{first.where}: could be any of {names}; it has {_keys(first)}. Say which: --format.")
-    refused = next((each for each in REFUSED if each.claims(first.values)), None)
+    refused = next((format_ for format_ in UNREADABLE if format_.claims(first.values)), None)
     if refused is not None:
         return LogError(f"{first.where}: {refused.name}: {refused.reason}")
-    producers = "; ".join(each.producer for each in known)
+    producers = "; ".join(format_.producer for format_ in formats)
     return LogError(
         f"{first.where}: no log that is known; it has {_keys(first)}. Known of its kind: {producers}. Write anything "
         "else in moeparity's own format (docs/logs.md)."

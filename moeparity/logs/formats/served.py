@@ -25,37 +25,37 @@ _SHAPED = ("nrlre1:", base64.b64encode(b"\x93NUMPY").decode())
 
 def sampling(fields: Fields) -> Sampling:
     """The request's parameters where the line holds them under `sampling_params` or `request`."""
-    given = next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
-    if given is None:
+    parameters = next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
+    if parameters is None:
         return Sampling()
-    mode = given.values.get("logprobs_mode")
+    mode = parameters.values.get("logprobs_mode")
     modes = {"raw": "raw", "raw_logprobs": "raw", "processed": "processed", "processed_logprobs": "processed"}
     if mode is not None and mode not in modes:
         raise LogError(f"{fields.where}: logprobs_mode is {shown(mode)}; expected raw or processed.")
-    top_k = given.values.get("top_k")
+    top_k = parameters.values.get("top_k")
     if top_k is not None and type(top_k) is not int:
         raise LogError(f"{fields.where}: top_k is {shown(top_k)}; expected a whole number.")
     return Sampling(
-        temperature=_fraction(given, "temperature"),
-        top_p=_fraction(given, "top_p"),
+        temperature=_fraction(parameters, "temperature"),
+        top_p=_fraction(parameters, "top_p"),
         # Engines write "no limit" as -1 or 0.
         top_k=None if top_k is None or top_k < 1 else top_k,
         logprobs_mode=None if mode is None else modes[mode],  # type: ignore[arg-type]
     )
 
 
-def _fraction(given: Fields, key: str) -> float | None:
-    value = given.values.get(key)
+def _fraction(parameters: Fields, key: str) -> float | None:
+    value = parameters.values.get(key)
     if value is not None and (type(value) not in {int, float} or not 0 <= value < torch.inf):
-        raise LogError(f"{given.where}: {key} is {shown(value)}; expected a number from 0.")
+        raise LogError(f"{parameters.where}: {key} is {shown(value)}; expected a number from 0.")
     return None if value is None else float(value)
 
 
-def version(given: Any) -> int:
+def version(name: Any) -> int:
     """A weight version as a number, -1 where it is none: engines let it be any word."""
-    if type(given) is int and given >= 0:
-        return given
-    return int(given) if isinstance(given, str) and given.isdecimal() else -1
+    if type(name) is int and name >= 0:
+        return name
+    return int(name) if isinstance(name, str) and name.isdecimal() else -1
 
 
 def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
@@ -63,18 +63,18 @@ def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
     spans, single = fields.values.get("weight_versions"), fields.values.get("weight_version")
     if not spans and single is None:
         return None
-    found = torch.full((size,), -1)
+    column = torch.full((size,), -1)
     if not spans:
-        found[prompt:] = version(single)
-        return found
+        column[prompt:] = version(single)
+        return column
     if not isinstance(spans, list):
         raise LogError(f"{fields.where}: weight_versions is {shown(spans)}; expected a list of spans.")
     for span in spans:
         name, start, end = _span(fields, span)
         if type(start) is not int or type(end) is not int or not 0 <= start <= end <= size - prompt:
             raise LogError(f"{fields.where}: weight_versions holds no span of {size - prompt} response tokens.")
-        found[prompt + start : prompt + end] = version(name)
-    return found
+        column[prompt + start : prompt + end] = version(name)
+    return column
 
 
 def _span(fields: Fields, span: Any) -> tuple[Any, Any, Any]:
@@ -91,28 +91,28 @@ def routes(fields: Fields, size: int) -> dict[str, Tensor]:
 
     SGLang's base64 of int32 alone does not say how many layers it has. Engines do not run the last token.
     """
-    given = fields.values.get("routed_experts")
-    if given is None or (isinstance(given, str) and not given.startswith(_SHAPED)):
+    log = fields.values.get("routed_experts")
+    if log is None or (isinstance(log, str) and not log.startswith(_SHAPED)):
         return {}
     try:
-        found, _ = routed_layers(fields.where, decoded(fields.where, given, None, None))
-        check_routes(fields.where, found)
+        ids, _ = routed_layers(fields.where, decoded(fields.where, log, None, None))
+        check_routes(fields.where, ids)
     except TokensError as error:
         raise LogError(str(error)) from None
-    if len(found) not in {size, size - 1}:
+    if len(ids) not in {size, size - 1}:
         return {}
-    missing = found.new_full((size - len(found), *found.shape[1:]), -1)
-    return {"routed_experts": torch.cat([found, missing])}
+    missing = ids.new_full((size - len(ids), *ids.shape[1:]), -1)
+    return {"routed_experts": torch.cat([ids, missing])}
 
 
-def sampled(
+def sampled_sequence(
     fields: Fields,
     name: str,
     ids: Tensor,
     values: Tensor,
     *,
     prompt: Tensor | None,
-    asked: Sampling,
+    parameters: Sampling,
     routed: Fields | None = None,
 ) -> Sequence:
     """The sequence of a response: prompt (None where the record lacks its ids) and completion, the latter scored."""
@@ -128,12 +128,12 @@ def sampled(
         rollout=torch.cat([torch.full((len(before),), torch.nan, dtype=torch.float64), values]),
         prompt=len(before),
         versions=versions(routed or fields, len(before), len(whole)),
-        sampling=asked,
+        sampling=parameters,
         extra=routes(routed or fields, len(whole)) if prompt is not None else {},
     )
 
 
-def scored(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
+def scored_sequence(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
     """The sequence of a scored prompt; what the sampler did not make falls out when the two are joined."""
     weights = version(fields.values.get("weight_version"))
     return Sequence(

@@ -45,25 +45,27 @@ def _sampled(fields: Fields, meta: Fields, name: str) -> Sequence:
         )
     if fields.has("output_ids") and not torch.equal(fields.tokens("output_ids"), ids):
         raise LogError(f"{fields.where}: output_ids are not the tokens of output_token_logprobs.")
-    asked = served.sampling(fields)
-    return served.sampled(fields, name, ids, values, prompt=_prompt(fields, meta), asked=asked, routed=meta)
+    parameters = served.sampling(fields)
+    return served.sampled_sequence(
+        fields, name, ids, values, prompt=_prompt(fields, meta), parameters=parameters, routed=meta
+    )
 
 
 def _prompt(fields: Fields, meta: Fields) -> Tensor | None:
     """Ids of the prompt, from `input_ids` of the request or from a prompt scored from its start."""
     if fields.has("input_ids"):
-        found = fields.tokens("input_ids")
+        ids = fields.tokens("input_ids")
     elif meta.values.get("input_token_logprobs"):
-        found = _entries(meta, "input_token_logprobs")[1]
-        if meta.optional_whole("prompt_tokens") != len(found):
+        ids = _entries(meta, "input_token_logprobs")[1]
+        if meta.optional_whole("prompt_tokens") != len(ids):
             return None
     else:
         return None
-    if meta.has("prompt_tokens") and meta.whole("prompt_tokens") != len(found):
+    if meta.has("prompt_tokens") and meta.whole("prompt_tokens") != len(ids):
         raise LogError(
-            f"{fields.where}: input_ids has {len(found)} tokens; prompt_tokens is {meta.whole('prompt_tokens')}."
+            f"{fields.where}: input_ids has {len(ids)} tokens; prompt_tokens is {meta.whole('prompt_tokens')}."
         )
-    return found
+    return ids
 
 
 def _scored(fields: Fields, meta: Fields, name: str) -> Sequence:
@@ -73,20 +75,20 @@ def _scored(fields: Fields, meta: Fields, name: str) -> Sequence:
             "input_ids with return_logprob: true, logprob_start_len: 0 and max_new_tokens: 0."
         )
     values, ids = _entries(meta, "input_token_logprobs")
-    return served.scored(meta, name, ids, values)
+    return served.scored_sequence(meta, name, ids, values)
 
 
 def _entries(meta: Fields, key: str) -> tuple[Tensor, Tensor]:
     """[[log-probability, id, text], ...] -> fp64 [n], int64 [n]."""
     rows = meta.need(key)
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and len(row) == 3 for row in rows):
-        given = shown(rows) if not isinstance(rows, list) else "something else"
-        raise LogError(f"{meta.where}: {key} holds {given}; expected [log-probability, token id, text] for each token.")
+        kind = shown(rows) if not isinstance(rows, list) else "something else"
+        raise LogError(f"{meta.where}: {key} holds {kind}; expected [log-probability, token id, text] for each token.")
     values, ids, _ = zip(*rows, strict=True)
-    found = integers(meta, f"ids of {key}", list(ids))
-    if int(found.min()) < 0:
-        raise LogError(f"{meta.where}: {key} holds token id {int(found.min())}; expected whole numbers from 0.")
-    return numbers(meta, key, list(values)), found
+    column = integers(meta, f"ids of {key}", list(ids))
+    if int(column.min()) < 0:
+        raise LogError(f"{meta.where}: {key} holds token id {int(column.min())}; expected whole numbers from 0.")
+    return numbers(meta, key, list(values)), column
 
 
 FORMAT = Format(

@@ -13,7 +13,7 @@ import torch
 from moeparity.errors import LogError, Where
 from moeparity.logs.formats import own
 from moeparity.logs.formats.fields import Address, Fields
-from moeparity.logs.formats.format import Format, Refused, Role
+from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 
 _BATCH = 64
@@ -92,8 +92,8 @@ def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
     prompt = len(ids) - response
     scored = fields.mask("loss_mask", response) if fields.has("loss_mask") else torch.ones(response, dtype=torch.bool)
     unknown = torch.full((prompt,), torch.nan, dtype=torch.float64)
-    named = _STEP.search(fields.where.path.name)
-    step = int(named.group(1)) if named else None
+    match = _STEP.search(fields.where.path.name)
+    step = int(match.group(1)) if match else None
     return [
         Sequence(
             id=f"{step}/{fields.whole('sample_index')}",
@@ -107,7 +107,7 @@ def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
     ]
 
 
-OWN = Format(
+PARQUET = Format(
     name="moeparity-parquet",
     producer="moeparity's own format as parquet",
     container="parquet",
@@ -125,7 +125,7 @@ MILES = Format(
     source="radixark/miles 31f1ca96, miles/ray/rollout/debug_data.py",
     fixture="made by miles 31f1ca96",
 )
-TRL = Refused(
+TRL = Unreadable(
     name="TRL's table of completions",
     claims=lambda record: {"prompt", "completion"} <= set(record) and not any("logprob" in key for key in record),
     reason="holds text but neither log-probabilities nor token ids; docs/logs.md has the lines that log "

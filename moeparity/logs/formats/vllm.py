@@ -31,16 +31,16 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
     prompt = fields.tokens("prompt_token_ids")
     if role == "trainer":
         return [prompt_scores(fields, fields, name, prompt)]
-    asked, several = served.sampling(fields), len(fields.need("outputs")) > 1
-    found = []
+    parameters, several = served.sampling(fields), len(fields.need("outputs")) > 1
+    sequences = []
     for output in (inner(fields, value, "outputs") for value in fields.need("outputs")):
         ids = output.tokens("token_ids")
         if not output.has("logprobs"):
             raise LogError(f"{fields.where}: no logprobs of the outputs. Sample with SamplingParams(logprobs=0).")
         values = of_positions(output, "logprobs", ids)
         number = f"{name}/{output.whole('index')}" if several else name
-        found.append(served.sampled(output, number, ids, values, prompt=prompt, asked=asked))
-    return found
+        sequences.append(served.sampled_sequence(output, number, ids, values, prompt=prompt, parameters=parameters))
+    return sequences
 
 
 def prompt_scores(fields: Fields, holder: Fields, name: str, prompt: Tensor) -> Sequence:
@@ -50,15 +50,15 @@ def prompt_scores(fields: Fields, holder: Fields, name: str, prompt: Tensor) -> 
             f"{fields.where}: no prompt_logprobs, which the trainer's side takes. Send prompt and response as the "
             "prompt with prompt_logprobs=0 and one new token."
         )
-    return served.scored(fields, name, prompt, of_positions(holder, "prompt_logprobs", prompt))
+    return served.scored_sequence(fields, name, prompt, of_positions(holder, "prompt_logprobs", prompt))
 
 
 def of_positions(fields: Fields, key: str, ids: Tensor) -> Tensor:
     """Log-probability of each position's own token, fp64 [n]; NaN for a position that is null. Raises LogError."""
     rows = fields.need(key)
     if not isinstance(rows, list) or len(rows) != len(ids):
-        given = f"{len(rows)} positions" if isinstance(rows, list) else shown(rows)
-        raise LogError(f"{fields.where}: {key} is {given}; expected one position for each of {len(ids)} tokens.")
+        kind = f"{len(rows)} positions" if isinstance(rows, list) else shown(rows)
+        raise LogError(f"{fields.where}: {key} is {kind}; expected one position for each of {len(ids)} tokens.")
     values: list[Any] = []
     for index, (row, token) in enumerate(zip(rows, map(str, ids.tolist()), strict=True)):
         if row is None:

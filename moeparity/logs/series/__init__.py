@@ -1,7 +1,6 @@
 """A metric over training steps: smoothed, its trend, its spikes and who carries them, as a picture."""
 
-from moeparity.logs.series.points import Point, Series, of_steps
 from moeparity.logs.series.runs import Repeats, repeats
-from moeparity.logs.series.summary import Summary, summarise
+from moeparity.logs.series.summary import Point, Series, Summary, of_steps, summarise
 
 __all__ = ["Point", "Repeats", "Series", "Summary", "of_steps", "repeats", "summarise"]

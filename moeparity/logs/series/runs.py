@@ -49,19 +49,19 @@ class Repeats:
     def lines(self) -> list[str]:
         """In words."""
         count = len(self.values)
-        found = [
+        text = [
             f"{self.metric} of one batch in {count} runs: least {self.least:.3g}, median {self.median:.3g}, greatest "
             f"{self.greatest:.3g}; {len(self.spiking)} of {count} runs with a spike"
             + (f": {', '.join(self.names[index] for index in self.spiking)}" if self.spiking else "")
         ]
         if self.alarms is not None:
-            found.append(f"{self.alarms} of {count} runs above the published alarm")
-        found += [
-            f"  {each.id}: {min(each.values):.3g} to {max(each.values):.3g} per token, a spike in {each.spikes} of "
-            f"{count} runs"
-            for each in self.unsteady[:5]
+            text.append(f"{self.alarms} of {count} runs above the published alarm")
+        text += [
+            f"  {sequence.id}: {min(sequence.values):.3g} to {max(sequence.values):.3g} per token, a spike in "
+            f"{sequence.spikes} of {count} runs"
+            for sequence in self.unsteady[:5]
         ]
-        return found
+        return text
 
 
 def repeats(metric: Metric, names: Sequence[str], runs: Sequence[Accumulator]) -> Repeats:
@@ -72,7 +72,7 @@ def repeats(metric: Metric, names: Sequence[str], runs: Sequence[Accumulator]) -
     """
     if len(runs) < 2:
         raise LogError(f"{', '.join(names)}: one run; at least 2 runs of one batch are expected to compare them.")
-    order = _matched(names, runs)
+    order = _row_orders(names, runs)
     values = [run.estimate(metric) for run in runs]
     middle, offset = median(values), metric.reduce.offset
     robust = {spike.index for spike in spikes(values, window=2 * len(values) + 1)}
@@ -94,10 +94,10 @@ def repeats(metric: Metric, names: Sequence[str], runs: Sequence[Accumulator]) -
     )
 
 
-def _matched(names: Sequence[str], runs: Sequence[Accumulator]) -> list[torch.Tensor]:
+def _row_orders(names: Sequence[str], runs: Sequence[Accumulator]) -> list[torch.Tensor]:
     """For each run the rows of the first run's sequences."""
     first = runs[0]
-    found = []
+    orders = []
     for name, run in zip(names, runs, strict=True):
         rows = {id: row for row, id in enumerate(run.ids)}
         if rows.keys() != set(first.ids) or len(run.ids) != len(first.ids):
@@ -112,8 +112,8 @@ def _matched(names: Sequence[str], runs: Sequence[Accumulator]) -> list[torch.Te
                 f"{name}: sequences of other lengths than in {names[0]}; runs that score the same tokens are expected. "
                 "Give the trainer the same rollouts each time."
             )
-        found.append(order)
-    return found
+        orders.append(order)
+    return orders
 
 
 def _unsteady(metric: Metric, runs: Sequence[Accumulator], order: list[torch.Tensor]) -> tuple[Unsteady, ...]:

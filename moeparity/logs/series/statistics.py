@@ -26,14 +26,14 @@ def ema(steps: Sequence[float], values: Sequence[float], tau: float) -> list[flo
     if not tau > 0:
         raise ValueError(f"tau is {tau}; a number of steps above 0 expected")
     _increasing(steps)
-    found: list[float] = []
-    last, now = math.nan, math.nan
+    averages: list[float] = []
+    last, average = math.nan, math.nan
     for step, value in zip(steps, values, strict=True):
         if math.isfinite(value):
-            now = value if math.isnan(now) else now - math.expm1(-(step - last) / tau) * (value - now)
+            average = value if math.isnan(average) else average - math.expm1(-(step - last) / tau) * (value - average)
             last = step
-        found.append(now)
-    return found
+        averages.append(average)
+    return averages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +110,19 @@ def spikes(values: Sequence[float], *, window: int = 21, alarm: float = 0.01) ->
     always = [Spike(index=index, distance=math.inf) for index, value in enumerate(values) if value == math.inf]
     if len(finite) < 8:
         return tuple(always)
-    kept = [values[index] for index in finite]
-    if all(value > 0 for value in kept):
-        kept = [math.log(value) for value in kept]
+    levels = [values[index] for index in finite]
+    if all(value > 0 for value in levels):
+        levels = [math.log(value) for value in levels]
     half = window // 2
-    residuals = [value - median(kept[max(0, at - half) : at + half + 1]) for at, value in enumerate(kept)]
-    spread = _MAD * median(abs(each) for each in residuals)
-    limit = NormalDist().inv_cdf(1 - alarm / len(kept))
-    found = [
+    residuals = [value - median(levels[max(0, at - half) : at + half + 1]) for at, value in enumerate(levels)]
+    spread = _MAD * median(abs(residual) for residual in residuals)
+    limit = NormalDist().inv_cdf(1 - alarm / len(levels))
+    outliers = [
         Spike(index=index, distance=residual / spread if spread else math.inf)
         for index, residual in zip(finite, residuals, strict=True)
         if residual > limit * spread
     ]
-    return tuple(sorted(found + always, key=lambda spike: spike.index))
+    return tuple(sorted(outliers + always, key=lambda spike: spike.index))
 
 
 def _increasing(steps: Sequence[float]) -> None:

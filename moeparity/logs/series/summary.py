@@ -1,18 +1,89 @@
-"""What a series says, in numbers and in words."""
+"""A metric at each step of a log, with the sequences that carry it, and what it says in numbers and in words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from moeparity.errors import counted
-from moeparity.logs.series.points import Point, Series
 from moeparity.logs.series.statistics import Trend, ema, spikes, trend
+from moeparity.metrics.accumulate import Accumulator
+from moeparity.metrics.declaration import Metric
 from moeparity.output.json import plain
 
+_CARRIERS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """A sequence, and its share of the step's sum of the metric (of the sum of its absolute values)."""
+
+    id: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The metric at one step. carriers: at most three sequences, greatest share first; none for what is no mean."""
+
+    step: int
+    value: float
+    tokens: int
+    sequences: int
+    carriers: tuple[Carrier, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A metric over steps, in order of steps. alarm: the published bound above which it raises an alarm, if any."""
+
+    metric: str
+    unit: str
+    points: tuple[Point, ...]
+    alarm: float | None = None
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps, increasing; they need not follow each other."""
+        return [point.step for point in self.points]
+
+    @property
+    def values(self) -> list[float]:
+        """The metric at each step; NaN or infinite where it was."""
+        return [point.value for point in self.points]
+
+
+def of_steps(metric: Metric, steps: Mapping[int, Accumulator]) -> Series:
+    """The series of a metric that accumulators, one for each step, hold."""
+    points = tuple(_point(metric, step, totals) for step, totals in sorted(steps.items()) if totals.tokens)
+    return Series(metric=metric.name, unit=metric.unit, points=points, alarm=metric.alarm_above)
+
+
+def _point(metric: Metric, step: int, totals: Accumulator) -> Point:
+    return Point(
+        step=step,
+        value=totals.estimate(metric),
+        tokens=totals.tokens,
+        sequences=totals.counts.numel(),
+        carriers=_carriers(metric, totals),
+    )
+
+
+def _carriers(metric: Metric, totals: Accumulator) -> tuple[Carrier, ...]:
+    if not metric.reduce.has_interval or metric.name in totals.missing:
+        return ()
+    sizes = totals.per_sequence(metric)[0].abs()
+    total = float(sizes.sum())
+    if not 0 < total < float("inf"):
+        return ()
+    worst = sizes.argsort(descending=True, stable=True)[:_CARRIERS].tolist()
+    return tuple(Carrier(id=totals.ids[row], share=float(sizes[row]) / total) for row in worst)
+
+
 SIGNIFICANT = 0.01
-_SHOWN = 5
+_MOST_SPIKES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +110,7 @@ class Summary:
         if not values:
             return [f"{self.series.metric}: no finite value"]
         span = f"{self.series.steps[0]} to {self.series.steps[-1]}"
-        found = [
+        text = [
             (
                 f"{self.series.metric} over {len(self.series.points)} steps ({span}): {min(values):.3g} to "
                 f"{max(values):.3g}, "
@@ -49,10 +120,10 @@ class Summary:
         ]
         if self.series.alarm is not None:
             above = sum(value > self.series.alarm for value in values)
-            found.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
-        worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_SHOWN]
-        found.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
-        return found + [_spike_line(spike) for spike in worst]
+            text.append(f"{above} of {len(values)} steps above the published alarm {self.series.alarm:g}")
+        worst = sorted(self.spikes, key=lambda spike: -spike.distance)[:_MOST_SPIKES]
+        text.append(counted(len(self.spikes), "spike") + ("", ":", ", the greatest:")[min(len(worst), 2)])
+        return text + [_spike_line(spike) for spike in worst]
 
     def _trend_line(self) -> str:
         if math.isnan(self.trend.slope):
@@ -75,17 +146,17 @@ class Summary:
 
 def summarise(series: Series, *, tau: float = 20.0) -> Summary:
     """The series with its moving average over about `tau` steps, its trend and its spikes."""
-    found = tuple(SpikeAt(point=series.points[spike.index], distance=spike.distance) for spike in spikes(series.values))
+    outliers = spikes(series.values)
     return Summary(
         series=series,
         tau=tau,
         smoothed=tuple(ema(series.steps, series.values, tau)),
         trend=trend(series.steps, series.values),
-        spikes=found,
+        spikes=tuple(SpikeAt(point=series.points[spike.index], distance=spike.distance) for spike in outliers),
     )
 
 
 def _spike_line(spike: SpikeAt) -> str:
-    carried = ", ".join(f"{each.id} {100 * each.share:.0f}%" for each in spike.point.carriers)
-    told = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
-    return f"{told}; carried by {carried}" if carried else told
+    carriers = ", ".join(f"{carrier.id} {100 * carrier.share:.0f}%" for carrier in spike.point.carriers)
+    line = f"  step {spike.point.step}: {spike.point.value:.3g}, {spike.distance:.1f} deviations"
+    return f"{line}; carried by {carriers}" if carriers else line

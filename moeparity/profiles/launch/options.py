@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+UNKNOWN = "no shipped profile speaks of {}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,11 @@ def word(
     )
 
 
+def words(meanings: Mapping[str, Implied], otherwise: str = UNKNOWN) -> Callable[[Any], Implied]:
+    """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
+    return lambda value: meanings.get(str(value), Implied(says=otherwise.format(value)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """An engine that is launched: the profile each of its sides starts from, its options, and what is said of them.
@@ -102,24 +107,3 @@ class Program:
     source: str
     start: Mapping[str, str]
     options: tuple[Option, ...]
-
-
-def words(known: Mapping[str, Implied], otherwise: str) -> Callable[[Any], Implied]:
-    """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
-    return lambda value: known.get(str(value), Implied(says=otherwise.format(value)))
-
-
-def dtype(value: Any) -> Implied:
-    """The dtype of a side; `auto` is the checkpoint's."""
-    known = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
-    found = known.get(str(value))
-    return Implied(says="the checkpoint's dtype" if found is None else f"dtype {found}", dtype=found)
-
-
-def ranks(name: str) -> Callable[[Any], Implied]:
-    """A number of ranks as a placement."""
-
-    def implies(value: Any) -> Implied:
-        return Implied(says=f"placement {name} {value}" if value > 1 else "one rank", placement={name: value})
-
-    return implies

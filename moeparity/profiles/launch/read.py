@@ -12,8 +12,8 @@ from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.plan.spec import files
 from moeparity.profiles.launch import servers, trainers
 from moeparity.profiles.launch.options import Implied, Option, Program
-from moeparity.profiles.launch.report import Ignored, Launch, LaunchSetting, LaunchSide
-from moeparity.profiles.launch.source import FALSE, TRUE, Given, Source, read_source
+from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, read_source
 
 PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
 _COMMANDS = {
@@ -42,22 +42,22 @@ def read(path: Path) -> Launch:
     """What a launch configuration implies. Raises SpecError with file and line."""
     source = read_source(path)
     program = _program(source)
-    known = {name: option for option in program.options for name in option.names}
-    given: dict[str, tuple[Given, Any]] = {}
+    options = {name: option for option in program.options for name in option.names}
+    values: dict[str, tuple[Entry, Any]] = {}
     ignored = []
-    for one in (*source.options, *source.environment):
-        option = known.get(one.name)
-        negated = known.get(one.name.removeprefix("no_")) if one.name.startswith("no_") else None
-        if option is not None and option.environment == (one in source.environment):
-            given[option.name] = one, _value(option, one)
+    for entry in (*source.options, *source.environment):
+        option = options.get(entry.name)
+        negated = options.get(entry.name.removeprefix("no_")) if entry.name.startswith("no_") else None
+        if option is not None and option.environment == (entry in source.environment):
+            values[option.name] = entry, _value(option, entry)
         elif negated is not None and negated.kind == "flag":
-            given[negated.name] = one, False
-        elif not isinstance(one.value, Mapping) and not _inside(one.name, given):
-            ignored.append(Ignored(name=one.name, where=str(one.where), hint=_hint(one.name, known)))
-    found = [(option, *given.get(option.name, (None, option.default))) for option in program.options]
-    implied = [_implied(option, value) for option, _, value in found]
+            values[negated.name] = entry, False
+        elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
+            ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
+    settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
+    implied = [_implied(option, value) for option, _, value in settings]
     sides = {
-        role: _side(role, start, [i for (o, *_), i in zip(found, implied, strict=True) if o.role == role])
+        role: _side(role, start, [i for (o, *_), i in zip(settings, implied, strict=True) if o.role == role])
         for role, start in program.start.items()
     }
     return Launch(
@@ -67,8 +67,8 @@ def read(path: Path) -> Launch:
         source=program.source,
         sides=tuple(sides.values()),
         settings=tuple(
-            _setting(option, one, value, i, sides[option.role])
-            for (option, one, value), i in zip(found, implied, strict=True)
+            _setting(option, entry, value, i, sides[option.role])
+            for (option, entry, value), i in zip(settings, implied, strict=True)
         ),
         ignored=tuple(ignored),
     )
@@ -80,9 +80,9 @@ def _implied(option: Option, value: Any) -> Implied:
     return option.implies(value)
 
 
-def _inside(name: str, given: Mapping[str, Any]) -> bool:
+def _inside(name: str, settings: Mapping[str, Any]) -> bool:
     """Whether this is a key of a mapping that was read whole."""
-    return any(name.startswith(f"{known}.") for known in given)
+    return any(name.startswith(f"{option}.") for option in settings)
 
 
 def _program(source: Source) -> Program:
@@ -90,7 +90,7 @@ def _program(source: Source) -> Program:
     for word in source.command:
         if word in _COMMANDS:
             return _COMMANDS[word]
-    names = {one.name for one in source.options}
+    names = {entry.name for entry in source.options}
     if any(name.startswith("actor_rollout_ref") for name in names):
         return trainers.VERL
     if any(name.startswith("policy.") for name in names):
@@ -101,100 +101,100 @@ def _program(source: Source) -> Program:
     }
     best = max(scores, key=lambda name: scores[name])
     if list(scores.values()).count(scores[best]) > 1:
-        what = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
+        reason = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
         raise SpecError(
-            f"{Where(source.path)}: whose configuration this is cannot be told: it has {what}. Expected one "
+            f"{Where(source.path)}: whose configuration this is cannot be told: it has {reason}. Expected one "
             f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
             "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
         )
     return next(program for program in PROGRAMS if program.name == best)
 
 
-def _value(option: Option, given: Given) -> Any:
+def _value(option: Option, entry: Entry) -> Any:
     """The value as its option's kind; SpecError where it is none."""
-    value = given.value
+    value = entry.value
     if isinstance(value, str) and "${" in value:
         return value
     if option.kind == "flag":
-        return _flag(option, given)
+        return _flag(option, entry)
     if option.kind == "count":
         number = int(value) if isinstance(value, str) and value.isdecimal() else value
         if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
             return number
-        raise _refused(option, given, "a whole number from 1")
+        raise _mismatch(option, entry, "a whole number from 1")
     if option.kind == "number":
-        return _number(option, given)
+        return _number(option, entry)
     if option.kind == "mapping":
-        return _mapping(option, given)
+        return _mapping(option, entry)
     word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
     word = option.default if word in (None, "null") else str(word)
     if option.choices and word not in option.choices:
-        raise _refused(option, given, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
+        raise _mismatch(option, entry, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
     return word
 
 
-def _number(option: Option, given: Given) -> float:
+def _number(option: Option, entry: Entry) -> float:
     try:
-        number = math.nan if isinstance(given.value, bool) else float(given.value)
+        number = math.nan if isinstance(entry.value, bool) else float(entry.value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < _TOO_LARGE:
-        raise _refused(option, given, "a number from 0")
+        raise _mismatch(option, entry, "a number from 0")
     return number
 
 
-def _flag(option: Option, given: Given) -> bool:
-    if given.value is None or given.value is True or str(given.value) in TRUE:
+def _flag(option: Option, entry: Entry) -> bool:
+    if entry.value is None or entry.value is True or str(entry.value) in TRUE:
         return True
-    if given.value is False or str(given.value) in FALSE:
+    if entry.value is False or str(entry.value) in FALSE:
         return False
-    raise _refused(option, given, "true or false")
+    raise _mismatch(option, entry, "true or false")
 
 
-def _mapping(option: Option, given: Given) -> Mapping[str, Any]:
-    if isinstance(given.value, Mapping):
-        return given.value
+def _mapping(option: Option, entry: Entry) -> Mapping[str, Any]:
+    if isinstance(entry.value, Mapping):
+        return entry.value
     try:
-        found = json.loads(given.value) if isinstance(given.value, str) else None
+        mapping = json.loads(entry.value) if isinstance(entry.value, str) else None
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _refused(option, given, "a mapping in JSON")
-    return found
+        mapping = None
+    if not isinstance(mapping, dict):
+        raise _mismatch(option, entry, "a mapping in JSON")
+    return mapping
 
 
-def _refused(option: Option, given: Given, expected: str, near: str = "") -> SpecError:
-    shown_value = "nothing" if given.value is None else shown(given.value)
-    return SpecError(f"{given.where}: {option.name} is {shown_value}; expected {expected}.{near}")
+def _mismatch(option: Option, entry: Entry, expected: str, near: str = "") -> SpecError:
+    shown_value = "nothing" if entry.value is None else shown(entry.value)
+    return SpecError(f"{entry.where}: {option.name} is {shown_value}; expected {expected}.{near}")
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    return did_you_mean(name, known, cutoff=0.85).strip()
+def _hint(name: str, names: Iterable[str]) -> str:
+    return did_you_mean(name, names, cutoff=0.85).strip()
 
 
-def _setting(option: Option, given: Given | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
+def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
     """An option in words; the profile it stands for is told where its side has it."""
     stands_for = implied.overlay or implied.profile or ""
     shown_value = json.dumps(value) if isinstance(value, bool | Mapping) else str(value)
     return LaunchSetting(
         role=option.role,
         name=option.name,
-        given=given is not None,
+        given=entry is not None,
         value=shown_value,
         implies=implied.says,
         profile=stands_for if stands_for in {*_parts(side.profile), *side.further} else "",
-        where=str(given.where) if given is not None else "default",
+        where=str(entry.where) if entry is not None else "default",
     )
 
 
-def _side(role: str, start: str, found: Iterable[Implied]) -> LaunchSide:
+def _side(role: str, start: str, effects: Iterable[Implied]) -> LaunchSide:
     """One side: its profile, what comes on top, and where it lies."""
     profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
-    for implied in found:
-        profile = implied.profile or profile
-        overlays += [implied.overlay] if implied.overlay else []
-        placement |= {k: v for k, v in implied.placement.items() if v is True or v > 1}
-        dtype = implied.dtype or dtype
+    for effect in effects:
+        profile = effect.profile or profile
+        overlays += [effect.overlay] if effect.overlay else []
+        placement |= {k: v for k, v in effect.placement.items() if v is True or v > 1}
+        dtype = effect.dtype or dtype
     if placement.get("expert") is True:
         # vLLM's experts lie on all ranks of the tensor-parallel group.
         placement["expert"] = placement.get("tensor", 1)
@@ -231,7 +231,7 @@ def _parts(profile: str) -> list[str]:
 
 def _chain(name: str) -> list[str]:
     """A profile and what it extends, itself first."""
-    found = [name]
-    while (base := files.read_profile(files.shipped("profiles")[found[-1]]).extends) is not None:
-        found.append(base)
-    return found
+    names = [name]
+    while (base := files.read_profile(files.shipped("profiles")[names[-1]]).extends) is not None:
+        names.append(base)
+    return names

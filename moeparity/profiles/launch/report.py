@@ -52,7 +52,7 @@ class LaunchSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
+class IgnoredKey:
     """A key that was not looked at, and the nearest one that would be."""
 
     name: str
@@ -70,7 +70,7 @@ class Launch:
     source: str
     sides: tuple[LaunchSide, ...]
     settings: tuple[LaunchSetting, ...]
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[IgnoredKey, ...]
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeparity.profiles.launch.options import DTYPES, Implied, Option, Program, count, dtype, ranks, switch, word, words
+from moeparity.profiles.launch.options import Implied, Option, Program, switch, word, words
+from moeparity.profiles.launch.shared import (
+    COMPILED,
+    DTYPES,
+    EAGER,
+    batch_invariant,
+    custom_all_reduce,
+    dtype,
+    expert_ranks,
+    fp32_head,
+    logprobs_mode,
+    tensor_ranks,
+    vllm_tensor_ranks,
+)
 
 _MOE = (
     *("auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass", "flashinfer_trtllm"),
@@ -16,245 +29,161 @@ _ALL_TO_ALL = (
     *("mori_high_throughput", "mori_low_latency", "moonep", "nixl_ep", "flashinfer_all2allv", "passthrough"),
     *("flashinfer_nvlink_two_sided", "flashinfer_nvlink_one_sided"),
 )
-_EAGER = Implied(says="kernels in C in place of Inductor's", overlay="vllm-eager")
-_COMPILED = Implied(says="compiled by Inductor where not enforced eager")
-LOGPROBS_MODES = {
-    "raw_logprobs": Implied(says="log-probabilities of logits before the temperature"),
-    "processed_logprobs": Implied(
-        says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"
-    ),
-    "raw_logits": Implied(says="logits in place of log-probabilities: set log_softmax:form unrounded"),
-    "processed_logits": Implied(
-        says="logits over the temperature in place of log-probabilities: set log_softmax:form unrounded, and "
-        "log_softmax:temperature to the sampler's"
-    ),
-}
-"""vLLM's logprobs_mode."""
-
-
-def vllm_tensor(value: Any) -> Implied:
-    """Tensor parallel in vLLM, where -O2 fuses the all-reduce with the norm."""
-    if value == 1:
-        return ranks("tensor")(value)
-    return Implied(
-        says=f"placement tensor {value}; vLLM then has all-reduce, add and norm in one kernel, for small messages",
-        overlay="vllm-allreduce-norm",
-        placement={"tensor": value},
-    )
+_TRITON = Implied(says="Triton's experts")
+_DEEPEP_V2 = Implied(says="DeepEP v2", overlay="deepep-elastic")
 
 
 def _optimised(value: Any) -> Implied:
-    return _EAGER if str(value) == "0" else _COMPILED
+    return EAGER if str(value) == "0" else COMPILED
 
 
-def overrides(value: Any) -> Implied:
+def _overrides(value: Any) -> Implied:
     """What vLLM's hf_overrides say of the head."""
     head = value.get("head_dtype") if isinstance(value, Mapping) else None
     if head in ("float32", "float"):
-        return Implied(says="logits in fp32", overlay="vllm-fp32-head")
+        return fp32_head("vllm-fp32-head")
     return Implied(says="logits in the model's dtype; other overrides are not looked at")
 
 
+_VLLM_EXPERTS = {
+    "auto": Implied(says="Triton's experts on an H100, FlashInfer's first on a B200"),
+    "triton": _TRITON,
+    "flashinfer_cutlass": Implied(
+        says="CUTLASS experts, whose finalize may be fused", overlay="vllm-flashinfer-cutlass"
+    ),
+}
+_VLLM_ALL_TO_ALL = {
+    "allgather_reducescatter": Implied(says="with expert parallel: locally combined rows, reduce-scattered"),
+    "deepep_high_throughput": Implied(says="DeepEP's normal mode", overlay="deepep-normal"),
+    "deepep_v2": _DEEPEP_V2,
+    "deepep_low_latency": Implied(says="DeepEP's low-latency mode", overlay="deepep-low-latency"),
+}
+_VLLM_ATTENTION = {
+    "auto": Implied(says="FlashAttention 3 on an H100"),
+    "FLASH_ATTN": Implied(says="FlashAttention"),
+}
+_VLLM_FLASHINFER_ALL_REDUCE = {
+    "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
+    "trtllm": Implied(says="vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"),
+}
+_VLLM_ARGUMENTS = (
+    vllm_tensor_ranks("tensor_parallel_size", "tp"),
+    switch(
+        "enable_expert_parallel",
+        "ep",
+        on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+        off=Implied(says="experts are cut like everything else"),
+    ),
+    word("dtype", default="auto", implies=dtype, choices=DTYPES),
+    switch("enforce_eager", on=EAGER, off=COMPILED),
+    word("optimization_level", "O", default="2", implies=_optimised, choices=("0", "1", "2", "3")),
+    word("moe_backend", default="auto", implies=words(_VLLM_EXPERTS), choices=_MOE),
+    word("all2all_backend", default="allgather_reducescatter", implies=words(_VLLM_ALL_TO_ALL), choices=_ALL_TO_ALL),
+    word("attention_backend", default="auto", implies=words(_VLLM_ATTENTION)),
+    Option(names=("hf_overrides",), kind="mapping", default={}, implies=_overrides),
+    custom_all_reduce("vLLM", " where FlashInfer's does not apply"),
+    logprobs_mode("logprobs_mode", default="raw_logprobs"),
+)
+_VLLM_ENVIRONMENT = (
+    batch_invariant("VLLM_BATCH_INVARIANT", "vllm-batch-invariant", environment=True),
+    switch(
+        "VLLM_USE_V2_MODEL_RUNNER",
+        default=True,
+        on=Implied(says="the V2 model runner, where it can: a kernel of its own makes log-probabilities"),
+        off=Implied(says="the V1 model runner: set log_softmax:form log_softmax"),
+        environment=True,
+    ),
+    switch(
+        "VLLM_ALLREDUCE_USE_FLASHINFER",
+        default=True,
+        on=Implied(says="FlashInfer's all-reduce where it applies"),
+        off=Implied(says="set all_reduce:collective vllm.custom"),
+        environment=True,
+    ),
+    word(
+        "VLLM_FLASHINFER_ALLREDUCE_BACKEND",
+        default="auto",
+        implies=words(_VLLM_FLASHINFER_ALL_REDUCE, "FlashInfer's {}"),
+        choices=("auto", "trtllm", "mnnvl"),
+        environment=True,
+    ),
+)
 VLLM = Program(
     name="vllm",
     engine="vLLM",
     version="0.33.0",
     source="vllm/engine/arg_utils.py, vllm/config, vllm/envs.py",
     start={"server": "vllm"},
-    options=(
-        count("tensor_parallel_size", "tp", implies=vllm_tensor),
-        switch(
-            "enable_expert_parallel",
-            "ep",
-            on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
-            off=Implied(says="experts are cut like everything else"),
-        ),
-        word("dtype", default="auto", implies=dtype, choices=DTYPES),
-        switch("enforce_eager", on=_EAGER, off=_COMPILED),
-        word("optimization_level", "O", default="2", implies=_optimised, choices=("0", "1", "2", "3")),
-        word(
-            "moe_backend",
-            default="auto",
-            implies=words(
-                {
-                    "auto": Implied(says="Triton's experts on an H100, FlashInfer's first on a B200"),
-                    "triton": Implied(says="Triton's experts"),
-                    "flashinfer_cutlass": Implied(
-                        says="CUTLASS experts, whose finalize may be fused", overlay="vllm-flashinfer-cutlass"
-                    ),
-                },
-                "no shipped profile speaks of {}",
-            ),
-            choices=_MOE,
-        ),
-        word(
-            "all2all_backend",
-            default="allgather_reducescatter",
-            implies=words(
-                {
-                    "allgather_reducescatter": Implied(
-                        says="with expert parallel: locally combined rows, reduce-scattered"
-                    ),
-                    "deepep_high_throughput": Implied(says="DeepEP's normal mode", overlay="deepep-normal"),
-                    "deepep_v2": Implied(says="DeepEP v2", overlay="deepep-elastic"),
-                    "deepep_low_latency": Implied(says="DeepEP's low-latency mode", overlay="deepep-low-latency"),
-                },
-                "no shipped profile speaks of {}",
-            ),
-            choices=_ALL_TO_ALL,
-        ),
-        word(
-            "attention_backend",
-            default="auto",
-            implies=words(
-                {
-                    "auto": Implied(says="FlashAttention 3 on an H100"),
-                    "FLASH_ATTN": Implied(says="FlashAttention"),
-                },
-                "no shipped profile speaks of {}",
-            ),
-        ),
-        Option(names=("hf_overrides",), kind="mapping", default={}, implies=overrides),
-        switch(
-            "disable_custom_all_reduce",
-            on=Implied(says="NCCL in place of vLLM's own all-reduce: state all_reduce:collective"),
-            off=Implied(says="vLLM's own all-reduce where FlashInfer's does not apply"),
-        ),
-        word(
-            "logprobs_mode",
-            default="raw_logprobs",
-            implies=words(LOGPROBS_MODES, "{}"),
-            choices=tuple(LOGPROBS_MODES),
-        ),
-        switch(
-            "VLLM_BATCH_INVARIANT",
-            on=Implied(says="batch-invariant", profile="vllm-batch-invariant"),
-            off=Implied(says="not batch-invariant"),
-            environment=True,
-        ),
-        switch(
-            "VLLM_USE_V2_MODEL_RUNNER",
-            default=True,
-            on=Implied(says="the V2 model runner, where it can: a kernel of its own makes log-probabilities"),
-            off=Implied(says="the V1 model runner: set log_softmax:form log_softmax"),
-            environment=True,
-        ),
-        switch(
-            "VLLM_ALLREDUCE_USE_FLASHINFER",
-            default=True,
-            on=Implied(says="FlashInfer's all-reduce where it applies"),
-            off=Implied(says="set all_reduce:collective vllm.custom"),
-            environment=True,
-        ),
-        word(
-            "VLLM_FLASHINFER_ALLREDUCE_BACKEND",
-            default="auto",
-            implies=words(
-                {
-                    "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
-                    "trtllm": Implied(says="vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"),
-                },
-                "FlashInfer's {}",
-            ),
-            choices=("auto", "trtllm", "mnnvl"),
-            environment=True,
-        ),
-    ),
+    options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT),
 )
 
-_SGLANG_FUSED = Implied(says="all-reduce, add and norm in one kernel, on SM90", overlay="sglang-allreduce-norm")
-_DEEPEP = {
+
+def _on_policy(value: Any) -> Implied:
+    if str(value) in ("none", "None"):
+        return Implied(says="off")
+    return Implied(says=f"as {value} trains; deterministic too", profile="sglang-rl-on-policy")
+
+
+_SGLANG_ATTENTION = {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")}
+_SGLANG_EXPERTS = {"auto": Implied(says="Triton's experts on an H100"), "triton": _TRITON}
+_SGLANG_ALL_TO_ALL = {
+    "none": Implied(says="no all-to-all"),
+    "deepep": Implied(says="DeepEP, normal in prefill", overlay="deepep-normal"),
+    "deepep_v2": _DEEPEP_V2,
+}
+_SGLANG_DEEPEP = {
     "auto": Implied(says="with DeepEP: low latency in decode, normal in prefill"),
     "normal": Implied(says="with DeepEP: its normal mode"),
     "low_latency": Implied(says="with DeepEP: its low-latency mode", overlay="deepep-low-latency"),
 }
-
+_SGLANG_FUSED = Implied(says="all-reduce, add and norm in one kernel, on SM90", overlay="sglang-allreduce-norm")
+_SGLANG_FUSED_ALL_REDUCE = {
+    "none": Implied(says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm"),
+    "auto": _SGLANG_FUSED,
+    "trtllm": _SGLANG_FUSED,
+}
+_SGLANG_KERNELS = (
+    tensor_ranks("tp_size", "tp", "tensor_parallel_size"),
+    expert_ranks("ep_size", "ep", "expert_parallel_size"),
+    word("dtype", default="auto", implies=dtype, choices=DTYPES),
+    word("attention_backend", default="auto", implies=words(_SGLANG_ATTENTION)),
+    word("moe_runner_backend", default="auto", implies=words(_SGLANG_EXPERTS)),
+    word("moe_a2a_backend", default="none", implies=words(_SGLANG_ALL_TO_ALL)),
+    word("deepep_mode", default="auto", implies=words(_SGLANG_DEEPEP, "{}"), choices=tuple(_SGLANG_DEEPEP)),
+)
+_SGLANG_MODES = (
+    batch_invariant("enable_deterministic_inference", "sglang-deterministic"),
+    word("rl_on_policy_target", default="none", implies=_on_policy),
+    switch(
+        "enable_fp32_lm_head",
+        on=fp32_head("sglang-fp32-head"),
+        off=Implied(says="logits in the model's dtype"),
+    ),
+    word(
+        "flashinfer_allreduce_fusion_backend",
+        default="none",
+        implies=words(
+            _SGLANG_FUSED_ALL_REDUCE,
+            "all-reduce, add and norm in FlashInfer's {} kernel: set all_reduce:collective and rms_norm:order",
+        ),
+        choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
+    ),
+    custom_all_reduce("SGLang", ""),
+    switch(
+        "SGLANG_RETURN_ORIGINAL_LOGPROB",
+        on=Implied(
+            says="log-probabilities of logits before the temperature: set log_softmax:temperature 1 and, where not "
+            "deterministic, log_softmax:form log_softmax"
+        ),
+        off=Implied(says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"),
+        environment=True,
+    ),
+)
 SGLANG = Program(
     name="sglang",
     engine="SGLang",
     version="0.5.23",
     source="sglang/srt/arg_groups",
     start={"server": "sglang"},
-    options=(
-        count("tp_size", "tp", "tensor_parallel_size", implies=ranks("tensor")),
-        count("ep_size", "ep", "expert_parallel_size", implies=ranks("expert")),
-        word("dtype", default="auto", implies=dtype, choices=DTYPES),
-        word(
-            "attention_backend",
-            default="auto",
-            implies=words(
-                {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")},
-                "no shipped profile speaks of {}",
-            ),
-        ),
-        word(
-            "moe_runner_backend",
-            default="auto",
-            implies=words(
-                {"auto": Implied(says="Triton's experts on an H100"), "triton": Implied(says="Triton's experts")},
-                "no shipped profile speaks of {}",
-            ),
-        ),
-        word(
-            "moe_a2a_backend",
-            default="none",
-            implies=words(
-                {
-                    "none": Implied(says="no all-to-all"),
-                    "deepep": Implied(says="DeepEP, normal in prefill", overlay="deepep-normal"),
-                    "deepep_v2": Implied(says="DeepEP v2", overlay="deepep-elastic"),
-                },
-                "no shipped profile speaks of {}",
-            ),
-        ),
-        word("deepep_mode", default="auto", implies=words(_DEEPEP, "{}"), choices=tuple(_DEEPEP)),
-        switch(
-            "enable_deterministic_inference",
-            on=Implied(says="batch-invariant", profile="sglang-deterministic"),
-            off=Implied(says="not batch-invariant"),
-        ),
-        word(
-            "rl_on_policy_target",
-            default="none",
-            implies=lambda value: (
-                Implied(says="off")
-                if str(value) in ("none", "None")
-                else Implied(says=f"as {value} trains; deterministic too", profile="sglang-rl-on-policy")
-            ),
-        ),
-        switch(
-            "enable_fp32_lm_head",
-            on=Implied(says="logits in fp32", overlay="sglang-fp32-head"),
-            off=Implied(says="logits in the model's dtype"),
-        ),
-        word(
-            "flashinfer_allreduce_fusion_backend",
-            default="none",
-            implies=words(
-                {
-                    "none": Implied(
-                        says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm"
-                    ),
-                    "auto": _SGLANG_FUSED,
-                    "trtllm": _SGLANG_FUSED,
-                },
-                "all-reduce, add and norm in FlashInfer's {} kernel: set all_reduce:collective and rms_norm:order",
-            ),
-            choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
-        ),
-        switch(
-            "disable_custom_all_reduce",
-            on=Implied(says="NCCL in place of SGLang's own all-reduce: state all_reduce:collective"),
-            off=Implied(says="SGLang's own all-reduce"),
-        ),
-        switch(
-            "SGLANG_RETURN_ORIGINAL_LOGPROB",
-            on=Implied(
-                says="log-probabilities of logits before the temperature: set log_softmax:temperature 1 and, where not "
-                "deterministic, log_softmax:form log_softmax"
-            ),
-            off=Implied(says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"),
-            environment=True,
-        ),
-    ),
+    options=(*_SGLANG_KERNELS, *_SGLANG_MODES),
 )

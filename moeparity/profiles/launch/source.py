@@ -22,7 +22,7 @@ TRUE, FALSE = ("1", "true", "True"), ("0", "false", "False")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Entry:
     """One option as it was written: `value` is None for a bare flag."""
 
     name: str
@@ -35,8 +35,8 @@ class Source:
     """Everything a file gives: options, environment variables, and the words of its command (none for a mapping)."""
 
     path: Path
-    options: tuple[Given, ...]
-    environment: tuple[Given, ...] = ()
+    options: tuple[Entry, ...]
+    environment: tuple[Entry, ...] = ()
     command: tuple[str, ...] = field(default=())
 
 
@@ -55,22 +55,22 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     if path.suffix != ".json":
         return yaml.load(path)
     try:
-        found = json.loads(path.read_text("utf-8"))
+        options = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         line = getattr(error, "lineno", None)
         raise SpecError(f"{Where(path, line)}: is no JSON: {error}. Correct it.") from None
-    if not isinstance(found, dict):
-        raise SpecError(f"{Where(path)}: holds {shown(found)}; expected a mapping of options.")
-    return found
+    if not isinstance(options, dict):
+        raise SpecError(f"{Where(path)}: holds {shown(options)}; expected a mapping of options.")
+    return options
 
 
-def _flat(found: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[Given]:
+def _flat(mapping: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[Entry]:
     """Nested keys, joined by dots; a mapping is told whole and key by key."""
-    lines = getattr(found, "key_lines", {})
-    for key, value in found.items():
+    lines = getattr(mapping, "key_lines", {})
+    for key, value in mapping.items():
         at = Where(where.path, lines.get(key, where.line))
         name = f"{prefix}{str(key).replace('-', '_')}"
-        yield Given(name=name, value=value, where=at)
+        yield Entry(name=name, value=value, where=at)
         if isinstance(value, Mapping):
             yield from _flat(value, at, f"{name}.")
 
@@ -78,40 +78,40 @@ def _flat(found: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[
 def _command(path: Path) -> Source:
     """A command line, which may go over several lines, with variables set before it."""
     words = list(_words(path))
-    environment: list[Given] = []
-    options: list[Given] = []
+    environment: list[Entry] = []
+    options: list[Entry] = []
     command: list[str] = []
     while words:
         word, at = words.pop(0)
         variable = _VARIABLE.fullmatch(word)
         if word == "export" or (variable and not command):
             if variable:
-                environment.append(Given(name=variable[1], value=variable[2], where=at))
+                environment.append(Entry(name=variable[1], value=variable[2], where=at))
         elif word == "-m" and words:
             command.append(words.pop(0)[0])
         elif word.startswith("-") and len(word) > 1:
             options.append(_option(word, at, words))
         elif nested := _NESTED.fullmatch(word):
-            options.append(Given(name=nested[1], value=nested[2], where=at))
+            options.append(Entry(name=nested[1], value=nested[2], where=at))
         else:
             command.append(word)
     return Source(path=path, options=tuple(options), environment=tuple(environment), command=tuple(command))
 
 
-def _option(word: str, at: Where, words: list[tuple[str, Where]]) -> Given:
+def _option(word: str, at: Where, words: list[tuple[str, Where]]) -> Entry:
     """`--name`, `--name=value` or `--name value`, of which the words after it are read."""
     name, equals, value = word.lstrip("-").partition("=")
     if not word.startswith("--"):
         attached = re.fullmatch(r"-O(\d)", word)
         if attached:
-            return Given(name="O", value=attached[1], where=at)
+            return Entry(name="O", value=attached[1], where=at)
         name = SHORT.get(f"-{name}", name)
     name = name.replace("-", "_")
     if equals:
-        return Given(name=name, value=value, where=at)
+        return Entry(name=name, value=value, where=at)
     if words and not words[0][0].startswith("--") and not re.fullmatch(r"-[A-Za-z]\w*", words[0][0]):
-        return Given(name=name, value=words.pop(0)[0], where=at)
-    return Given(name=name, value=None, where=at)
+        return Entry(name=name, value=words.pop(0)[0], where=at)
+    return Entry(name=name, value=None, where=at)
 
 
 def _words(path: Path) -> Iterator[tuple[str, Where]]:

@@ -11,7 +11,7 @@ import torch
 
 from moeparity.bisection.distribution import observe as distributions
 from moeparity.bisection.distribution.observe import Distributions
-from moeparity.metrics.distributions import measured
+from moeparity.metrics.distributions import vocabulary_metrics
 
 LOGITS = torch.randn(2, 3, 5, 12, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(0, 12, (3, 5), generator=torch.Generator().manual_seed(1))
@@ -30,7 +30,7 @@ def seen(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int 
 
 def test_a_token_is_scored_by_the_logits_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = (side[:, :-1].reshape(-1, 12) for side in LOGITS)
-    expected = measured(x, y, IDS[:, 1:].reshape(-1))
+    expected = vocabulary_metrics(x, y, IDS[:, 1:].reshape(-1))
     found = seen()
     assert found.tokens == 12
     assert torch.allclose(found.sums, expected.sum(-1))

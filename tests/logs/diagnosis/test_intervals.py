@@ -15,18 +15,18 @@ def draws(count: int, seed: int) -> torch.Tensor:
 
 
 def test_fieller_covers_the_slope_as_often_as_it_says() -> None:
-    held = 0
+    hits = 0
     for seed in range(400):
         x = 1 + 0.5 * draws(40, seed)
-        found = slope("b", 0.7 * x + 0.2 * draws(40, 1000 + seed), x)
-        low, high = bounds(found)
-        held += low <= 0.7 <= high
-    assert held / 400 == pytest.approx(0.95, abs=0.035)
+        evidence = slope("b", 0.7 * x + 0.2 * draws(40, 1000 + seed), x)
+        low, high = bounds(evidence)
+        hits += low <= 0.7 <= high
+    assert hits / 400 == pytest.approx(0.95, abs=0.035)
 
 
 def test_a_denominator_that_may_be_zero_bounds_nothing() -> None:
-    found = slope("b", draws(30, 1), draws(30, 2) - draws(30, 2).mean() + 0.01)
-    assert (found.low, found.high) == (-math.inf, math.inf)
+    evidence = slope("b", draws(30, 1), draws(30, 2) - draws(30, 2).mean() + 0.01)
+    assert (evidence.low, evidence.high) == (-math.inf, math.inf)
 
 
 def test_perfect_shares_are_named_from_eleven_sequences_on() -> None:
@@ -42,14 +42,14 @@ def test_a_share_is_at_most_one_and_nothing_is_not_tested() -> None:
 
 
 def test_verdicts_lie_on_both_sides_of_a_line() -> None:
-    found = mean("m", 3 + 0.1 * draws(50, 4), torch.ones(50, dtype=torch.float64))
-    assert [above(found, line) for line in (2.0, 3.0, 4.0)] == ["named", "undecided", "ruled out"]
-    assert above(negated(found), -4.0) == "named"
+    evidence = mean("m", 3 + 0.1 * draws(50, 4), torch.ones(50, dtype=torch.float64))
+    assert [above(evidence, line) for line in (2.0, 3.0, 4.0)] == ["named", "undecided", "ruled out"]
+    assert above(negated(evidence), -4.0) == "named"
 
 
 def test_blocks_keep_the_mean_and_about_the_width() -> None:
     sums, counts = draws(8 * BLOCKS, 5) + 1, torch.ones(8 * BLOCKS, dtype=torch.float64)
-    found = interval(sums, counts)
-    assert found.sequences == BLOCKS
-    assert found.estimate == pytest.approx(float(sums.mean()))
-    assert (found.high - found.low) / 2 == pytest.approx(2.576 / math.sqrt(8 * BLOCKS), rel=0.15)
+    evidence = interval(sums, counts)
+    assert evidence.sequences == BLOCKS
+    assert evidence.estimate == pytest.approx(float(sums.mean()))
+    assert (evidence.high - evidence.low) / 2 == pytest.approx(2.576 / math.sqrt(8 * BLOCKS), rel=0.15)

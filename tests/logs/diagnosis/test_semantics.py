@@ -12,8 +12,8 @@ import torch
 from benchmarks.language import NOISES, STYLES, Setting, log
 from benchmarks.semantics import CASES, Case, named, outcome
 from moeparity.logs.diagnosis import Diagnosis, Observer
+from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.diagnosis.intervals import bounds
-from moeparity.logs.diagnosis.text import lines
 from moeparity.logs.record import Sampling, Sequence
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.groups import select
@@ -34,8 +34,8 @@ def diagnose(*chunks: Chunk) -> Diagnosis:
 
 @pytest.mark.parametrize("planted", CASES, ids=lambda planted: planted.name)
 def test_planted(planted: Case) -> None:
-    found = diagnose(log(planted.setting, STYLES["usual"], NOISES["moe"], **SIZE, seed=5))
-    assert outcome(planted, found) in ({"right", "open"} if planted.may_be_open else {"right"})
+    diagnosis = diagnose(log(planted.setting, STYLES["usual"], NOISES["moe"], **SIZE, seed=5))
+    assert outcome(planted, diagnosis) in ({"right", "open"} if planted.may_be_open else {"right"})
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def clean() -> Chunk:
 
 
 def test_equal_sides_name_nothing(clean: Chunk) -> None:
-    found = diagnose(dataclasses.replace(clean, trainer=clean.rollout))
-    assert named(found) == set()
-    assert found.find("truncation").verdict == "not tested"
-    assert found.find("E[rho]").evidence[0].value == 1
+    diagnosis = diagnose(dataclasses.replace(clean, trainer=clean.rollout))
+    assert named(diagnosis) == set()
+    assert diagnosis.find("truncation").verdict == "not tested"
+    assert diagnosis.find("E[rho]").evidence[0].value == 1
 
 
 def test_cutting_a_log_into_chunks_changes_nothing(clean: Chunk) -> None:
@@ -65,16 +65,16 @@ def test_too_few_sequences_name_no_share(clean: Chunk) -> None:
         tokens=100,
         vocabulary=128,
     )
-    found = diagnose(fault)
-    assert named(found) == set()
-    assert found.find("temperature").verdict == "undecided"
+    diagnosis = diagnose(fault)
+    assert named(diagnosis) == set()
+    assert diagnosis.find("temperature").verdict == "undecided"
 
 
 def test_the_temperature_is_estimated_with_an_interval() -> None:
     planted = case("sampler at T = 0.9, trainer at 1").setting
-    found = diagnose(log(planted, STYLES["usual"], NOISES["moe"], **SIZE)).find("temperature")
-    assert found.evidence[0].name == "T"
-    low, high = bounds(found.evidence[0])
+    diagnosis = diagnose(log(planted, STYLES["usual"], NOISES["moe"], **SIZE)).find("temperature")
+    assert diagnosis.evidence[0].name == "T"
+    low, high = bounds(diagnosis.evidence[0])
     assert low < 0.91
     assert high > 0.88
     assert high - low < 0.06
@@ -87,15 +87,15 @@ def test_kept_mass_and_kind_of_truncation() -> None:
     )
     assert "top-p or min-p" in p.reason
     assert "top-k" in k.reason
-    least = next(each.value for each in p.evidence if each.name.startswith("kept mass"))
+    least = next(number.value for number in p.evidence if number.name.startswith("kept mass"))
     assert 0.89 < least < 0.92
 
 
 def test_all_zeros_cannot_be_told_from_greedy(clean: Chunk) -> None:
-    found = diagnose(dataclasses.replace(clean, rollout=torch.zeros_like(clean.rollout)))
-    finding = found.find("placeholders")
+    diagnosis = diagnose(dataclasses.replace(clean, rollout=torch.zeros_like(clean.rollout)))
+    finding = diagnosis.find("placeholders")
     assert finding.verdict == "named"
-    assert any("greedy" in each for each in finding.alternatives)
+    assert any("greedy" in side for side in finding.alternatives)
 
 
 def test_one_lone_zero_is_left_open(clean: Chunk) -> None:
@@ -108,31 +108,31 @@ def test_one_lone_zero_is_left_open(clean: Chunk) -> None:
 
 def test_a_hard_truncation_is_no_other_base() -> None:
     setting = case("min_p = 0.3").setting
-    found = diagnose(log(setting, STYLES["flat"], NOISES["moe"], sequences=128, tokens=100, vocabulary=512, seed=0))
-    assert found.find("log base").verdict == "ruled out"
-    assert found.find("truncation").verdict == "named"
+    diagnosis = diagnose(log(setting, STYLES["flat"], NOISES["moe"], sequences=128, tokens=100, vocabulary=512, seed=0))
+    assert diagnosis.find("log base").verdict == "ruled out"
+    assert diagnosis.find("truncation").verdict == "named"
 
 
 def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
-    found = diagnose(select(clean, clean.sequence < 3)).find("E[rho]")
-    assert found.verdict == "undecided"
-    assert "[no bounds]" in str(found.evidence[0])
+    diagnosis = diagnose(select(clean, clean.sequence < 3)).find("E[rho]")
+    assert diagnosis.verdict == "undecided"
+    assert "[no bounds]" in str(diagnosis.evidence[0])
 
 
 def test_rates_stay_between_0_and_1(clean: Chunk) -> None:
     outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip share").evidence
-    for each in (outside, beyond):
-        low, high = bounds(each)
-        assert 0 <= low <= each.value <= high <= 1
+    for number in (outside, beyond):
+        low, high = bounds(number)
+        assert 0 <= low <= number.value <= high <= 1
         assert high > 0
 
 
 def test_minus_infinity_is_named_and_left_out(clean: Chunk) -> None:
     trainer = clean.trainer.clone()
     trainer[7] = -math.inf
-    found = diagnose(dataclasses.replace(clean, trainer=trainer))
-    assert named(found) == {"impossible tokens"}
-    assert math.isfinite(found.find("E[rho]").evidence[0].value)
+    diagnosis = diagnose(dataclasses.replace(clean, trainer=trainer))
+    assert named(diagnosis) == {"impossible tokens"}
+    assert math.isfinite(diagnosis.find("E[rho]").evidence[0].value)
 
 
 def test_no_tokens() -> None:
@@ -152,10 +152,10 @@ def test_text_and_json_hold_the_findings(clean: Chunk) -> None:
             sampling=Sampling(temperature=0.7, logprobs_mode="raw"),
         )
     )
-    found = observer.diagnosis()
-    text = "\n".join(lines(found))
+    diagnosis = observer.diagnosis()
+    text = "\n".join(lines(diagnosis))
     assert "temperature 0.7, log-probabilities raw: 1 sequence" in text
     assert "1 sequence was sampled by more than one version" in " ".join(text.split())
     assert "moeparity init CHECKPOINT" in text
-    assert all(len(line) <= 120 for line in lines(found))
-    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["tokens"] == 3200
+    assert all(len(line) <= 120 for line in lines(diagnosis))
+    assert json.loads(json.dumps(diagnosis.to_json(), allow_nan=False))["tokens"] == 3200

@@ -38,46 +38,50 @@ def noise(base: Chunk) -> torch.Tensor:
 def test_stale_tokens_are_split_off_before_anything_is_judged(base: Chunk, noise: torch.Tensor) -> None:
     lag = (base.sequence % 4 == 0).long()
     stale = with_delta(base, torch.where(lag > 0, 50 * noise, noise))
-    found = diagnose(dataclasses.replace(stale, labels={"version_lag": lag}))
-    assert found.find("stale weights").verdict == "named"
-    assert (found.tokens, found.stale) == (48 * 64, 16 * 64)
-    assert found.find("size").evidence[0].value < 1e-3
-    assert found.find("weight lag").verdict == "named"
+    diagnosis = diagnose(dataclasses.replace(stale, labels={"version_lag": lag}))
+    assert diagnosis.find("stale weights").verdict == "named"
+    assert (diagnosis.tokens, diagnosis.stale) == (48 * 64, 16 * 64)
+    assert diagnosis.find("size").evidence[0].value < 1e-3
+    assert diagnosis.find("weight lag").verdict == "named"
     assert diagnose(stale).find("stale weights").verdict == "not tested"
 
 
 def test_lag_zero_everywhere_rules_staleness_out(base: Chunk, noise: torch.Tensor) -> None:
     fresh = dataclasses.replace(with_delta(base, noise), labels={"version_lag": torch.zeros_like(base.tokens)})
-    found = diagnose(fresh)
-    assert found.find("stale weights").verdict == found.find("weight lag").verdict == "ruled out"
+    diagnosis = diagnose(fresh)
+    assert diagnosis.find("stale weights").verdict == diagnosis.find("weight lag").verdict == "ruled out"
 
 
 def test_only_stale_tokens_are_judged_with_that_said(base: Chunk, noise: torch.Tensor) -> None:
-    found = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": torch.ones_like(base.tokens)}))
-    assert "No others are left" in found.find("stale weights").reason
-    assert found.tokens == base.tokens.numel()
+    diagnosis = diagnose(
+        dataclasses.replace(with_delta(base, noise), labels={"version_lag": torch.ones_like(base.tokens)})
+    )
+    assert "No others are left" in diagnosis.find("stale weights").reason
+    assert diagnosis.tokens == base.tokens.numel()
 
 
 def test_versions_mixed_within_a_sequence_are_counted(base: Chunk, noise: torch.Tensor) -> None:
     lag = (base.position < 32).long() * (base.sequence < 5)
-    found = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": lag})).find("stale weights")
-    assert next(each.value for each in found.evidence if each.name == "sampled by more than one version") == 5
+    diagnosis = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": lag})).find(
+        "stale weights"
+    )
+    assert next(each.value for each in diagnosis.evidence if each.name == "sampled by more than one version") == 5
 
 
 def test_one_token_of_unknown_weights_hides_no_staleness(base: Chunk, noise: torch.Tensor) -> None:
     lag = (base.sequence % 4 == 0).long().index_fill(0, torch.tensor([70, 71]), UNKNOWN)
     spoilt = with_delta(base, torch.where(lag != 0, 50 * noise, noise))
-    found = diagnose(dataclasses.replace(spoilt, labels={"version_lag": lag}))
-    assert found.find("stale weights").verdict == "named"
-    assert (found.tokens, found.stale, found.unsaid) == (48 * 64 - 2, 16 * 64, 2)
-    assert found.find("size").evidence[0].value < 1e-3
+    diagnosis = diagnose(dataclasses.replace(spoilt, labels={"version_lag": lag}))
+    assert diagnosis.find("stale weights").verdict == "named"
+    assert (diagnosis.tokens, diagnosis.stale, diagnosis.unsaid) == (48 * 64 - 2, 16 * 64, 2)
+    assert diagnosis.find("size").evidence[0].value < 1e-3
 
 
 def test_without_known_fresh_tokens_those_of_unknown_weights_are_judged(base: Chunk, noise: torch.Tensor) -> None:
     lag = torch.where(base.sequence % 4 == 0, 1, UNKNOWN)
-    found = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": lag}))
-    assert (found.tokens, found.stale, found.unsaid) == (48 * 64, 16 * 64, 0)
-    assert "left out of all that follows" in found.find("stale weights").reason
+    diagnosis = diagnose(dataclasses.replace(with_delta(base, noise), labels={"version_lag": lag}))
+    assert (diagnosis.tokens, diagnosis.stale, diagnosis.unsaid) == (48 * 64, 16 * 64, 0)
+    assert "left out of all that follows" in diagnosis.find("stale weights").reason
 
 
 def test_versions_of_a_step_that_differ_are_stale_whichever_the_trainers_is() -> None:
@@ -86,8 +90,8 @@ def test_versions_of_a_step_that_differ_are_stale_whichever_the_trainers_is() ->
     for versions, several, verdict in cases:
         observer = Observer()
         for sequence, version in zip((first, third), versions, strict=True):
-            told = torch.full((6,), version)
-            observer.note(dataclasses.replace(sequence, versions=told, several=several))
+            column = torch.full((6,), version)
+            observer.note(dataclasses.replace(sequence, versions=column, several=several))
         observer.note(dataclasses.replace(second, versions=torch.full((6,), 9)))
         observer.add(next(Chunker().chunks([first, second, third])))
         assert observer.diagnosis().find("stale weights").verdict == verdict
@@ -101,17 +105,17 @@ def test_growth_is_named_and_measured(base: Chunk, noise: torch.Tensor) -> None:
 
 
 def test_sequences_in_a_wrong_state_are_named_with_their_place(base: Chunk, noise: torch.Tensor) -> None:
-    found = diagnose(with_delta(base, torch.where(base.sequence == 11, 20 * noise, noise))).find("few sequences")
-    assert found.verdict == "named"
-    assert "s11 (simulated.jsonl:12)" in found.reason
+    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 20 * noise, noise))).find("few sequences")
+    assert diagnosis.verdict == "named"
+    assert "s11 (simulated.jsonl:12)" in diagnosis.reason
     assert diagnose(with_delta(base, noise)).find("few sequences").verdict == "ruled out"
 
 
 def test_outliers_that_explain_little_are_shown_not_named(base: Chunk, noise: torch.Tensor) -> None:
     great = torch.where(base.position % 64 == 5, 60 * noise.abs() + 0.5, noise)
-    found = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("few sequences")
-    assert (found.verdict, found.evidence[0].value) == ("described", 1)
-    assert "1 of 64 sequences differs as a whole" in found.reason
+    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("few sequences")
+    assert (diagnosis.verdict, diagnosis.evidence[0].value) == ("described", 1)
+    assert "1 of 64 sequences differs as a whole" in diagnosis.reason
 
 
 def test_great_events_make_no_outlier_of_a_sequence(base: Chunk, noise: torch.Tensor) -> None:
@@ -130,9 +134,9 @@ def test_confident_tokens(base: Chunk, noise: torch.Tensor) -> None:
 def test_flipped_positions(base: Chunk, noise: torch.Tensor) -> None:
     flipped = (base.position % 4 == 0).long()
     chunk = dataclasses.replace(with_delta(base, noise * (1 + 9 * flipped)), labels={"flipped": flipped})
-    found = diagnose(chunk).find("routing flips")
-    assert found.verdict == "named"
-    assert found.evidence[0].value == pytest.approx(100 / 103, abs=0.02)
+    diagnosis = diagnose(chunk).find("routing flips")
+    assert diagnosis.verdict == "named"
+    assert diagnosis.evidence[0].value == pytest.approx(100 / 103, abs=0.02)
     unknown = dataclasses.replace(chunk, labels={"flipped": flipped * 0 - 1})
     assert diagnose(unknown).find("routing flips").verdict == "not tested"
 

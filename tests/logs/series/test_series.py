@@ -14,8 +14,7 @@ import torch
 from benchmarks.language import NOISES, STYLES, Setting, log
 from moeparity.errors import LogError, MoeparityError
 from moeparity.logs.series import Point, Series, of_steps, repeats, summarise
-from moeparity.logs.series.figure import save_repeats, save_series
-from moeparity.logs.series.terminal import chart
+from moeparity.logs.series.pictures import chart, save_repeats, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.registry import METRICS
@@ -33,9 +32,9 @@ def run(batch: Chunk, seed: int, *, spike: int | None = None) -> Accumulator:
     trainer = batch.trainer + 0.01 * torch.randn(batch.trainer.shape, generator=generator, dtype=torch.float64)
     if spike is not None:
         trainer = torch.where(batch.sequence == spike, trainer - 1.0, trainer)
-    held = Accumulator((K3, TME))
-    held.add(dataclasses.replace(batch, trainer=trainer.clamp(max=-1e-9)))
-    return held
+    totals = Accumulator((K3, TME))
+    totals.add(dataclasses.replace(batch, trainer=trainer.clamp(max=-1e-9)))
+    return totals
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +52,21 @@ def test_a_step_knows_who_carries_it(series: Series, batch: Chunk) -> None:
 
 
 def test_the_summary_names_the_spike_and_its_sequence(series: Series) -> None:
-    found = summarise(series)
-    assert [spike.point.step for spike in found.spikes] == [30]
-    assert "1 spike:" in found.lines()
-    text = "\n".join(found.lines())
+    summary = summarise(series)
+    assert [spike.point.step for spike in summary.spikes] == [30]
+    assert "1 spike:" in summary.lines()
+    text = "\n".join(summary.lines())
     assert "step 30" in text
     assert "carried by s4" in text
     assert "no trend" in text
-    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["tau"] == 20
+    assert json.loads(json.dumps(summary.to_json(), allow_nan=False))["tau"] == 20
 
 
 def test_the_chart_shows_it_within_its_width(series: Series) -> None:
-    drawn = chart(summarise(series), width=60, height=8)
-    assert max(len(line) for line in drawn) <= 60
-    assert "^" in drawn[1]
-    assert "log axis" in drawn[0]
+    picture = chart(summarise(series), width=60, height=8)
+    assert max(len(line) for line in picture) <= 60
+    assert "^" in picture[1]
+    assert "log axis" in picture[0]
     assert chart(summarise(series), log=False)[0].count("log") == 0
 
 
@@ -108,13 +107,13 @@ def test_what_a_picture_needs_is_said(series: Series, tmp_path: Path, monkeypatc
 
 def test_an_unreproducible_spike_is_a_distribution(batch: Chunk, tmp_path: Path) -> None:
     names = [f"run{i}" for i in range(9)]
-    found = repeats(TME, names, [run(batch, i, spike=3 if i == 6 else None) for i in range(9)])
-    assert found.spiking == (6,)
-    assert found.least < found.median < 1.05 < found.greatest
-    assert found.alarms == 1
-    assert [(each.id, each.spikes) for each in found.unsteady[:1]] == [("s3", 1)]
-    assert "1 of 9 runs with a spike: run6" in found.lines()[0]
-    save_repeats(found, tmp_path / "runs.svg")
+    result = repeats(TME, names, [run(batch, i, spike=3 if i == 6 else None) for i in range(9)])
+    assert result.spiking == (6,)
+    assert result.least < result.median < 1.05 < result.greatest
+    assert result.alarms == 1
+    assert [(sequence.id, sequence.spikes) for sequence in result.unsteady[:1]] == [("s3", 1)]
+    assert "1 of 9 runs with a spike: run6" in result.lines()[0]
+    save_repeats(result, tmp_path / "runs.svg")
     assert "s3" in (tmp_path / "runs.svg").read_text("utf-8")
 
 

@@ -16,8 +16,8 @@ def normal(count: int, seed: int) -> list[float]:
 
 
 def test_ema_decays_by_time_not_by_count() -> None:
-    found = ema([0, 10, 11], [1.0, 0.0, 0.0], tau=5)
-    assert found == pytest.approx([1, math.exp(-2), math.exp(-2.2)])
+    averages = ema([0, 10, 11], [1.0, 0.0, 0.0], tau=5)
+    assert averages == pytest.approx([1, math.exp(-2), math.exp(-2.2)])
 
 
 def test_two_half_steps_are_one_step_of_a_constant() -> None:
@@ -26,9 +26,9 @@ def test_two_half_steps_are_one_step_of_a_constant() -> None:
 
 
 def test_ema_passes_over_what_is_not_finite() -> None:
-    found = ema([0, 1, 2], [math.nan, 2.0, math.inf], tau=3)
-    assert math.isnan(found[0])
-    assert found[1:] == [2.0, 2.0]
+    averages = ema([0, 1, 2], [math.nan, 2.0, math.inf], tau=3)
+    assert math.isnan(averages[0])
+    assert averages[1:] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("steps", [[0, 0], [1, 0]])
@@ -47,25 +47,25 @@ def test_tau_must_be_positive() -> None:
 def test_trend_is_scipys() -> None:
     steps = [step for step in range(500) if step * step % 7 == 2]
     values = [round(noise + step / 300, 1) for noise, step in zip(normal(len(steps), 3), steps, strict=True)]
-    found = trend(steps, values)
-    assert not found.log
-    assert found.slope == pytest.approx(stats.theilslopes(values, steps).slope)
+    result = trend(steps, values)
+    assert not result.log
+    assert result.slope == pytest.approx(stats.theilslopes(values, steps).slope)
     # scipy gives tau-b; its asymptotic p has the same variance for ties in y, without the continuity correction.
     expected = stats.kendalltau(steps, values, method="asymptotic").pvalue
-    assert found.p == pytest.approx(expected, rel=0.05)
+    assert result.p == pytest.approx(expected, rel=0.05)
 
 
 def test_growth_by_a_factor_is_a_slope_of_logarithms() -> None:
-    found = trend(range(20), [1e-4 * 1.1**step for step in range(20)])
-    assert found.log
-    assert math.exp(found.slope) == pytest.approx(1.1)
-    assert found.p < 1e-6
+    result = trend(range(20), [1e-4 * 1.1**step for step in range(20)])
+    assert result.log
+    assert math.exp(result.slope) == pytest.approx(1.1)
+    assert result.p < 1e-6
 
 
 def test_a_long_series_is_thinned_to_blocks() -> None:
-    found = trend(range(5000), [float(step) - 10 for step in range(5000)])
-    assert found.slope == pytest.approx(1)
-    assert found.points == 5000
+    result = trend(range(5000), [float(step) - 10 for step in range(5000)])
+    assert result.slope == pytest.approx(1)
+    assert result.points == 5000
 
 
 def test_too_short_a_trend_is_none() -> None:

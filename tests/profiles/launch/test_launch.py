@@ -16,8 +16,8 @@ from moeparity.profiles.launch import read
 from moeparity.profiles.launch.read import PROGRAMS
 from moeparity.profiles.launch.report import Launch
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
 
 
 def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
@@ -25,8 +25,8 @@ def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
     return read(folder / name)
 
 
-def value(found: Launch, name: str) -> tuple[str, bool, str]:
-    setting = next(setting for setting in found.settings if setting.name == name)
+def value(launch: Launch, name: str) -> tuple[str, bool, str]:
+    setting = next(setting for setting in launch.settings if setting.name == name)
     return setting.value, setting.given, setting.profile
 
 
@@ -68,28 +68,28 @@ def value(found: Launch, name: str) -> tuple[str, bool, str]:
     ],
 )
 def test_what_a_configuration_implies(file: str, engine: str, variants: list[str], further: list[str]) -> None:
-    found = read(HERE / file)
-    assert (found.engine, [side.variant for side in found.sides]) == (engine, variants)
-    assert [overlay for side in found.sides for overlay in side.further] == further
+    launch = read(FOLDER / file)
+    assert (launch.engine, [side.variant for side in launch.sides]) == (engine, variants)
+    assert [overlay for side in launch.sides for overlay in side.further] == further
 
 
 def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
-    found = read(HERE / "vllm.sh")
-    assert value(found, "tensor_parallel_size") == ("4", True, "")
-    assert value(found, "enforce_eager") == ("true", True, "vllm-eager")
-    assert value(found, "dtype") == ("auto", False, "")
-    assert value(found, "hf_overrides") == ('{"head_dtype": "float32"}', True, "vllm-fp32-head")
-    assert value(found, "VLLM_BATCH_INVARIANT") == ("true", True, "vllm-batch-invariant")
-    assert value(found, "VLLM_ALLREDUCE_USE_FLASHINFER") == ("true", False, "")
-    assert {setting.where for setting in found.settings if not setting.given} == {"default"}
+    launch = read(FOLDER / "vllm.sh")
+    assert value(launch, "tensor_parallel_size") == ("4", True, "")
+    assert value(launch, "enforce_eager") == ("true", True, "vllm-eager")
+    assert value(launch, "dtype") == ("auto", False, "")
+    assert value(launch, "hf_overrides") == ('{"head_dtype": "float32"}', True, "vllm-fp32-head")
+    assert value(launch, "VLLM_BATCH_INVARIANT") == ("true", True, "vllm-batch-invariant")
+    assert value(launch, "VLLM_ALLREDUCE_USE_FLASHINFER") == ("true", False, "")
+    assert {setting.where for setting in launch.settings if not setting.given} == {"default"}
 
 
 def test_keys_that_were_not_looked_at_are_listed() -> None:
-    found = {one.name: one for one in read(HERE / "vllm.sh").ignored}
-    assert set(found) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
-    assert found["moe_backnd"].hint == "Did you mean 'moe_backend'?"
-    assert found["moe_backnd"].where.endswith("vllm.sh:7")
-    assert {one.name for one in read(HERE / "verl.yaml").ignored} == {
+    launch = {key.name: key for key in read(FOLDER / "vllm.sh").ignored}
+    assert set(launch) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
+    assert launch["moe_backnd"].hint == "Did you mean 'moe_backend'?"
+    assert launch["moe_backnd"].where.endswith("vllm.sh:7")
+    assert {key.name for key in read(FOLDER / "verl.yaml").ignored} == {
         "actor_rollout_ref.model.path",
         "actor_rollout_ref.rollout.gpu_memory_utilization",
     }
@@ -113,7 +113,7 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
         "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 data.train_files=x\n",
     )
     assert [side.variant for side in verl.sides] == ["{profile: verl-fsdp}", "{profile: vllm, dtype: bf16}"]
-    assert [one.name for one in verl.ignored] == ["data.train_files"]
+    assert [entry.name for entry in verl.ignored] == ["data.train_files"]
     assert (
         launch(tmp_path, "vllm serve model -tp 2 -O0").sides[0].variant
         == "{profile: vllm-eager, placement: {tensor: 2}}"
@@ -125,11 +125,11 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
 
 
 def test_determinism_switches_the_fused_all_reduce_off(tmp_path: Path) -> None:
-    found = launch(tmp_path, "VLLM_BATCH_INVARIANT=1 vllm serve model --tensor-parallel-size 4").sides[0]
-    assert (found.profile, found.further) == ("vllm-batch-invariant", ())
+    side = launch(tmp_path, "VLLM_BATCH_INVARIANT=1 vllm serve model --tensor-parallel-size 4").sides[0]
+    assert (side.profile, side.further) == ("vllm-batch-invariant", ())
     text = "sglang serve model --rl-on-policy-target fsdp --flashinfer-allreduce-fusion-backend auto --tp 4"
-    found = launch(tmp_path, text).sides[0]
-    assert (found.profile, found.further) == ("sglang-rl-on-policy", ())
+    side = launch(tmp_path, text).sides[0]
+    assert (side.profile, side.further) == ("sglang-rl-on-policy", ())
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_backend_with_another_kernel_is_no_fused_norm_of_the_profile(
     assert setting.implies == "vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"
 
 
-def implied(found: Launch, name: str) -> str:
-    return next(setting.implies for setting in found.settings if setting.name == name)
+def implied(launch: Launch, name: str) -> str:
+    return next(setting.implies for setting in launch.settings if setting.name == name)
 
 
 @pytest.mark.parametrize(
@@ -200,25 +200,25 @@ def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> No
 
 
 def test_every_profile_an_option_names_is_shipped() -> None:
-    named: set[str] = set()
+    names: set[str] = set()
     for program in PROGRAMS:
-        named |= set(program.start.values())
+        names |= set(program.start.values())
         for option in program.options:
-            tried = [option.default, *option.choices] if option.kind == "word" else [True, False]
-            tried = (
+            values = [option.default, *option.choices] if option.kind == "word" else [True, False]
+            values = (
                 [1, 2]
                 if option.kind in ("count", "number")
                 else [{}, {"head_dtype": "float32"}]
                 if option.kind == "mapping"
-                else tried
+                else values
             )
-            for each in tried:
-                implied = option.implies(each)
-                named |= {name for name in (implied.profile, implied.overlay) if name is not None}
+            for value in values:
+                implied = option.implies(value)
+                names |= {name for name in (implied.profile, implied.overlay) if name is not None}
                 assert implied.says
-    assert len(named) > 12
-    for name in named:
-        assert load_profile(name, Where(HERE)).engine is not None
+    assert len(names) > 12
+    for name in names:
+        assert load_profile(name, Where(FOLDER)).engine is not None
 
 
 @pytest.mark.parametrize(
@@ -272,15 +272,15 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
         "moeparity.cli",
         "engines",
         "--config",
-        str(HERE / "verl.yaml"),
+        str(FOLDER / "verl.yaml"),
         "--json",
         str(out),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in done.stdout
-    assert "not set: the default" in done.stdout
-    assert "Not looked at: actor_rollout_ref.model.path" in done.stdout
-    written = json.loads(out.read_text("utf-8"))
-    assert (written["schema"], written["found"]["engine"]) == ("moeparity.launch/1", "verl")
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in process.stdout
+    assert "not set: the default" in process.stdout
+    assert "Not looked at: actor_rollout_ref.model.path" in process.stdout
+    data = json.loads(out.read_text("utf-8"))
+    assert (data["schema"], data["found"]["engine"]) == ("moeparity.launch/1", "verl")

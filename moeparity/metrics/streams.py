@@ -1,4 +1,4 @@
-"""Quantiles of a stream of magnitudes in fixed memory, with a bound on their error."""
+"""What a stream of numbers comes to, in fixed memory: quantiles with a bound on their error, moments, log of a sum."""
 
 from __future__ import annotations
 
@@ -51,3 +51,47 @@ class Magnitudes:
             return self.greatest
         middle = 2 * _GROWTH ** (index + _FIRST - 1) / (_GROWTH + 1)
         return min(middle, self.greatest)
+
+
+@dataclass(slots=True)
+class Moments:
+    """Means and centred second moments of pairs (x, y) in one pass (Chan, Golub and LeVeque, 1983)."""
+
+    count: int = 0
+    mean: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
+    squares: Tensor = field(default_factory=lambda: torch.zeros(2, 2, dtype=torch.float64))
+
+    def add(self, pairs: Tensor) -> None:
+        """Take in fp64 [2, N]."""
+        n = pairs.shape[1]
+        if not n:
+            return
+        mean = pairs.mean(1)
+        centred = pairs - mean[:, None]
+        gap, total = mean - self.mean, self.count + n
+        self.squares = self.squares + centred @ centred.T + torch.outer(gap, gap) * (self.count * n / total)
+        self.mean, self.count = self.mean + gap * (n / total), total
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's; NaN for fewer than two pairs or where a side does not vary."""
+        spread = float((self.squares[0, 0] * self.squares[1, 1]).sqrt())
+        return float(self.squares[0, 1]) / spread if self.count > 1 and spread > 0 else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of x with n - 1; NaN for fewer than two pairs."""
+        return math.sqrt(float(self.squares[0, 0]) / (self.count - 1)) if self.count > 1 else math.nan
+
+
+@dataclass(slots=True)
+class LogSum:
+    """log of a sum of exponentials of a stream, which overflows only where a term is infinite."""
+
+    value: float = -math.inf
+
+    def add(self, exponents: Tensor) -> None:
+        """Take in fp64 [N]."""
+        if exponents.numel():
+            terms = torch.tensor([self.value, float(exponents.logsumexp(0))], dtype=torch.float64)
+            self.value = float(terms.logsumexp(0))

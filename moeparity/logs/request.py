@@ -16,7 +16,7 @@ _KINDS = {"of totals": "formula in totals"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """What is wanted of a log: sets of metrics beside `common`, ways of grouping, single metrics, a gate."""
 
     sets: Sequence[str] = ()
@@ -26,17 +26,17 @@ class Asked:
 
     def ways(self) -> tuple[By, ...]:
         """The ways of grouping. Raises MoeparityError for an unknown one."""
-        for each in self.by:
-            if each not in get_args(By):
+        for name in self.by:
+            if name not in get_args(By):
                 raise MoeparityError(
-                    f"--by: {each!r} is no way of grouping tokens; expected one of {listed(get_args(By))}."
-                    f"{did_you_mean(each, get_args(By))}"
+                    f"--by: {name!r} is no way of grouping tokens; expected one of {listed(get_args(By))}."
+                    f"{did_you_mean(name, get_args(By))}"
                 )
         return tuple(way for way in get_args(By) if way in self.by)
 
-    def chosen(self) -> tuple[Metric, ...]:
+    def selection(self) -> tuple[Metric, ...]:
         """The metrics to compute. Raises MoeparityError for an unknown name, or a gate on what is no mean."""
-        more = [find(each, "metrics") for each in self.metrics]
+        further = [find(name, "metrics") for name in self.metrics]
         if self.gate is not None:
             gated = find(self.gate.metric, "gate")
             if not gated.reduce.has_interval:
@@ -45,19 +45,19 @@ class Asked:
                     f"gate: {gated.name} is a {kind}, of which there is no interval over sequences; "
                     "expected a mean, such as k3. Bound its estimate under `expect: {metrics: ...}` instead."
                 )
-            more.append(gated)
-        return tuple(dict.fromkeys([*of_sets(self.sets), *more]))
+            further.append(gated)
+        return tuple(dict.fromkeys([*of_sets(self.sets), *further]))
 
 
 def read_gate(text: str) -> Gate:
     """`k3<1e-3` as a gate. Raises MoeparityError."""
-    found = re.fullmatch(r"\s*([\w./-]+)\s*<\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*", text)
+    match = re.fullmatch(r"\s*([\w./-]+)\s*<\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*", text)
     try:
-        below = float(found[2]) if found else 0.0
+        below = float(match[2]) if match else 0.0
     except ValueError:
         below = 0.0
-    if found is None or not below > 0:
+    if match is None or not below > 0:
         raise MoeparityError(
             f"--gate: {text!r} is no gate; expected a metric, `<` and a number above 0, as in 'k3<1e-3'."
         )
-    return Gate(metric=found[1], below=below)
+    return Gate(metric=match[1], below=below)

@@ -1,4 +1,7 @@
-"""A series, or repeated runs, as PNG, SVG or PDF; needs matplotlib, the extra `plot`."""
+"""A series as a picture: a chart of characters for a terminal, or PNG, SVG and PDF; repeated runs likewise.
+
+The chart needs no library, the files need matplotlib, the extra `plot`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,59 @@ from moeparity.logs.series.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_GUTTER = 10
+
+
+def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = True) -> list[str]:
+    """Lines of at most `width` characters: `·` the metric's least and greatest in a column, `o` the average, `^` a
+    spike.
+
+    The axis is logarithmic where all values are positive and `log` is set, else linear. Steps are spread by their
+    number, so that a gap in them is a gap in the chart; steps that share a column are drawn as their range. Nothing
+    for a series without a finite value.
+    """
+    points = [
+        (point.step, point.value, smooth)
+        for point, smooth in zip(summary.series.points, summary.smoothed, strict=True)
+        if math.isfinite(point.value)
+    ]
+    if not points:
+        return []
+    log = log and all(value > 0 for _, value, _ in points)
+    scale = math.log10 if log else float
+    low = min(scale(value) for _, value, _ in points)
+    high = max(scale(value) for _, value, _ in points)
+    columns = max(1, width - _GUTTER - 2)
+    first, last = points[0][0], points[-1][0]
+    grid = [[" "] * columns for _ in range(height)]
+
+    def row(value: float) -> int:
+        return round((height - 1) * (1 - (scale(value) - low) / (high - low))) if high > low else height // 2
+
+    def column(step: int) -> int:
+        return round((columns - 1) * (step - first) / (last - first)) if last > first else 0
+
+    for step, value, _ in points:
+        grid[row(value)][column(step)] = "·"
+    for step, _, smooth in points:
+        grid[row(smooth)][column(step)] = "o"
+    for spike in summary.spikes:
+        if math.isfinite(spike.point.value):
+            grid[row(spike.point.value)][column(spike.point.step)] = "^"
+    title = f"{summary.series.metric}{', log axis' if log else ''}   · value  o average  ^ spike"
+    ends = f"{first}{last:>{max(1, columns - len(str(first)))}}" if last > first else str(first)
+    bottom = f"{'step':>{_GUTTER}} +{'-' * columns}"
+    return [title, *_labelled(grid, low, high, log=log), bottom, f"{'':>{_GUTTER}}  {ends}"]
+
+
+def _labelled(grid: list[list[str]], low: float, high: float, *, log: bool) -> list[str]:
+    """The rows of a chart behind its axis, with a number at the top, in the middle and at the bottom."""
+    last = len(grid) - 1
+    labels = {0: high, last: low, last // 2: high - (high - low) * (last // 2) / last}
+    numbers = {index: f"{10**value if log else value:.3g}" for index, value in labels.items()}
+    return [f"{numbers.get(index, ''):>{_GUTTER}} |{''.join(cells).rstrip()}" for index, cells in enumerate(grid)]
+
 
 ENDINGS = (".png", ".svg", ".pdf")
 # Within less than this, powers of ten alone are too few ticks.
@@ -32,21 +88,21 @@ def save_series(summaries: list[Summary], path: Path) -> None:
     _write(figure, path)
 
 
-def save_repeats(found: Repeats, path: Path) -> None:
+def save_repeats(repeats: Repeats, path: Path) -> None:
     """A dot for each run, the median as a line, and the sequences that spike in some runs, each as a row of dots.
 
     Raises as `save_series`.
     """
-    shown = found.unsteady[:_SEQUENCES]
-    heights = [1.2] + [1 + _ROW * len(shown)] * bool(shown)
+    unsteady = repeats.unsteady[:_SEQUENCES]
+    heights = [1.2] + [1 + _ROW * len(unsteady)] * bool(unsteady)
     figure = _figure(path, sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    _rows(panels[0], [(found.metric, found.values)])
-    panels[0].axvline(found.median, color="tab:orange", linewidth=1, label=f"median {found.median:.3g}")
+    _rows(panels[0], [(repeats.metric, repeats.values)])
+    panels[0].axvline(repeats.median, color="tab:orange", linewidth=1, label=f"median {repeats.median:.3g}")
     panels[0].legend(loc="best", frameon=False)
-    panels[0].set_title(f"{found.metric} of one batch, {len(found.values)} runs", loc="left")
-    if shown:
-        _rows(panels[1], [(each.id, each.values) for each in shown])
+    panels[0].set_title(f"{repeats.metric} of one batch, {len(repeats.values)} runs", loc="left")
+    if unsteady:
+        _rows(panels[1], [(sequence.id, sequence.values) for sequence in unsteady])
         panels[1].set_title("sequences that spike in some runs", loc="left")
     _write(figure, path)
 

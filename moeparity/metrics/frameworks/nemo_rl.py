@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from moeparity.metrics.declaration import Metric, Reduce, Source
+from moeparity.metrics.declaration import FORWARD_KL, Metric, Reduce, Source
 
 LOSS = Source("NVIDIA-NeMo/RL", "nemo_rl/algorithms/loss/loss_functions.py", "7ea279abf")
 GRPO = Source("NVIDIA-NeMo/RL", "nemo_rl/algorithms/grpo.py", "7ea279abf")
 _ZEROED = "rho that is NaN or infinite counts as 0; it overflows in fp32 above delta 88.7, and is taken as there"
 
-METRICS = (
+_DIVERGENCES = (
     Metric(
         name="nemo-rl/token_mult_prob_error",
         reduce=Reduce("token mean", "mult_error_less_1", offset=1.0),
@@ -24,7 +24,7 @@ METRICS = (
         name="nemo-rl/gen_kl_error",
         reduce=Reduce("token mean", "k3"),
         formula="mean over tokens of exp(prev - gen) - (prev - gen) - 1; k1 or k2 if reference_policy_kl_type says so",
-        estimates="KL(sampler || trainer)",
+        estimates=FORWARD_KL,
         source=LOSS,
         healthy="about 1e-3",
         alarm="1e-3 (docs)",
@@ -52,6 +52,9 @@ METRICS = (
         alarm="spikes above 1e-3 (docs)",
         alarm_above=1e-3,
     ),
+)
+
+_WEIGHTS = (
     Metric(
         name="nemo-rl/sampling_importance_ratio",
         reduce=Reduce("token mean", "zeroed_ratio"),
@@ -80,6 +83,9 @@ METRICS = (
         source=LOSS,
         needs=("current",),
     ),
+)
+
+_MASKS = (
     Metric(
         name="nemo-rl/is_oob_ratio_icepop",
         reduce=Reduce("token mean", "icepop_outside"),
@@ -116,3 +122,5 @@ METRICS = (
         unit="1",
     ),
 )
+
+METRICS = (*_DIVERGENCES, *_WEIGHTS, *_MASKS)

@@ -1,0 +1,44 @@
+"""`moeparity init` and `schema`: a recipe that runs at once, and what an editor needs to check files."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json, with or without weights.")],
+    out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+) -> None:
+    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
+    from moeparity.bisection.init import write_starter
+
+    starter = write_starter(checkpoint, out, force=force)
+    print(f"wrote {starter.recipe} and {starter.tokens}")
+    if starter.synthetic:
+        print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
+    print(f"next: moeparity bisect {starter.recipe}")
+
+
+class Kind(StrEnum):
+    """The kinds of files."""
+
+    graph = "graph"
+    profile = "profile"
+    recipe = "recipe"
+    log = "log"
+
+
+def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
+    """Print the JSON Schema of a kind of file, for editors.
+
+    In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
+    """
+    from moeparity.plan.editor import json_schema
+
+    print(json.dumps(json_schema(kind.value), indent=2, ensure_ascii=False))

@@ -1,0 +1,35 @@
+"""Options that several commands have, and sizes of memory as a user types them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+import typer
+
+from moeparity.errors import MoeparityError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def memory_limit(text: str) -> float:
+    """Bytes of `24GB`, `24GiB`, `1.5g` or `24000000000`; infinity for `none`. Raises MoeparityError."""
+    if text == "none":
+        return math.inf
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise MoeparityError(f"--memory-limit {text}: expected a size such as 24GB, 24GiB or 24000000000, or none.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=memory_limit,
+        metavar="SIZE",
+        help="The memory a pass may take, such as 24GB, or none; by default what is available.",
+    ),
+]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]

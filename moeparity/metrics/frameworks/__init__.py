@@ -1,0 +1,1 @@
+"""The metrics as each framework defines them, one declaration each."""

@@ -48,11 +48,11 @@ class Footprint:
 
 
 def estimate(
-    walkers: Sequence[Walker], weights: WeightStore, sequences: int, length: int, kept: Iterable[str] | None = None
+    walkers: Sequence[Walker], weights: WeightStore, sequences: int, length: int, saved: Iterable[str] | None = None
 ) -> Footprint:
     """The most that a pass over [sequences, length] tokens needs beside what the process holds already.
 
-    On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `kept` are
+    On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `saved` are
     nodes whose values an observer keeps; the logits and routes are kept with them.
     """
     walkers = [replace(walker, micro_batch=min(walker.micro_batch, sequences)) for walker in walkers]
@@ -61,12 +61,14 @@ def estimate(
     other = _FIXED[weights.device.type]
     if weights.device.type == "cpu":
         other += _KERNEL * values.kernels()
-    saved = 0 if kept is None else values.saved(set(kept))
+    saved_bytes = 0 if saved is None else values.saved(set(saved))
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
-        held = sum(loaded[i : i + 2]) if weights.residency == "stream" else sum(loaded)
+        loaded_bytes = sum(loaded[i : i + 2]) if weights.residency == "stream" else sum(loaded)
         size = int(_SLACK * values.peak(segment))
-        peaks.append(Footprint(at=segment.name, weights=held, values=size + saved, other=other, work=values.work))
+        peaks.append(
+            Footprint(at=segment.name, weights=loaded_bytes, values=size + saved_bytes, other=other, work=values.work)
+        )
     return max(peaks, key=lambda peak: peak.total)
 
 
@@ -77,29 +79,29 @@ def require(
     length: int,
     *,
     limit: float | None = None,
-    kept: Iterable[str] | None = None,
+    saved: Iterable[str] | None = None,
 ) -> Footprint:
     """The estimate of a pass. Raises MoeparityError where it does not fit.
 
     `limit` is the number of bytes the pass may take; None stands for what is available now, infinity for any number.
     """
-    there = available_bytes(weights.device) if limit is None else limit
+    allowed_bytes = available_bytes(weights.device) if limit is None else limit
 
     def needed(walkers: Sequence[Walker], sequences: int) -> Footprint:
-        return estimate(walkers, weights, sequences, length, kept)
+        return estimate(walkers, weights, sequences, length, saved)
 
-    found = needed(walkers, sequences)
-    if there is not None and found.total > there:
+    footprint = needed(walkers, sequences)
+    if allowed_bytes is not None and footprint.total > allowed_bytes:
         variants = f"{len(walkers)} variant{'s' * (len(walkers) != 1)}"
         allowed = "are available" if limit is None else "are allowed by --memory-limit"
         raise MoeparityError(
-            f"this run needs about {shown_size(found.total)} of memory at its peak, in {found.at} "
-            f"({shown_size(found.weights)} of weights, {shown_size(found.values)} of values of {variants}, "
-            f"{shown_size(found.other)} for compiled kernels and metrics), and "
-            f"{shown_size(there)} {allowed}. {_advice(needed, walkers, sequences, there)} "
+            f"this run needs about {shown_size(footprint.total)} of memory at its peak, in {footprint.at} "
+            f"({shown_size(footprint.weights)} of weights, {shown_size(footprint.values)} of values of {variants}, "
+            f"{shown_size(footprint.other)} for compiled kernels and metrics), and "
+            f"{shown_size(allowed_bytes)} {allowed}. {_advice(needed, walkers, sequences, allowed_bytes)} "
             "`--memory-limit none` runs it all the same."
         )
-    return found
+    return footprint
 
 
 def shown_size(size: float) -> str:
@@ -113,28 +115,28 @@ def shown_size(size: float) -> str:
 Needed = Callable[[Sequence[Walker], int], Footprint]
 
 
-def _advice(needed: Needed, walkers: Sequence[Walker], sequences: int, there: float) -> str:
+def _advice(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: float) -> str:
     """What would fit, tried out one by one."""
-    found = list(_that_fit(needed, walkers, sequences, there))
-    if found:
-        return f"It would fit {'; or '.join(found)}."
+    proposals = list(_that_fit(needed, walkers, sequences, limit))
+    if proposals:
+        return f"It would fit {'; or '.join(proposals)}."
     return "Nothing smaller fits either: use a machine with more memory."
 
 
-def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, there: float) -> Iterator[str]:
+def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: float) -> Iterator[str]:
     size = max(walker.micro_batch for walker in walkers)
     while (size := size // 2) >= 1:
         smaller = [replace(walker, micro_batch=min(walker.micro_batch, size)) for walker in walkers]
-        if (total := needed(smaller, sequences).total) <= there:
+        if (total := needed(smaller, sequences).total) <= limit:
             yield f"with a micro-batch of {size} ({shown_size(total)}; other batches may give other bits)"
             break
-    fewer = greatest(lambda count: needed(walkers, count).total <= there, sequences)
+    fewer = greatest(lambda count: needed(walkers, count).total <= limit, sequences)
     if fewer:
         yield f"with {fewer} of the {sequences} sequences in one token file"
     # The two sides, and a shadow if there is one, always run; the rest are trials, two for each toggle.
     shadows = [walker for walker in walkers if walker.inputs_of is not None]
     variants = [walker for walker in walkers if walker.inputs_of is None]
-    trials = greatest(lambda n: needed([*variants[: 2 + n], *shadows], sequences).total <= there, len(variants) - 2)
+    trials = greatest(lambda n: needed([*variants[: 2 + n], *shadows], sequences).total <= limit, len(variants) - 2)
     if trials:
         yield f"with {trials} instead of {len(variants) - 2} trials: fewer toggles, by `by: rule` or `by: block`"
 
@@ -157,7 +159,7 @@ def _segment_bytes(weights: WeightStore, segment: Segment, dtypes: Sequence[str]
             stored = _FILE_NAMES.get(weights.checkpoint.entries[ref.names[0]].dtype)
             for dtype in dtypes:
                 target = "fp32" if ref.keep_fp32 and not ref.each else dtype
-                made = ref.each and ref.stacked is None
-                if made or not mapped or target != stored:
+                stacked_anew = ref.each and ref.stacked is None
+                if stacked_anew or not mapped or target != stored:
                     total += weight_bytes(ref.shape, ref.count, target)
     return total

@@ -52,14 +52,14 @@ def forward(
         raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
-    here = Where(Path("forward"))
-    rules, own = load_profile(profile, here), overrides(dict(settings or {}), here)
-    placed = placement_rules(files.read_placement(placement or {}, here), here)
+    where = Where(Path("forward"))
+    rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
+    placed = placement_rules(files.read_placement(placement or {}, where), where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed)
+    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
     passes = PassRunner(

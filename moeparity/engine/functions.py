@@ -36,7 +36,7 @@ class CustomNode:
     dtype: torch.dtype
 
 
-def told(region: Region, graph: Graph, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> CustomNode:
+def custom_node(region: Region, graph: Graph, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> CustomNode:
     """What the function of a region is told; `weights` are those of all its nodes, by `node.port`."""
     nodes = {node.name: node for node in graph.nodes if node.name in region.nodes}
     closing = nodes[region.nodes[-1]]
@@ -67,8 +67,8 @@ def call(
         raise SpecError(f"{what} raised {raised(error, __file__)}.") from error
     values = out if isinstance(out, tuple) else (out,)
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
-        given = ", ".join(type(value).__name__ for value in values)
-        raise SpecError(f"{what} returned {given}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
+        kinds = ", ".join(type(value).__name__ for value in values)
+        raise SpecError(f"{what} returned {kinds}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
     # Rope hands out its values by heads, [B, H, T, D]; what an op reads last never is.
     lead = inputs[-1]
     for value in values:
@@ -85,11 +85,11 @@ def refuse_other_shapes(
     node: Node, regions: Mapping[Any, Region], values: Mapping[Any, Sequence[torch.Tensor]]
 ) -> None:
     """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it."""
-    own = next((ports for walker, ports in values.items() if walker not in regions), None)
+    expected_ports = next((ports for walker, ports in values.items() if walker not in regions), None)
     for walker, region in regions.items():
-        for given, expected in zip(values[walker], own or (), strict=False):
-            if (given.shape[1:], given.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
+        for value, expected in zip(values[walker], expected_ports or (), strict=False):
+            if (value.shape[1:], value.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
                 raise SpecError(
-                    f"{region.where}: impl {region.call} at {node.name} returned {given.dtype} {list(given.shape)}; "
+                    f"{region.where}: impl {region.call} at {node.name} returned {value.dtype} {list(value.shape)}; "
                     f"op {node.op.name} on the other side gives {expected.dtype} {list(expected.shape)}."
                 )

@@ -88,9 +88,9 @@ class NodeView:
             names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
             pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
         else:
-            both = zip(self.inputs[a], self.inputs[b], strict=True)
-            pairs = [(_ids(one), _ids(other)) for one, other in both if one is not None and other is not None]
-        return [all(one[i] == other[i] for one, other in pairs) for i in range(len(self.cells))]
+            inputs = zip(self.inputs[a], self.inputs[b], strict=True)
+            pairs = [(_ids(x), _ids(y)) for x, y in inputs if x is not None and y is not None]
+        return [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
 
 
 def _ids(blocks: Sequence[Block]) -> list[int]:
@@ -120,7 +120,7 @@ def run(
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         work = work or Work.of(walkers, weights.graph)
         lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
-        total, done = len(weights.graph.nodes) * len(lockstep.waves), 0
+        total, steps = len(weights.graph.nodes) * len(lockstep.waves), 0
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
         for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
@@ -129,18 +129,18 @@ def run(
             for wave in lockstep.waves:
                 for node in walked:
                     lockstep.step(node, wave, loaded)
-                    done += 1
+                    steps += 1
                     if progress is not None:
-                        progress(_progress(segment.name, done, total, lockstep.counts))
+                        progress(_progress(segment.name, steps, total, lockstep.counts))
             if until in names:
                 break
     lockstep.counts.bytes_read = weights.bytes_read - before
     return lockstep.counts
 
 
-def _progress(segment: str, done: int, total: int, counts: Counts) -> Progress:
+def _progress(segment: str, steps: int, total: int, counts: Counts) -> Progress:
     work = counts.evaluations.total()
-    return Progress(step="pass", at=segment, done=done, total=total, work=work, unit="op evaluations")
+    return Progress(step="pass", at=segment, done=steps, total=total, work=work, unit="op evaluations")
 
 
 class _Lockstep:
@@ -176,7 +176,7 @@ class _Lockstep:
 
     def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
-        here = _Here(node, wave, self.cells_of[wave], loaded)
+        visit = _Visit(node, wave, self.cells_of[wave], loaded)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
@@ -186,7 +186,7 @@ class _Lockstep:
             if todo is None or leaders[walker.name] != walker.name:
                 continue
             inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
-            results = [self._ports(here, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
+            results = [self._ports(visit, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             active[walker.name] = todo.numerics.active
             self._keep(walker, node, outputs[walker.name])
@@ -199,40 +199,42 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        view = NodeView(node, wave, here.cells, outputs, inputs, active, regions, self.entered)
+        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
 
-    def _ports(self, here: _Here, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
+    def _ports(self, visit: _Visit, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
         """A walker's blocks of one micro-batch: the node's own ports, then what each edge of its own is handed."""
-        given = [None if b is None else _reblocked(b, rows, here.cells) for b in inputs]
-        given += () if todo.replay is None else self._replayed(here, todo.replay, rows)
-        own = self._block(here, todo.numerics, rows, given)
-        return own + tuple(
-            own[0] if numerics is None else self._block(here, numerics, rows, given)[0] for numerics in todo.edges
+        blocks = [None if b is None else _reblocked(b, rows, visit.cells) for b in inputs]
+        blocks += () if todo.replay is None else self._replayed(visit, todo.replay, rows)
+        ports = self._block(visit, todo.numerics, rows, blocks)
+        return ports + tuple(
+            ports[0] if numerics is None else self._block(visit, numerics, rows, blocks)[0] for numerics in todo.edges
         )
 
-    def _replayed(self, here: _Here, replay: Replay, rows: Rows) -> list[Block]:
+    def _replayed(self, visit: _Visit, replay: Replay, rows: Rows) -> list[Block]:
         """The routes that a forced router is given in one of its micro-batches."""
-        source = self.work.at[replay.of, here.node.name]
+        source = self.work.at[replay.of, visit.node.name]
         assert source is not None, "a hidden router is refused before"
-        inputs = self._inputs(replay.of, source.reads, here.wave)
+        inputs = self._inputs(replay.of, source.reads, visit.wave)
         results = []
-        for batch in self.batches[replay.of][here.wave]:
-            given = [None if b is None else _reblocked(b, batch, here.cells) for b in inputs]
-            results.append(self._block(here, replay.numerics, batch, given)[: replay.ports])
-        return [_reblocked(port, rows, here.cells) for port in zip(*results, strict=True)]
+        for batch in self.batches[replay.of][visit.wave]:
+            blocks = [None if b is None else _reblocked(b, batch, visit.cells) for b in inputs]
+            results.append(self._block(visit, replay.numerics, batch, blocks)[: replay.ports])
+        return [_reblocked(port, rows, visit.cells) for port in zip(*results, strict=True)]
 
-    def _block(self, here: _Here, numerics: Numerics, rows: Rows, given: Sequence[Block | None]) -> tuple[Block, ...]:
-        key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in given))
-        if key not in here.computed:
-            self.counts.evaluations[here.node.name] += 1
-            tensors = numerics.compute([None if block is None else block.tensor for block in given], here.loaded)
-            pairs = zip(here.identities, tensors, strict=True)
-            blocks = (i.block(t, rows, numerics.partials) for i, t in pairs)
-            here.computed[key] = tuple(blocks)
-        return here.computed[key]
+    def _block(
+        self, visit: _Visit, numerics: Numerics, rows: Rows, blocks: Sequence[Block | None]
+    ) -> tuple[Block, ...]:
+        key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in blocks))
+        if key not in visit.computed:
+            self.counts.evaluations[visit.node.name] += 1
+            tensors = numerics.compute([None if block is None else block.tensor for block in blocks], visit.loaded)
+            pairs = zip(visit.identities, tensors, strict=True)
+            outputs = (i.block(t, rows, numerics.partials) for i, t in pairs)
+            visit.computed[key] = tuple(outputs)
+        return visit.computed[key]
 
     def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         """The values of the walker `source` that are read, None where one is not."""
@@ -258,7 +260,7 @@ class _Lockstep:
                     self.values.get((holder, value), {}).pop(rows, None)
 
 
-class _Here:
+class _Visit:
     """One node in one wave: the identities its values get, and what was computed so far."""
 
     def __init__(self, node: Node, wave: Rows, cells: tuple[Rows, ...], loaded: Loaded) -> None:

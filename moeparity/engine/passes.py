@@ -55,7 +55,7 @@ class PassRunner:
         Raises MoeparityError where it does not fit into memory, SpecError where a kernel refuses a walker.
         """
         sequences, length = self.input_ids.shape
-        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, kept=saved)
+        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved)
         return self._ran(walkers, walkers, observers, footprint, until)
 
     def try_all(
@@ -71,11 +71,11 @@ class PassRunner:
         As many as memory allows are tried at once, at least one. A walker that a kernel refuses when it meets the
         shapes is in none of the passes. Raises MoeparityError where not even one fits.
         """
-        left = list(tried)
-        while left:
-            count = self._most(always, left)
-            yield from self._split(always, left[:count], observing, until)
-            left = left[count:]
+        waiting = list(tried)
+        while waiting:
+            count = self._most(always, waiting)
+            yield from self._split(always, waiting[:count], observing, until)
+            waiting = waiting[count:]
 
     def _split(
         self, always: Sequence[Walker], tried: Sequence[Walker], observing: Observing, until: str | None

@@ -41,23 +41,23 @@ class Forced:
     what: Replayed
 
 
-def replayed_plan(own: BoundGraph, source: BoundGraph) -> BoundGraph:
-    """The plan whose routers' outputs a walker with the plan `own` takes over from one with the plan `source`.
+def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
+    """The plan whose routers' outputs a walker with the plan `plan` takes over from one with the plan `source`.
 
     Raises SpecError where a router's scores or routes are inside a user's function, or where `source` refuses a choice
-    of `own` that ops after the routers go along with.
+    of `plan` that ops after the routers go along with.
     """
-    for plan in (own, source):
-        hidden = plan.replaced()
-        for node in plan.graph.nodes:
+    for side in (plan, source):
+        hidden = side.replaced()
+        for node in side.graph.nodes:
             if node.op.routes and node.name in hidden:
                 region = hidden[node.name]
                 raise SpecError(
                     f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
                     "forced. Leave the router out of its `nodes`."
                 )
-    followed = {name for node in own.graph.nodes for name in node.op.told}
-    routers = [node for node in own.graph.nodes if node.op.routes]
+    followed = {name for node in plan.graph.nodes for name in node.op.told}
+    routers = [node for node in plan.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
-    differing = [place for place in places if own.settings[place].value != source.settings[place].value]
-    return source.with_settings(differing, own) if differing else source
+    differing = [place for place in places if plan.settings[place].value != source.settings[place].value]
+    return source.with_settings(differing, plan) if differing else source

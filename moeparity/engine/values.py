@@ -35,8 +35,8 @@ class Identities:
 
     def __init__(self, cells: Sequence[Rows]) -> None:
         self._cells = cells
-        self._known: dict[tuple[Rows, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
-        self._given: Counter[Rows] = Counter()
+        self._values: dict[tuple[Rows, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
+        self._counts: Counter[Rows] = Counter()
         self._blocks: dict[tuple[object, ...], Block] = {}
 
     def block(self, tensor: torch.Tensor, rows: Rows, partials: int = 1) -> Block:
@@ -48,13 +48,13 @@ class Identities:
         return self._blocks.setdefault((rows, ids, block.layout), block)
 
     def _identity(self, cell: Rows, dtype: torch.dtype, bits: torch.Tensor) -> int:
-        known = self._known.setdefault((cell, dtype), [])
-        for identity, other in known:
+        values = self._values.setdefault((cell, dtype), [])
+        for identity, other in values:
             if same_bits(other, bits):
                 return identity
-        known.append((self._given[cell], bits))
-        self._given[cell] += 1
-        return known[-1][0]
+        values.append((self._counts[cell], bits))
+        self._counts[cell] += 1
+        return values[-1][0]
 
 
 def cut(tensor: torch.Tensor, cell: Rows, rows: Rows) -> torch.Tensor:

@@ -146,14 +146,14 @@ def _leaders(
     walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[Name, str], Task | None]
 ) -> dict[str, dict[Name, Name]]:
     """Per node, who works for whom: groups of walkers that part at the first node where their tasks differ."""
-    found: dict[str, dict[Name, Name]] = {}
+    leaders: dict[str, dict[Name, Name]] = {}
     before = _first_leaders(walkers)
     for node in graph.nodes:
         first: dict[tuple[Name, int], Name] = {}
         # Tasks are shared, so that the same task is the same object.
-        now = {w.name: first.setdefault((before[w.name], id(at[w.name, node.name])), w.name) for w in walkers}
-        before = found[node.name] = before if now == before else now
-    return found
+        parted = {w.name: first.setdefault((before[w.name], id(at[w.name, node.name])), w.name) for w in walkers}
+        before = leaders[node.name] = before if parted == before else parted
+    return leaders
 
 
 def _hidden(plan: BoundGraph) -> frozenset[str]:
@@ -165,7 +165,7 @@ def _hidden(plan: BoundGraph) -> frozenset[str]:
 
 def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Alike]:
     """By walker and node, all that its task is made of: most walkers are alike at most nodes, and share one task."""
-    found: dict[tuple[Name, str], Alike] = {}
+    kinds: dict[tuple[Name, str], Alike] = {}
     for walker in walkers:
         values: dict[str, list[object]] = {node.name: [node.name] for node in graph.nodes}
         for (node_name, attribute), setting in walker.plan.settings.items():
@@ -176,8 +176,8 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += walker.plan.told_to(node).items()
             values[node.name] += [walker.routes] if node.op.routes else []
-            found[walker.name, node.name] = tuple(values[node.name])
-    return found
+            kinds[walker.name, node.name] = tuple(values[node.name])
+    return kinds
 
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
@@ -205,40 +205,40 @@ def _edges(
     walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[Name, str], Alike]
 ) -> dict[str, tuple[str, ...]]:
     """Per node, the consumers that some walker hands another rounding than the one stored."""
-    found = {}
+    edges = {}
     for node in graph.nodes:
         plans = {alike[walker.name, node.name]: walker.plan for walker in walkers}.values()
-        found[node.name] = tuple(dict.fromkeys(consumer for plan in plans for consumer in plan.edges(node)))
-    return found
+        edges[node.name] = tuple(dict.fromkeys(consumer for plan in plans for consumer in plan.edges(node)))
+    return edges
 
 
 def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
     plan, region = walker.plan, walker.plan.region(node.name)
-    # A node's values with an edge of their own are single and carry the node's name.
+    # A node's values with an edge of their rounded_edges are single and carry the node's name.
     reads = tuple(v if v is None else _handed(v, node, region, handed) for v in plan.read_inputs(node))
     if region is not None:
         numerics = _of_region(plan, node, region, walker.functions[region.call])
         return Task(reads=reads, numerics=numerics, edges=(None,) * len(edges))
-    own = plan.edges(node)
+    rounded_edges = plan.edges(node)
     return Task(
         reads=reads,
         numerics=_of_op(plan, node, {}),
-        edges=tuple(_of_op(plan, node, dict([own[c]])) if c in own else None for c in edges),
+        edges=tuple(_of_op(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
 
 
 def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Task:
     """A router's task with what `forced` says of it taken over from a walker with the plan `source`."""
-    theirs, own = _of_op(source, node, {}), task.numerics
-    replay = Replay(of=forced.of, numerics=theirs, ports=1 if forced.what == IDS else 2)
+    source_numerics, numerics = _of_op(source, node, {}), task.numerics
+    replay = Replay(of=forced.of, numerics=source_numerics, ports=1 if forced.what == IDS else 2)
     if forced.what != ORDER:
-        key = (*own.key, ("routes", forced.what))
-        return replace(task, numerics=replace(own, key=key), replay=replay)
+        key = (*numerics.key, ("routes", forced.what))
+        return replace(task, numerics=replace(numerics, key=key), replay=replay)
     # Nothing is computed, and the own logits are not read.
     handed = Numerics(
-        key=(*theirs.key, ("routes", ORDER)),
+        key=(*source_numerics.key, ("routes", ORDER)),
         partials=1,
-        active=theirs.active,
+        active=source_numerics.active,
         compute=lambda tensors, _: tuple(t for t in tensors if t is not None),
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
@@ -285,7 +285,7 @@ def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[
             for name in region.nodes
             for port, tensor in loaded[name, plan.dtype_of(name)].items()
         }
-        told = functions.told(region, plan.graph, weights, torch_dtype(dtype))
-        return functions.call(function, [t for t in tensors if t is not None], told, region, node)
+        custom_node = functions.custom_node(region, plan.graph, weights, torch_dtype(dtype))
+        return functions.call(function, [t for t in tensors if t is not None], custom_node, region, node)
 
     return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

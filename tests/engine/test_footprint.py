@@ -223,8 +223,8 @@ def test_where_nothing_fits_the_message_says_so(qwen3_moe: Path) -> None:
 def test_what_an_observer_keeps_is_counted(qwen3_moe: Path) -> None:
     model = open_model(qwen3_moe, device="cpu")
     walkers = many(model, 1, micro_batches=(1,))
-    nothing, logits = (estimate(walkers, model.weights, 64, 64, kept=kept) for kept in (None, ()))
-    more = estimate(walkers, model.weights, 64, 64, kept=["layers[0].moe.combine"])
+    nothing, logits = (estimate(walkers, model.weights, 64, 64, saved=kept) for kept in (None, ()))
+    more = estimate(walkers, model.weights, 64, 64, saved=["layers[0].moe.combine"])
     routes = 3 * 4 * (8 + 2)
     assert logits.total - nothing.total == 2 * 64 * 64 * (512 * 2 + routes)
     assert more.total - logits.total == 2 * 64 * 64 * 64 * 2

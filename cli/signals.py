@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from moeparity.interruption import interrupted
+from moeparity.progress import interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from moeparity.interruption import interrupted, on_interruption
+from moeparity.progress import interrupted, on_interruption
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.errors import MoeparityError
-from moeparity.interruption import interrupted
 from moeparity.output import files
+from moeparity.progress import interrupted
 
 
 def test_written_and_replaced(tmp_path: Path) -> None:

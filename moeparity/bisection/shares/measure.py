@@ -6,9 +6,8 @@ from fractions import Fraction
 
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, KeptRow, ShareRow, Shares
 from moeparity.bisection.shares.search import Blame
-from moeparity.search.fixes import FixSet
+from moeparity.search.fixes import FixSet, Kept
 from moeparity.search.interactions import Interaction
-from moeparity.search.kept import Kept
 from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 

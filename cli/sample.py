@@ -19,7 +19,7 @@ def sample(
     from moeparity.bisection.sample import generate, required_sample
     from moeparity.cli.progress import shown
     from moeparity.cli.signals import finished
-    from moeparity.inputs.tokens.tensorfile import written
+    from moeparity.inputs.tokens.tensorfile import file_contents
     from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
@@ -27,7 +27,7 @@ def sample(
         plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
         asked = required_sample(plan)
         tokens = generate(plan, progress=progress).tokens
-    write_tensors(out, *written(tokens))
+    write_tensors(out, *file_contents(tokens))
     finished()
     rows, length = tokens.input_ids.shape
     print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")

@@ -36,7 +36,7 @@ def tokens(
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
-    from moeparity.inputs.tokens.recipe import recipe_tokens
+    from moeparity.inputs.tokens.read import recipe_tokens
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
     from moeparity.plan.spec import files
 

@@ -12,8 +12,8 @@ from moeparity.bisection.oracle.words import ORACLE, oracle_side
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
-from moeparity.inputs.tokens.recipe import recipe_tokens
-from moeparity.inputs.tokens.records import check_fits
+from moeparity.inputs.tokens.read import recipe_tokens
+from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import covered
 from moeparity.plan.sides import SIDES, Side, bound_side

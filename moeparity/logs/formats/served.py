@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, TokensError, shown
-from moeparity.inputs.tokens.routelog import decoded
+from moeparity.inputs.tokens.routelog import decode
 from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
 from moeparity.logs.formats.fields import Fields
 from moeparity.logs.record import Sampling, Sequence
@@ -95,7 +95,7 @@ def routes(fields: Fields, size: int) -> dict[str, Tensor]:
     if given is None or (isinstance(given, str) and not given.startswith(_SHAPED)):
         return {}
     try:
-        found, _ = routed_layers(fields.where, decoded(fields.where, given, None, None))
+        found, _ = routed_layers(fields.where, decode(fields.where, given, None, None))
         check_routes(fields.where, found)
     except TokensError as error:
         raise LogError(str(error)) from None

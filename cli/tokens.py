@@ -41,7 +41,7 @@ def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.plan.spec import files
 
     recipe = files.read_recipe(path)
-    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     name = recipe.tokens.tokenizer
     where = Where(path, recipe.tokens.line_of("tokenizer"))
     return recipe_tokens(recipe, path, folder), open_tokenizer(name, where, folder) if name else None

@@ -51,7 +51,7 @@ def on_interruption(act: Act) -> Iterator[None]:
         _acts.remove(act)
 
 
-def interrupted() -> list[str]:
+def tidy_up() -> list[str]:
     """Do what is left to do, newest first, and return what there is to say.
 
     An act that fails says nothing and keeps no other from its turn: the process is about to end.

@@ -50,9 +50,9 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    trimmed: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-    mapped: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
-    return trimmed == mapped == 1
+    trim_set: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    map_set: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+    return trim_set == map_set == 1
 
 
 def available_bytes(device: torch.device) -> int | None:

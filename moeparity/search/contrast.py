@@ -56,7 +56,7 @@ class Contrast:
         outcomes = self._outcomes(memo)
         if not outcomes:
             return (-math.inf, math.inf) if outcomes is None else (0.0, 0.0)
-        return bounds(self._summed(outcomes), outcomes[0][1].tokens)
+        return bounds(self._sums_of(outcomes), outcomes[0][1].tokens)
 
     def part(self, of: Contrast, memo: Memo, bounds: Bounds) -> Interval:
         """The 95 % interval of this contrast over another that is not negative in any sequence, a pure number.
@@ -81,18 +81,18 @@ class Contrast:
         """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""
         outcomes = self._outcomes(memo)
         if outcomes:
-            return self._summed(outcomes)
+            return self._sums_of(outcomes)
         empty = next((outcome for outcome in memo.outcomes.values() if outcome is not None), None)
         return None if outcomes is None or empty is None else [0.0] * len(empty.tokens)
 
-    def _summed(self, outcomes: list[tuple[int, Outcome]]) -> list[float]:
+    def _sums_of(self, outcomes: list[tuple[int, Outcome]]) -> list[float]:
         """Of each sequence."""
         rows = zip(*(outcome.sums for _, outcome in outcomes), strict=True)
         weights = [weight for weight, _ in outcomes]
         return [math.fsum(w * x for w, x in zip(weights, row, strict=True)) / self.divisor for row in rows]
 
-    def _mean(self, weighted: Iterable[tuple[int, float]]) -> Fraction:
-        return sum((weight * Fraction(value) for weight, value in weighted), Fraction()) / self.divisor
+    def _mean(self, terms: Iterable[tuple[int, float]]) -> Fraction:
+        return sum((weight * Fraction(value) for weight, value in terms), Fraction()) / self.divisor
 
     def _outcomes(self, memo: Memo) -> list[tuple[int, Outcome]] | None:
         outcomes = []

@@ -143,7 +143,7 @@ def _after(players: Players, toggles: Players) -> int:
 
 def _settle(search: Restoring, minimal: dict[Players, bool]) -> None:
     """Replaces sets within which, as the search went on, a smaller fix was found."""
-    while smaller := {t: part for t, proved in minimal.items() if not proved and (part := search.within(t))}:
+    while smaller := {t: part for t, is_minimal in minimal.items() if not is_minimal and (part := search.within(t))}:
         for toggles, part in smaller.items():
             del minimal[toggles]
             minimal.setdefault(ddmin(search.are_fixes, part), False)
@@ -177,10 +177,10 @@ def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
     """
     prices = _prices(fixes.players, costs)
     # Rational sums: equal costs are equal in whichever order they are added.
-    priced = [(sum((prices[toggle] for toggle in fix.toggles), Fraction()), fix) for fix in fixes.sets]
-    if not priced:
+    fixes_by_price = [(sum((prices[toggle] for toggle in fix.toggles), Fraction()), fix) for fix in fixes.sets]
+    if not fixes_by_price:
         return None
-    cost, cheapest = min(priced, key=lambda item: item[0])
+    cost, cheapest = min(fixes_by_price, key=lambda item: item[0])
     bound = sum(sorted(prices.values())[: fixes.exhaustive + 1], Fraction())
     return Kept(
         toggles=tuple(player for player in fixes.players if player not in cheapest.toggles),

@@ -38,13 +38,14 @@ def localise(
     ledger = Ledger(memo, tree, pairs, seed)
     memo.ask(ends(memo))
     total = total_of(memo)
-    closed: set[Cell] = set()
+    closed_groups: set[Cell] = set()
     groups = [tree] if isinstance(tree, Group) and total is not None else []
     while groups:
         memo.ask(mixture for group in groups for mixture in _price(ledger, group))
-        closed |= {group for group in groups if not ledger.open(group)}
+        closed_groups |= {group for group in groups if not ledger.open(group)}
         remainder = None if budget is None else budget - memo.since(start).mixtures
-        groups = _affordable(ledger, _worthy(ledger, abs(total or Fraction()) * Fraction(worth), closed), remainder)
+        least = abs(total or Fraction()) * Fraction(worth)
+        groups = _affordable(ledger, _worthy(ledger, least, closed_groups), remainder)
     return waterfall_of(ledger, total, bounds, start)
 
 
@@ -52,10 +53,10 @@ def _price(ledger: Ledger, group: Group) -> list[frozenset[str]]:
     return [*ledger.needs(group), *marginal_mixtures(ledger.memo, group.members)]
 
 
-def _worthy(ledger: Ledger, least: Fraction, closed: set[Cell]) -> list[Group]:
+def _worthy(ledger: Ledger, least: Fraction, closed_groups: set[Cell]) -> list[Group]:
     """The groups that are seen, not opened and worth it, the largest share first."""
     visible = (cell for cell, _ in walk(ledger.tree, inside=ledger.open_groups))
-    groups = [g for g in visible if isinstance(g, Group) and g not in ledger.open_groups and g not in closed]
+    groups = [g for g in visible if isinstance(g, Group) and g not in ledger.open_groups and g not in closed_groups]
     sizes = {group: abs(ledger.share(group).value(ledger.memo) or Fraction()) for group in groups}
     worthy = [group for group in groups if sizes[group] >= least and sizes[group]]
     return sorted(worthy, key=sizes.__getitem__, reverse=True)

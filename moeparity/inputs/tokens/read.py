@@ -63,7 +63,7 @@ def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> To
     where new tokens are to be sampled, which they do not belong to.
     """
     spec = recipe.tokens
-    file = files.beside(spec.file, Where(path, spec.line_of("file")), "token file")
+    file = files.find_file(spec.file, Where(path, spec.line_of("file")), "token file")
     tokens = read_tokens(
         file,
         checkpoint=checkpoint,

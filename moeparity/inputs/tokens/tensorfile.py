@@ -130,8 +130,8 @@ def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | No
 def _routes(where: Where, routes: Tensor | None, ids: Tensor) -> Tensor | None:
     if routes is None:
         return None
-    floating = routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool
-    if floating or routes.dim() != 4 or routes.shape[:2] != ids.shape or not routes.numel():
+    no_integers = routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool
+    if no_integers or routes.dim() != 4 or routes.shape[:2] != ids.shape or not routes.numel():
         raise TokensError(
             f"{where}: routed_experts is {_name(routes)} {list(routes.shape)}; expected whole numbers "
             f"[{ids.shape[0]}, {ids.shape[1]}, MoE layers, top_k], -1 where there is none."

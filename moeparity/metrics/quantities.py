@@ -20,7 +20,6 @@ FP32_EXP = 88.72283905206835
 """Above this exp overflows in fp32, in which trainers compute."""
 VERL_SAFETY, VERL_THRESHOLD = 20.0, 2.0
 TRL_CAP = 3.0
-TIS_CLIP = 2.0
 PIPELINE_EPSILON = 0.02
 DPPO = 0.2
 ICEPOP = (0.5, 5.0)

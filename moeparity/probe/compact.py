@@ -200,18 +200,3 @@ def _inside(shape: Shape, tops: dict[int, int]) -> set[int]:
         if shape.leaves + k in inside:
             inside |= set(shape.merges[k])
     return inside
-
-
-def adds_zeros(order: Order, leaves: int) -> bool:
-    """Whether a sum of -0 only comes to +0: a padded zero, or an accumulator that starts from +0, takes part."""
-
-    def of(node: AnyTree) -> bool:
-        if node is None:
-            return True
-        if isinstance(node, int):
-            return False
-        if isinstance(node, Sum):
-            return node.zero or any(map(of, node.children))
-        return any(map(of, node))
-
-    return of(tree(order, leaves))

@@ -55,5 +55,5 @@ def test_the_message_helps(tmp_path: Path) -> None:
     )
     model.save_pretrained(copy, save_original_format=False)
     ids = tokens(512, (2, 9))
-    model = open_model(copy, device="cpu")
-    assert_is(model, forward(model, ids), reference(copy, "hf-eager", torch.bfloat16, ids))
+    readable = open_model(copy, device="cpu")
+    assert_is(readable, forward(readable, ids), reference(copy, "hf-eager", torch.bfloat16, ids))

@@ -20,7 +20,7 @@ from moeparity.plan.spec import files
 Json = dict[str, Any]
 
 _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
-"""A selector and the colon after it, as `graph.address.split` reads them."""
+"""A selector and the colon after it, as `address.split` reads them."""
 
 _ORDER = rf"^\s*({'|'.join(FORMS)})\b"
 """How any summation order begins."""

@@ -225,13 +225,13 @@ class _Run:
         return rounded(total, dtype).squeeze(self.axis)
 
     def step(self, step: Step, dtype: torch.dtype) -> Value:
-        first, *rest = step.operands
+        first, *operands = step.operands
         total = self.value(first, dtype)
         if step.kind == "fma":
             assert isinstance(total, torch.Tensor)
-            a, b = self.factors(rest[0])
+            a, b = self.factors(operands[0])
             return rounded(fma(a, b, total.to(working(total.dtype, dtype))), dtype)
-        return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in rest], dtype)
+        return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in operands], dtype)
 
     def value(self, operand: Operand, dtype: torch.dtype) -> Value:
         """The values of an operand; `dtype` is that of a constant."""

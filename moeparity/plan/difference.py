@@ -68,8 +68,8 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
         dtypes = reference.dtype_of(node.name), candidate.dtype_of(node.name)
         if dtypes[0] != dtypes[1]:
             places = {place for difference in at_node for place in difference.places}
-            others = (p for p in _places(node, reference) if p not in places and _unequal(p, reference, candidate))
-            at_node.append(_difference(node, "dtype", (reference, candidate), ((node.name, DTYPE), *others)))
+            unequal = (p for p in _places(node, reference) if p not in places and _unequal(p, reference, candidate))
+            at_node.append(_difference(node, "dtype", (reference, candidate), ((node.name, DTYPE), *unequal)))
         result += at_node
     order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
     return sorted(result, key=lambda difference: order[difference.node.name])

@@ -263,8 +263,8 @@ class _Expansion:
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
         keep_fp32 = weight.dtype == "fp32"
         if each and weight.stacked is not None:
-            whole = self._stack_shape(weight.stacked, weight, name, where)
-            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=whole)
+            stack = self._stack_shape(weight.stacked, weight, name, where)
+            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stack)
         if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
             takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
             raise GraphError(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from moeparity.cli.options import AllowCode, Device, MemoryLimit
-from moeparity.plan.spec.names import By
+from moeparity.plan.spec.base import By
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]

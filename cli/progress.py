@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from moeparity.interruption import on_interruption
-from moeparity.progress import Callback, Progress
+from moeparity.progress import Callback, Progress, on_interruption
 
 _REFRESH = 0.1
 """Seconds between two updates; reports that come earlier cost one look at the clock."""

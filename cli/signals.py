@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from moeparity.interruption import interrupted
+from moeparity.progress import tidy_up
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,7 +40,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to tidy up.
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_DFL)
-    note = " ".join(interrupted()) or "No finished pass was kept; start it again."
+    note = " ".join(tidy_up()) or "No finished pass was kept; start it again."
     line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {note}\n"
     # Python's own streams refuse to be used where the signal came in the midst of a write to them.
     with suppress(OSError, RuntimeError):  # a reader that has gone away

@@ -42,12 +42,12 @@ def tokens(
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
-    from moeparity.inputs.tokens.recipe import recipe_tokens
+    from moeparity.inputs.tokens.read import recipe_tokens
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
     from moeparity.plan.spec import files
 
     recipe = files.read_recipe(path)
-    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     name = recipe.tokens.tokenizer
     where = Where(path, recipe.tokens.line_of("tokenizer"))
     return recipe_tokens(recipe, path, folder), open_tokenizer(name, where, folder) if name else None
@@ -97,7 +97,7 @@ def sample(
     from moeparity.bisection.sample import generate, required_sample
     from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import ignore_signals
-    from moeparity.inputs.tokens.tensorfile import written
+    from moeparity.inputs.tokens.tensorfile import file_contents
     from moeparity.output.files import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
@@ -105,7 +105,7 @@ def sample(
         plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
         spec = required_sample(plan)
         tokens = generate(plan, progress=progress).tokens
-    write_tensors(out, *written(tokens))
+    write_tensors(out, *file_contents(tokens))
     ignore_signals()
     rows, length = tokens.input_ids.shape
     print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")

@@ -54,8 +54,8 @@ class Where:
     line: int | None = None
 
     def __str__(self) -> str:
-        shown = display_path(self.path)
-        return shown if self.line is None else f"{shown}:{self.line}"
+        path = display_path(self.path)
+        return path if self.line is None else f"{path}:{self.line}"
 
 
 def display_path(path: Path) -> str:
@@ -66,15 +66,15 @@ def display_path(path: Path) -> str:
         return str(path)
 
 
-def did_you_mean(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
     """` Did you mean 'x'?` with the nearest known name, or nothing when none is near."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    neighbours = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f" Did you mean {neighbours[0]!r}?" if neighbours else ""
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """`1 token`, `1,200 tokens`."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def listed(names: Iterable[str]) -> str:

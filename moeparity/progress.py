@@ -1,8 +1,12 @@
-"""How far a long step is, told to whoever asked; nothing here prints."""
+"""A long step as the outside sees it: how far it is, and what a signal that ends it leaves to do and to say.
+
+Nothing here prints or handles signals.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 
@@ -26,3 +30,34 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 """Called often, from the thread that computes: it has to be quick."""
+
+Act = Callable[[], str | None]
+"""Tidies up after an interruption, and may return a sentence for the user."""
+
+_acts: list[Act] = []
+
+
+@contextmanager
+def on_interruption(act: Act) -> Iterator[None]:
+    """While the context lasts, an interruption calls `act`: it tidies up, and may return a sentence for the user.
+
+    It is called between any two instructions of the main thread, in imports and in the midst of a statement too:
+    whatever it relies on has to be whole at every moment.
+    """
+    _acts.append(act)
+    try:
+        yield
+    finally:
+        _acts.remove(act)
+
+
+def tidy_up() -> list[str]:
+    """Do what is left to do, newest first, and return what there is to say.
+
+    An act that fails says nothing and keeps no other from its turn: the process is about to end.
+    """
+    answers = []
+    for act in reversed(_acts):
+        with suppress(Exception):
+            answers.append(act())
+    return [sentence for sentence in answers if sentence]

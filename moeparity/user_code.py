@@ -21,19 +21,19 @@ def load(call: str, folder: Path, what: str) -> Callable[..., Any]:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        value = getattr(importlib.import_module(module), name, None)
     except Exception as error:  # noqa: BLE001  whatever it raises is the module's, and is told
-        raise SpecError(f"{what}: importing {module} failed: {raised(error, __file__)}.") from None
-    if not callable(found):
-        has = "is not callable" if found is not None else "does not exist"
+        raise SpecError(f"{what}: importing {module} failed: {error_line(error, __file__)}.") from None
+    if not callable(value):
+        has = "is not callable" if value is not None else "does not exist"
         raise SpecError(f"{what}: {name!r} {has} in module {module}. Check the name.")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = value
     return function
 
 
-def raised(error: Exception, caller: str) -> str:
+def error_line(error: Exception, caller: str) -> str:
     """An error in one line, with the place in the user's own code it comes from; `caller`: the file that called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != caller]
-    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<frozen")]
-    place = f" ({Where(Path(own[-1].filename), own[-1].lineno)})" if own else ""
+    user_frames = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<frozen")]
+    place = f" ({Where(Path(user_frames[-1].filename), user_frames[-1].lineno)})" if user_frames else ""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{place}"

@@ -14,7 +14,7 @@ from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.output.findings import Outcome, Status, agrees, keeps, lies
 from moeparity.plan.graph import Graph
-from moeparity.plan.region import covered
+from moeparity.plan.region import nodes_within
 from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
 
 
@@ -69,7 +69,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     if expect.first_divergence is not None:
         at = Where(where.path, expect.line_of("first_divergence"))
         nowhere = expect.first_divergence == "none"
-        nodes = frozenset(() if nowhere else covered(expect.first_divergence, graph, at))
+        nodes = frozenset(() if nowhere else nodes_within(expect.first_divergence, graph, at))
         says = "no divergence" if nowhere else f"first divergence {expect.first_divergence}"
         yield Expectation(says=says, judge=partial(_first_divergence, nodes))
     if expect.culprits == "none":

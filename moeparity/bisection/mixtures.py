@@ -25,7 +25,7 @@ from moeparity.search.memo import Coalition, Outcome
 
 
 class Mixtures:
-    """The oracle of a search: a callable from coalitions of toggles to their outcomes against the reference.
+    """What a search asks: a callable from coalitions of toggles to their outcomes against the reference.
 
     A coalition's toggles are at the candidate's value and all others at the reference's. Each call walks those that are
     new in as few passes over the weights as memory allows, together with the reference. k3 and the upper bound of a

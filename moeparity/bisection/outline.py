@@ -95,7 +95,7 @@ def outline_checkpoint(folder: Path, profile: str) -> Outline:
 def outline_recipe(path: Path) -> Outline:
     """Both plans of a recipe, its toggles and what it expects. Raises MoeparityError."""
     recipe = files.read_recipe(path)
-    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))

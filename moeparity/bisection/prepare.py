@@ -15,13 +15,13 @@ from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
-from moeparity.inputs.tokens.recipe import recipe_tokens
-from moeparity.inputs.tokens.records import check_fits
+from moeparity.inputs.tokens.read import recipe_tokens
+from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
-from moeparity.plan.region import covered
+from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import SIDES, Side, bound_side
 from moeparity.plan.spec import files, schema
-from moeparity.plan.spec.names import By
+from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import Override, addresses
 from moeparity.plan.toggles import Toggle, swap, toggles
@@ -61,7 +61,7 @@ class Options:
             kept |= {"split": 0, "swap": [], "envelope": 0}
             kept |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
         for override in self.overrides:
-            recipe = override.applied(recipe)
+            recipe = override.apply(recipe)
         return recipe.model_copy(update=kept)
 
 
@@ -127,14 +127,14 @@ def prepare(
     """
     options = options or Options()
     recipe = options.applied(files.read_recipe(path))
-    folder = files.beside(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allowed=options.allow_code)
-    over = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
+    over = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     token_file = Where(path.parent / recipe.tokens.file)
     checked_tokens(tokens.input_ids, model, str(token_file))
@@ -147,7 +147,7 @@ def prepare(
     at = Where(path, recipe.line_of("swap"))
     found = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in found], path)
-    covering = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
+    covering = {selector: tuple(nodes_within(selector, model.graph, at)) for selector in recipe.swap}
     return Plan(
         path=path,
         recipe=recipe,

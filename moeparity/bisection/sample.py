@@ -18,8 +18,7 @@ from moeparity.engine.footprint import require
 from moeparity.engine.lockstep import NodeView, run
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.inputs.tokens import TokenSet
-from moeparity.inputs.weights.residency import fits
-from moeparity.inputs.weights.store import WeightStore
+from moeparity.inputs.weights.store import WeightStore, fits
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Sample
 from moeparity.progress import Callback, Progress

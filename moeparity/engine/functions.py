@@ -11,7 +11,7 @@ import torch
 from moeparity.errors import SpecError
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import Region
-from moeparity.user_code import raised
+from moeparity.user_code import error_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def call(
     try:
         out = function(*inputs, node=node)
     except Exception as error:
-        raise SpecError(f"{what} raised {raised(error, __file__)}.") from error
+        raise SpecError(f"{what} raised {error_line(error, __file__)}.") from error
     values = out if isinstance(out, tuple) else (out,)
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)

@@ -50,9 +50,9 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    trimmed: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-    mapped: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
-    return trimmed == mapped == 1
+    trim_set: int = mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    map_set: int = mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+    return trim_set == map_set == 1
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -61,10 +61,10 @@ def available_bytes(device: torch.device) -> int | None:
     None where that is not known. Sources: proc_meminfo(5), cgroups(7), kernel documentation cgroup-v2.
     """
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + cached
-    found = [left for left in (_of_machine(), *_of_groups()) if left is not None]
-    return min(found) if found else None
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + reusable
+    limits = [remainder for remainder in (_of_machine(), *_of_groups()) if remainder is not None]
+    return min(limits) if limits else None
 
 
 def _of_machine() -> int | None:
@@ -78,27 +78,27 @@ def _of_groups() -> list[int | None]:
         lines = (_PROC / "self" / "cgroup").read_text("utf-8").splitlines()
     except OSError:
         return []
-    left: list[int | None] = []
+    remainders: list[int | None] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers in {"", "memory"}:
             root = _CGROUPS / controllers
             group = root / path.lstrip("/")
-            left += [_left(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
-    return left
+            remainders += [_remainder(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return remainders
 
 
-def _left(group: Path) -> int | None:
+def _remainder(group: Path) -> int | None:
     """The limit less what is used and cannot be dropped: pages of files can."""
     limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
-    used = _number(group / "memory.current", group / "memory.usage_in_bytes")
-    if limit is None or used is None:
+    usage = _number(group / "memory.current", group / "memory.usage_in_bytes")
+    if limit is None or usage is None:
         return None
     # Version 1 says `total_` where children are counted too, as they are in its limit.
     names = ("inactive_file", "active_file")
-    whole = [_field(group / "memory.stat", f"total_{name}") for name in names]
-    own = [_field(group / "memory.stat", name) for name in names]
-    return limit - used + sum(pages or 0 for pages in (own if whole[0] is None else whole))
+    totals = [_field(group / "memory.stat", f"total_{name}") for name in names]
+    pages_of_files = [_field(group / "memory.stat", name) for name in names]
+    return limit - usage + sum(pages or 0 for pages in (pages_of_files if totals[0] is None else totals))
 
 
 def _number(*paths: Path) -> int | None:

@@ -10,7 +10,7 @@ import torch
 from moeparity.errors import TokensError
 from moeparity.inputs import machine
 from moeparity.inputs.machine import keep_freed_memory
-from moeparity.inputs.tokens import padding
+from moeparity.inputs.tokens.tokenset import defect
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check, file_dtype
 from moeparity.inputs.weights.source import Source
@@ -92,7 +92,7 @@ def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, what: str) -> torc
         )
     if bool(((mask != 0) & (mask != 1)).any()):
         raise TokensError(f"{what}: attention_mask holds values other than 0 and 1.")
-    reason = padding.defect(mask.bool())
+    reason = defect(mask.bool())
     if reason is not None:
         raise TokensError(f"{what}: attention_mask: {reason}.")
     return mask.bool()

@@ -75,7 +75,7 @@ def of_tree(root: AnyTree, *, start: bool, together: bool) -> Schedule:
         root = (root,)
     items = _Items()
     result = items.of(root, root=start)
-    steps, places = _grouped(items.found) if together else _singly(items.found)
+    steps, places = _together(items.items) if together else _one_by_one(items.items)
     register, position = places.get(result, result)
     dtype = (root.round or root.accumulate) if isinstance(root, Sum) else None
     index = slice(position, position + 1)
@@ -100,7 +100,7 @@ class _Item:
 class _Items:
     """Single additions, in an order in which they can be made."""
 
-    found: list[_Item] = field(default_factory=list)
+    items: list[_Item] = field(default_factory=list)
 
     def of(self, node: AnyTree, *, root: bool = False) -> Ref:
         """Where the value of a node is found."""
@@ -116,7 +116,7 @@ class _Items:
 
     def _chain(self, node: Sum, total: Ref | None) -> Ref:
         plain: Kind = "kahan" if node.how == "kahan" else "neumaier" if node.how == "neumaier" else "add"
-        before = total
+        start = total
         for child in node.children:
             value = self.of(child)
             if total is None:
@@ -125,7 +125,7 @@ class _Items:
             kind: Kind = "fma" if node.fma and isinstance(child, int) else plain
             total = self._make(kind, node.accumulate, (total, value))
         assert total is not None
-        if node.how == "plain" or (before is None and len(node.children) == 1):
+        if node.how == "plain" or (start is None and len(node.children) == 1):
             return total
         return self._make("kahan_total" if node.how == "kahan" else "neumaier_total", node.accumulate, (total,))
 
@@ -133,27 +133,27 @@ class _Items:
         values = [self.of(child) for child in node.children]
         if total is None:
             # An accumulator that starts from nothing takes its first terms alone.
-            first, values = tuple(values[: node.width]), values[node.width :]
-            total = first[0] if len(first) == 1 else self._make("fused", node.accumulate, first)
+            operands, values = tuple(values[: node.width]), values[node.width :]
+            total = operands[0] if len(operands) == 1 else self._make("fused", node.accumulate, operands)
         for i in range(0, len(values), node.width):
             total = self._make("fused", node.accumulate, (total, *values[i : i + node.width]))
         return total
 
     def _make(self, kind: Kind, accumulate: str | None, operands: tuple[Ref, ...]) -> Ref:
-        times = [self.found[number].time for source, number in operands if source == _ITEM]
-        self.found.append(_Item(kind, accumulate, operands, 1 + max(times, default=0)))
-        return (_ITEM, len(self.found) - 1)
+        times = [self.items[number].time for source, number in operands if source == _ITEM]
+        self.items.append(_Item(kind, accumulate, operands, 1 + max(times, default=0)))
+        return (_ITEM, len(self.items) - 1)
 
 
 Places = dict[Ref, Ref]
 
 
-def _singly(items: Sequence[_Item]) -> tuple[list[Step], Places]:
+def _one_by_one(items: Sequence[_Item]) -> tuple[list[Step], Places]:
     places = {(_ITEM, number): (number, 0) for number in range(len(items))}
     return [_step([[places.get(ref, ref) for ref in item.operands]], item) for item in items], places
 
 
-def _grouped(items: Sequence[_Item]) -> tuple[list[Step], Places]:
+def _together(items: Sequence[_Item]) -> tuple[list[Step], Places]:
     """Items of one time, kind and dtype whose operands lie in the same registers are one step."""
     places: Places = {}
     steps: list[Step] = []
@@ -191,12 +191,12 @@ def _index(positions: list[int]) -> Index:
 
 
 def _with_last_reads(steps: Iterable[Step], result: int) -> tuple[Step, ...]:
-    seen: set[int] = {result}
-    marked: list[Step] = []
+    sources: set[int] = {result}
+    with_reads: list[Step] = []
     for step in reversed(list(steps)):
-        last = {operand.source for operand in step.operands if operand.source >= 0} - seen
-        seen |= last
-        marked.append(
+        last = {operand.source for operand in step.operands if operand.source >= 0} - sources
+        sources |= last
+        with_reads.append(
             Step(
                 kind=step.kind,
                 accumulate=step.accumulate,
@@ -205,4 +205,4 @@ def _with_last_reads(steps: Iterable[Step], result: int) -> tuple[Step, ...]:
                 last=tuple(sorted(last)),
             )
         )
-    return tuple(reversed(marked))
+    return tuple(reversed(with_reads))

@@ -50,13 +50,13 @@ _OPTIONS: dict[str, str | bool | int] = {
 class Family:
     """Sums of one order, shape and dtypes, which share a compiled function.
 
-    `seen`: elements so far; `function`: what was compiled; `why_eager`: why that will not be used, None while open;
+    `elements`: how many so far; `function`: what was compiled; `why_eager`: why that will not be used, None while open;
     `faster`: how many times as quick as eagerly it was on the self-test's data.
     """
 
     name: str
     steps: int
-    seen: int = 0
+    elements: int = 0
     function: Function | None = None
     why_eager: str | None = None
     faster: float | None = None
@@ -85,46 +85,46 @@ def evaluate(
     function: Function,
     inputs: Sequence[torch.Tensor],
     *,
-    what: tuple[Hashable, ...],
+    identity: tuple[Hashable, ...],
     steps: int,
     axis: int | None,
     executor: Executor,
 ) -> torch.Tensor:
     """`function(*inputs)`, bit for bit, compiled or not.
 
-    `what` with the inputs' shapes, strides and dtypes must say which function it is; it starts with the order and the
-    dtype to round to. `axis` is the one it adds over; None: it adds its inputs. Inputs of no dimension are constants. A
-    result with a NaN is made eagerly: which NaN it is depends on the order of the operands of an addition, which
-    compilers change.
+    `identity` with the inputs' shapes, strides and dtypes must say which function it is; it starts with the order and
+    the dtype to round to. `axis` is the one it adds over; None: it adds its inputs. Inputs of no dimension are
+    constants. A result with a NaN is made eagerly: which NaN it is depends on the order of the operands of an addition,
+    which compilers change.
     """
-    if executor == "eager" or not all(map(_taken, inputs)):
+    if executor == "eager" or not all(map(_compilable, inputs)):
         return function(*inputs)
     layout = tuple((x.shape, x.stride(), x.dtype) for x in inputs)
-    key = (what, layout, axis, torch.get_num_threads())
+    key = (identity, layout, axis, torch.get_num_threads())
     family = _FAMILIES.get(key)
     if family is None:
-        family = _FAMILIES[key] = Family(_shown(what, inputs), steps)
-    family.seen += sum(x.numel() for x in inputs)
-    due = executor == "compiled" or family.seen >= PER_STEP * steps
-    if due and family.function is None and family.why_eager is None:
+        family = _FAMILIES[key] = Family(_name(identity, inputs), steps)
+    family.elements += sum(x.numel() for x in inputs)
+    is_due = executor == "compiled" or family.elements >= PER_STEP * steps
+    if is_due and family.function is None and family.why_eager is None:
         _settle(family, function, inputs, axis)
-    if family.function is None or (executor == "auto" and family.why_eager is not None) or not due:
+    if family.function is None or (executor == "auto" and family.why_eager is not None) or not is_due:
         return function(*inputs)
     result = family.function(*inputs)
     # A NaN makes the sum one, and a sum takes a fifth of the time of a look at each element.
     return function(*inputs) if result.sum().isnan() else result
 
 
-def _taken(x: torch.Tensor) -> bool:
+def _compilable(x: torch.Tensor) -> bool:
     """On CPU, without gradients, no element in several places."""
-    alone = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.device.type == "cpu" and not x.requires_grad and alone and x.numel() > 0
+    separate = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.device.type == "cpu" and not x.requires_grad and separate and x.numel() > 0
 
 
-def _shown(what: tuple[Hashable, ...], inputs: Sequence[torch.Tensor]) -> str:
+def _name(identity: tuple[Hashable, ...], inputs: Sequence[torch.Tensor]) -> str:
     large = [x for x in inputs if x.ndim]
-    dtypes = [str(dtype).removeprefix("torch.") for dtype in (large[0].dtype, what[1])]
-    return f"{what[0]} over {len(large)} x {dtypes[0]} {list(large[0].shape)}, each add rounded to {dtypes[1]}"
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in (large[0].dtype, identity[1])]
+    return f"{identity[0]} over {len(large)} x {dtypes[0]} {list(large[0].shape)}, each add rounded to {dtypes[1]}"
 
 
 def _settle(family: Family, function: Function, inputs: Sequence[torch.Tensor], axis: int | None) -> None:
@@ -157,10 +157,10 @@ def compiled_by_inductor(function: Function, inputs: Sequence[torch.Tensor]) -> 
         warnings.simplefilter("ignore")
         plain: list[torch.Tensor | int | torch.SymInt | None] = [x.clone() if x.is_inference() else x for x in inputs]
         graph = make_fx(function)(*plain)
-        made = inductor.compile(graph, plain, options=_OPTIONS)
+        artifact = inductor.compile(graph, plain, options=_OPTIONS)
 
-    def run(*given: torch.Tensor) -> torch.Tensor:
-        result = made(*given)
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        result = artifact(*tensors)
         return result if isinstance(result, torch.Tensor) else result[0]
 
     run(*inputs)
@@ -190,17 +190,17 @@ def probes(inputs: Sequence[torch.Tensor], axis: int | None) -> Iterator[list[to
     like = [x for x in inputs if x.ndim]
     shape, at = (torch.Size((len(like), *like[0].shape)), 0) if axis is None else (like[0].shape, axis)
 
-    def filled(values: torch.Tensor, times: torch.Tensor) -> list[torch.Tensor]:
-        found = iter(values.unbind() if axis is None else (values, times))
-        return [x if not x.ndim else torch.empty_like(x).copy_(next(found)) for x in inputs]
+    def copies(values: torch.Tensor, times: torch.Tensor) -> list[torch.Tensor]:
+        data = iter(values.unbind() if axis is None else (values, times))
+        return [x if not x.ndim else torch.empty_like(x).copy_(next(data)) for x in inputs]
 
     for _ in range(max(1, min(64, SUMS * shape[at] // shape.numel()))):
         pairs, twice = _pairs(shape, at, like[0].dtype, generator)
-        yield filled(pairs, twice)
+        yield copies(pairs, twice)
         chance = torch.rand(shape, generator=generator)
         infinite = torch.where(chance < 0.5 / shape[at], torch.inf, pairs)
-        yield filled(torch.where(chance > 0.8, -0.0, infinite), twice)
-    yield filled(torch.full(shape, -0.0), torch.ones(shape))
+        yield copies(torch.where(chance > 0.8, -0.0, infinite), twice)
+    yield copies(torch.full(shape, -0.0), torch.ones(shape))
 
 
 def _pairs(
@@ -211,29 +211,29 @@ def _pairs(
     half[axis] //= 2
     low, high = (-14, 5) if dtype == torch.float16 else (-24, 24)
 
-    def drawn() -> torch.Tensor:
+    def numbers() -> torch.Tensor:
         exponents = torch.randint(low, high + 1, half, generator=generator)
         return torch.ldexp(torch.rand(half, generator=generator) - 0.5, exponents).to(dtype)
 
-    r, t = drawn(), drawn()
+    r, t = numbers(), numbers()
     single = torch.zeros_like(r.narrow(axis, 0, 1)) if shape[axis] > 1 else torch.zeros(shape)
-    rest = [single] if shape[axis] % 2 else []
+    odd = [single] if shape[axis] % 2 else []
     places = torch.rand(shape, generator=generator).argsort(axis)
-    return torch.cat([r, -r, *rest], axis).gather(axis, places), torch.cat([t, t, *rest], axis).gather(axis, places)
+    return torch.cat([r, -r, *odd], axis).gather(axis, places), torch.cat([t, t, *odd], axis).gather(axis, places)
 
 
-def _agree(wanted: torch.Tensor, found: torch.Tensor) -> bool:
+def _agree(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     """The same bits, but any NaN for a NaN."""
-    same_places = torch.equal(wanted.isnan(), found.isnan())
-    return same_places and same_bits(*(torch.where(x.isnan(), 0.0, x).to(x.dtype) for x in (wanted, found)))
+    same_places = torch.equal(reference.isnan(), candidate.isnan())
+    return same_places and same_bits(*(torch.where(x.isnan(), 0.0, x).to(x.dtype) for x in (reference, candidate)))
 
 
 def _faster(function: Function, compiled: Function, inputs: Sequence[torch.Tensor]) -> float:
     """How many times as quick the second is: the best of seven calls each, taken in turn."""
     best = [float("inf"), float("inf")]
     for _ in range(7):
-        for i, each in enumerate((function, compiled)):
+        for i, call in enumerate((function, compiled)):
             start = time.perf_counter()
-            each(*inputs)
+            call(*inputs)
             best[i] = min(best[i], time.perf_counter() - start)
     return best[0] / best[1]

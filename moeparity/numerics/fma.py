@@ -54,9 +54,9 @@ def addcmul_is_fma(device: str) -> bool:
     ]
     for repeats in (1, 3, 13, 1000):
         a, b, c = torch.tensor(triples * repeats, device=device).t().contiguous()
-        wanted = fma_by_round_to_odd(a, b, c)
-        found = [torch.addcmul(c, a, b), torch.addcmul(*(x.repeat_interleave(2)[::2] for x in (c, a, b)))]
-        if not all(same_bits(one, wanted) for one in found):
+        reference = fma_by_round_to_odd(a, b, c)
+        results = [torch.addcmul(c, a, b), torch.addcmul(*(x.repeat_interleave(2)[::2] for x in (c, a, b)))]
+        if not all(same_bits(result, reference) for result in results):
             return False
         column = c[: len(triples)].view(-1, 1)
         if not same_bits(torch.addcmul(column, a, b[:1]), fma_by_round_to_odd(a, b[:1], column)):
@@ -80,23 +80,23 @@ def exact_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
         return _where_finite(plain, torch.where(zero, plain, _odd_sum(components))).float()
     # The last rounding is to nearest, of the largest component that is not 0 and all the rest.
     largest = torch.zeros_like(components[-1])
-    rest = []
+    smaller = []
     for component in reversed(components):
-        found = largest != 0
-        rest.append(torch.where(found, component, 0.0))
-        largest = torch.where(found, largest, component)
-    return _where_finite(plain, torch.where(zero, plain, largest + _odd_sum(rest[::-1])))
+        has_largest = largest != 0
+        smaller.append(torch.where(has_largest, component, 0.0))
+        largest = torch.where(has_largest, largest, component)
+    return _where_finite(plain, torch.where(zero, plain, largest + _odd_sum(smaller[::-1])))
 
 
 def _expansion(terms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The exact sum as fp64 numbers that do not overlap, the smallest first (Shewchuk's grow-expansion)."""
     components: list[torch.Tensor] = []
     for term in terms:
-        grown, rising = [], term
+        errors, total = [], term
         for component in components:
-            rising, error = _two_sum(rising, component)
-            grown.append(error)
-        components = [*grown, rising]
+            total, error = _two_sum(total, component)
+            errors.append(error)
+        components = [*errors, total]
     return components
 
 
@@ -116,8 +116,8 @@ def _where_finite(plain: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
 def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The rounded sum and its error; together exact (Knuth)."""
     total = a + b
-    other = total - a
-    return total, (a - (total - other)) + (b - other)
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
 
 
 def _two_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -52,9 +52,9 @@ def gemm(
 
     Raises ValueError with the reason of `gemm_forms.refusal`, where that has one.
     """
-    refused = refusal(weight.shape[-1], order, splits, splits_order)
-    if refused is not None:
-        raise ValueError(": ".join(refused))
+    fault = refusal(weight.shape[-1], order, splits, splits_order)
+    if fault is not None:
+        raise ValueError(": ".join(fault))
     if order == NATIVE and splits == 1:
         return linear(x, weight, bias, inputs=inputs, output=output)
     if splits == 1:
@@ -64,7 +64,7 @@ def gemm(
         accumulate, cuts = partials, spans(weight.shape[-1], splits)
 
         def part(i: int) -> torch.Tensor:
-            return gemm(_own(x, cuts[i]), _own(weight, cuts[i]), None, inputs=inputs, output=partials, order=order)
+            return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, inputs=inputs, output=partials, order=order)
 
         total = sum_tree(part, tree(parse(splits_order), splits), accumulate=accumulate)
     if bias is not None:
@@ -72,27 +72,27 @@ def gemm(
     return rounded(total, output)
 
 
-def _own(x: torch.Tensor, cut: slice) -> torch.Tensor:
+def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:
     """A part of the last axis, always copied: a view's strides and alignment are its place in x, and change bits."""
-    return x[..., cut].clone(memory_format=torch.contiguous_format)
+    return x[..., span].clone(memory_format=torch.contiguous_format)
 
 
 def _in_order(x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: torch.dtype) -> torch.Tensor:
     """x [..., K], weight [N, K] -> [..., N] in the dtype that `order` ends in; never all [M, N, K] products at once."""
-    K, parsed = x.shape[-1], parse(order)
-    plan = of_order(parsed, K, start=False)
+    K, sum_order = x.shape[-1], parse(order)
+    plan = of_order(sum_order, K, start=False)
     rows = x.reshape(-1, K)
     dtype = accumulate if plan.dtype is None else torch_dtype(plan.dtype)
     out = torch.empty(len(rows), len(weight), dtype=dtype, device=x.device)
     # A product is the same either way round, and long rows of results are quicker.
-    few, many, result = (rows, weight, out) if len(rows) <= len(weight) else (weight, rows, out.t())
+    shorter, longer, result = (rows, weight, out) if len(rows) <= len(weight) else (weight, rows, out.t())
     values = max((len(step.operands) * step.width for step in plan.steps), default=1)
     size = max(LEAST, AT_ONCE // values)
-    for wide in _runs(len(many), min(size, WIDEST)):
-        b = many[wide].t().contiguous().to(accumulate).unsqueeze(1)
-        for short in _runs(len(few), max(1, size // b.shape[-1])):
-            a = few[short].t().contiguous().to(accumulate).unsqueeze(-1).expand(-1, -1, b.shape[-1])
-            result[short, wide] = sum_axis(a, parsed, 0, accumulate=accumulate, times=b)
+    for wide in _runs(len(longer), min(size, WIDEST)):
+        b = longer[wide].t().contiguous().to(accumulate).unsqueeze(1)
+        for short in _runs(len(shorter), max(1, size // b.shape[-1])):
+            a = shorter[short].t().contiguous().to(accumulate).unsqueeze(-1).expand(-1, -1, b.shape[-1])
+            result[short, wide] = sum_axis(a, sum_order, 0, accumulate=accumulate, times=b)
     return out.view(*x.shape[:-1], len(weight))
 
 

@@ -22,39 +22,39 @@ def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, st
     """
     if order == NATIVE and splits == 1:
         return None
-    refused = _refused_splits(k, splits)
-    if refused is not None:
-        return "splits", refused
+    reason = _splits_fault(k, splits)
+    if reason is not None:
+        return "splits", reason
     sizes = sorted({span.stop - span.start for span in spans(k, splits)})
-    given = f"{'a split' if splits > 1 else 'each output'} has {' or '.join(map(str, sizes))}"
-    refused = None if order == NATIVE else _refused_order(order, "products", sizes, given)
-    if refused is not None:
-        return "order", refused
+    sizes_words = f"{'a split' if splits > 1 else 'each output'} has {' or '.join(map(str, sizes))}"
+    reason = None if order == NATIVE else _order_fault(order, "products", sizes, sizes_words)
+    if reason is not None:
+        return "order", reason
     if splits == 1:
         return None
-    refused = _refused_order(splits_order, "splits", [splits], f"there are {splits}")
-    if refused is None and parse(splits_order).fma:
-        refused = f"{splits_order}: fma contracts products, and splits are sums already. Write it without fma."
-    return None if refused is None else ("splits_order", refused)
+    reason = _order_fault(splits_order, "splits", [splits], f"there are {splits}")
+    if reason is None and parse(splits_order).fma:
+        reason = f"{splits_order}: fma contracts products, and splits are sums already. Write it without fma."
+    return None if reason is None else ("splits_order", reason)
 
 
-def _refused_splits(k: int, splits: int) -> str | None:
+def _splits_fault(k: int, splits: int) -> str | None:
     if not 1 <= splits <= k:
         return f"{k} inputs cannot be cut into {splits} splits; expected 1 to {k}."
-    found = len(spans(k, splits))
-    if found == splits:
+    count = len(spans(k, splits))
+    if count == splits:
         return None
     return (
-        f"{k} inputs in splits of {-(-k // splits)} are {found} splits, not {splits}. Set {found}, or a number that "
+        f"{k} inputs in splits of {-(-k // splits)} are {count} splits, not {splits}. Set {count}, or a number that "
         f"divides {k}."
     )
 
 
-def _refused_order(text: str, leaves: str, sizes: list[int], given: str) -> str | None:
+def _order_fault(text: str, leaves: str, sizes: list[int], sizes_words: str) -> str | None:
     try:
         order: Order = parse(text)
     except OrderError as error:
         return str(error)
     if order.leaves is None or [order.leaves] == sizes:
         return None
-    return f"{order} adds up {order.leaves} {leaves}, and {given}."
+    return f"{order} adds up {order.leaves} {leaves}, and {sizes_words}."

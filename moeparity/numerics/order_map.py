@@ -78,7 +78,7 @@ class Whole:
 
     def parts(self, message: Message) -> tuple[Part, ...]:
         """One part, or none for an empty message."""
-        return tiled(message.elements, message.elements)
+        return tiles(message.elements, message.elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class PerDestination:
 
     def parts(self, message: Message) -> tuple[Part, ...]:
         """ValueError where the elements do not divide by the ranks."""
-        block, rest = divmod(message.elements, message.ranks)
-        if rest:
+        block, remainder = divmod(message.elements, message.ranks)
+        if remainder:
             raise ValueError(f"{message.elements} elements cannot be scattered evenly over {message.ranks} ranks")
         if self.inner is None:
-            return tiled(message.elements, block)
+            return tiles(message.elements, block)
         inner = self.inner.parts(Message(block, message.itemsize, message.ranks, message.width, message.arch))
         return tuple(
             Part(rank * block + part.start, rank * block + part.stop, part.owner, part.channel)
@@ -108,7 +108,7 @@ class PerDestination:
         )
 
 
-def tiled(elements: int, size: int) -> tuple[Part, ...]:
+def tiles(elements: int, size: int) -> tuple[Part, ...]:
     """Parts of `size` elements, the last one what is left, owned by 0, 1, 2, and so on."""
     if elements == 0:
         return ()

@@ -39,8 +39,8 @@ def tf32(x: torch.Tensor) -> torch.Tensor:
     """
     if x.dtype != torch.float32:
         return x
-    dropped = 13
-    bits = (x.view(torch.int32) + (1 << dropped - 1)) & -(1 << dropped)
+    bits_lost = 13
+    bits = (x.view(torch.int32) + (1 << bits_lost - 1)) & -(1 << bits_lost)
     return torch.where(x.isfinite(), bits.view(torch.float32), x)
 
 

@@ -19,45 +19,45 @@ def as_tensor(value: Value) -> torch.Tensor:
     return value
 
 
-def _add(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return add(as_tensor(total), rest[0], dtype)
+def _add(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return add(as_tensor(total), operands[0], dtype)
 
 
-def _fused(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+def _fused(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     total = as_tensor(total)
-    return rounded(exact_sum([total.to(working(total.dtype, dtype)), *rest]), dtype)
+    return rounded(exact_sum([total.to(working(total.dtype, dtype)), *operands]), dtype)
 
 
-def _kahan(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
+def _kahan(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
     """Kahan 1965: what an addition lost is taken off the next value."""
-    held, lost = _compensated(total, dtype)
-    value = add(rest[0], -lost, dtype)
-    grown = add(held, value, dtype)
-    return grown, add(add(grown, -held, dtype), -value, dtype)
+    sum_so_far, lost = _pair(total, dtype)
+    value = add(operands[0], -lost, dtype)
+    new_sum = add(sum_so_far, value, dtype)
+    return new_sum, add(add(new_sum, -sum_so_far, dtype), -value, dtype)
 
 
-def _neumaier(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
+def _neumaier(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
     """Neumaier 1974: what the additions lost, of whichever was smaller, is added up beside and added at the end."""
-    held, lost = _compensated(total, dtype)
-    grown = add(held, rest[0], dtype)
-    if_held_is_larger = add(add(held, -grown, dtype), rest[0], dtype)
-    otherwise = add(add(rest[0], -grown, dtype), held, dtype)
-    return grown, add(lost, torch.where(held.abs() >= rest[0].abs(), if_held_is_larger, otherwise), dtype)
+    sum_so_far, lost = _pair(total, dtype)
+    new_sum = add(sum_so_far, operands[0], dtype)
+    if_sum_is_larger = add(add(sum_so_far, -new_sum, dtype), operands[0], dtype)
+    otherwise = add(add(operands[0], -new_sum, dtype), sum_so_far, dtype)
+    return new_sum, add(lost, torch.where(sum_so_far.abs() >= operands[0].abs(), if_sum_is_larger, otherwise), dtype)
 
 
-def _compensated(total: Value, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(total: Value, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     return total if isinstance(total, tuple) else (total, torch.zeros((), dtype=dtype))
 
 
-def _kahan_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return _compensated(total, dtype)[0]
+def _kahan_total(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return _pair(total, dtype)[0]
 
 
-def _neumaier_total(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return add(*_compensated(total, dtype), dtype)
+def _neumaier_total(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    return add(*_pair(total, dtype), dtype)
 
 
-def _round(total: Value, rest: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+def _round(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     return rounded(as_tensor(total), dtype)
 
 

@@ -51,11 +51,11 @@ def sum_tree(
     tree says `fma` and there are no `times`.
     """
 
-    def one(of: Callable[[int], torch.Tensor]) -> Fetch:
+    def fetch(of: Callable[[int], torch.Tensor]) -> Fetch:
         return lambda index: of(_only(index)).unsqueeze(0)
 
     plan = of_small_tree(tree, start=start is not None)
-    return _Run(one(leaf), None if times is None else one(times), 0, accumulate, start).of(plan)
+    return _Run(fetch(leaf), None if times is None else fetch(times), 0, accumulate, start).of(plan)
 
 
 def sum_leaves(
@@ -70,9 +70,9 @@ def sum_leaves(
 
     Quickest where `at_once` elements of each are given at a time.
     """
-    form, written = _form(tree)
+    form, numbers = _form(tree)
     plan = of_small_tree(form.levels[0].explicit, start=start is not None)
-    return _AtHand(plan, None, accumulate, start).of([leaves[leaf] for leaf in written], form, executor)
+    return _AtHand(plan, None, accumulate, start).of([leaves[leaf] for leaf in numbers], form, executor)
 
 
 def sum_axis(
@@ -108,15 +108,15 @@ def at_once(sums: int, leaves: int) -> Iterator[slice]:
 @lru_cache(maxsize=1024)
 def _form(tree: AnyTree) -> tuple[Order, tuple[int, ...]]:
     """A tree with its leaves numbered as they are written, and what they were: one form for all chunks of a ring."""
-    written = tuple(leaves_of(tree))
-    numbers = iter(range(len(written)))
+    leaf_numbers = tuple(leaves_of(tree))
+    numbers = iter(range(len(leaf_numbers)))
 
-    def renumbered(node: AnyTree) -> AnyTree:
+    def renumber(node: AnyTree) -> AnyTree:
         if isinstance(node, Sum):
-            return replace(node, children=tuple(map(renumbered, node.children)))
-        return tuple(map(renumbered, node)) if isinstance(node, tuple) else None if node is None else next(numbers)
+            return replace(node, children=tuple(map(renumber, node.children)))
+        return tuple(map(renumber, node)) if isinstance(node, tuple) else None if node is None else next(numbers)
 
-    return Order((Level(name="tree", explicit=renumbered(tree)),)), written
+    return Order((Level(name="tree", explicit=renumber(tree)),)), leaf_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class _AtHand:
         return evaluate(
             function,
             [*factors, *constants.values()],
-            what=(order, self.accumulate, self.start is not None),
+            identity=(order, self.accumulate, self.start is not None),
             steps=len(self.plan.steps),
             axis=self.axis,
             executor=executor,
@@ -159,13 +159,13 @@ class _AtHand:
         return len(self.plan.steps) > 0 and not any(step.kind in EAGER for step in self.plan.steps)
 
     def _constants(self) -> list[tuple[int, torch.dtype]]:
-        found = {
+        places = {
             (operand.source, _dtype(step, self.accumulate)): None
             for step in self.plan.steps
             for operand in step.operands
             if operand.source in {ZERO, START}
         }
-        return list(found)
+        return list(places)
 
 
 def _constant(source: int, dtype: torch.dtype, start: Start) -> torch.Tensor:
@@ -225,13 +225,13 @@ class _Run:
         return rounded(total, dtype).squeeze(self.axis)
 
     def step(self, step: Step, dtype: torch.dtype) -> Value:
-        first, *rest = step.operands
+        first, *operands = step.operands
         total = self.value(first, dtype)
         if step.kind == "fma":
             assert isinstance(total, torch.Tensor)
-            a, b = self.factors(rest[0])
+            a, b = self.factors(operands[0])
             return rounded(fma(a, b, total.to(working(total.dtype, dtype))), dtype)
-        return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in rest], dtype)
+        return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in operands], dtype)
 
     def value(self, operand: Operand, dtype: torch.dtype) -> Value:
         """The values of an operand; `dtype` is that of a constant."""
@@ -241,16 +241,16 @@ class _Run:
             a, b = self.factors(operand)
             return product(a, b, working(a.dtype, b.dtype))
         if operand.source in {ZERO, START}:
-            given = self.constants.get((operand.source, dtype))
-            return _constant(operand.source, dtype, self.start) if given is None else given
-        held, whole = self.registers[operand.source], slice(0, self.widths[operand.source], 1)
-        assert held is not None
-        if operand.index == whole:
-            return held
+            constant = self.constants.get((operand.source, dtype))
+            return _constant(operand.source, dtype, self.start) if constant is None else constant
+        register, full = self.registers[operand.source], slice(0, self.widths[operand.source], 1)
+        assert register is not None
+        if operand.index == full:
+            return register
         return (
-            _at(held, operand.index, self.axis)
-            if isinstance(held, torch.Tensor)
-            else (_at(held[0], operand.index, self.axis), _at(held[1], operand.index, self.axis))
+            _at(register, operand.index, self.axis)
+            if isinstance(register, torch.Tensor)
+            else (_at(register[0], operand.index, self.axis), _at(register[1], operand.index, self.axis))
         )
 
     def factors(self, operand: Operand) -> tuple[torch.Tensor, torch.Tensor]:
@@ -279,6 +279,6 @@ def spread(x: torch.Tensor, axis: int, *, accumulate: torch.dtype, seeds: Sequen
     One draw is no result of a sum whose order is open: this is. NaN where a draw is NaN.
     """
     sums = torch.stack([sum_axis(x, parse(f"unordered({seed})"), axis, accumulate=accumulate) for seed in seeds])
-    same = (int_view(sums) == int_view(sums[0])).all(0)
+    equal = (int_view(sums) == int_view(sums[0])).all(0)
     low, high = sums.amin(0), sums.amax(0)
-    return Spread(low=low, high=high, differing=1 - same.double().mean().item(), draws=len(seeds))
+    return Spread(low=low, high=high, differing=1 - equal.double().mean().item(), draws=len(seeds))

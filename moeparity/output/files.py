@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeparity.errors import MoeparityError, Where, display_path
-from moeparity.interruption import on_interruption
+from moeparity.progress import on_interruption
 
 if TYPE_CHECKING:
     import torch

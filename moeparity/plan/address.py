@@ -19,12 +19,12 @@ def select(selector: str, names: Iterable[str], layers: int, where: Where) -> li
     """The names a selector stands for, in their order. Raises GraphError where it matches nothing or is malformed."""
     names = list(names)
     pattern = _pattern(selector, layers, where)
-    found = [name for name in names if pattern.fullmatch(name)]
-    if not found:
+    matches = [name for name in names if pattern.fullmatch(name)]
+    if not matches:
         index = _INDEX.search(selector)
-        near = did_you_mean(_INDEX.sub("[0]", selector), names).replace("[0]", index[0] if index else "[0]")
-        raise GraphError(f"{where}: selector {selector!r} matches no node.{near} `moeparity show` lists them.")
-    return found
+        hint = did_you_mean(_INDEX.sub("[0]", selector), names).replace("[0]", index[0] if index else "[0]")
+        raise GraphError(f"{where}: selector {selector!r} matches no node.{hint} `moeparity show` lists them.")
+    return matches
 
 
 def split(address: str, where: Where) -> tuple[str, str]:
@@ -59,10 +59,10 @@ def _indices(text: str, layers: int, selector: str, where: Where) -> str:
     """A regular expression for the layer indices that `*` or a list of `3`, `-1` and `a:b` stands for."""
     if text == "*":
         return r"\[\d+\]"
-    chosen = [index for part in text.split(",") for index in _index_range(part.strip(), layers, selector, where)]
-    if not chosen:
+    indices = [index for part in text.split(",") for index in _index_range(part.strip(), layers, selector, where)]
+    if not indices:
         raise GraphError(f"{where}: [{text}] in {selector!r} selects no layer; the model has layers 0 to {layers - 1}.")
-    return rf"\[(?:{'|'.join(map(str, chosen))})\]"
+    return rf"\[(?:{'|'.join(map(str, indices))})\]"
 
 
 def _index_range(text: str, layers: int, selector: str, where: Where) -> range:

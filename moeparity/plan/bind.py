@@ -16,7 +16,7 @@ from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.match import assignments
-from moeparity.plan.partials import Partials, Told, partials, read, told
+from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
 
 Place = tuple[str, str]
@@ -37,6 +37,11 @@ class Setting:
     def origin(self) -> str:
         """Where the value was set, for people."""
         return "default of the op" if self.rule is None else f"{self.rule.where} ({self.rule.label})"
+
+    @property
+    def set_by(self) -> str:
+        """The flag and the profile that set it; empty outside profiles."""
+        return "" if self.rule is None else self.rule.set_by
 
     @property
     def level(self) -> str:
@@ -64,16 +69,16 @@ class BoundGraph:
 
     def __post_init__(self, like: BoundGraph | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
-        replaced = self.replaced()
+        replacements = self.replaced()
         values = {node.name: self._values(node) for node in self.graph.nodes}
         object.__setattr__(self, "told", told(self.graph, values))
-        object.__setattr__(self, "partials", partials(self.graph, values, replaced, self.told))
-        settled: frozenset[str] = frozenset() if like is None else self._alike(like)
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told))
+        same_nodes: frozenset[str] = frozenset() if like is None else self._same_nodes(like)
         if like is not None:
-            self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in settled})
+            self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
         makers = {value: node for node in self.graph.nodes for value in node.values}
         for node in self.graph.nodes:
-            if node.name in replaced or node.name in settled or not node.op.refuses:
+            if node.name in replacements or node.name in same_nodes or not node.op.refuses:
                 continue
             shapes = {port: ref.shape for port, ref in node.weights.items()} | self._sizes(node, makers)
             message = {"message": str(self.message_dtype(node, makers))}
@@ -83,31 +88,33 @@ class BoundGraph:
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
 
-    def _alike(self, like: BoundGraph) -> frozenset[str]:
+    def _same_nodes(self, like: BoundGraph) -> frozenset[str]:
         """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
         if self.told != like.told or self.partials != like.partials or self.replaced() or like.replaced():
             return frozenset()
-        set_otherwise = {place[0] for place, own in self.settings.items() if own.value != like.settings[place].value}
+        set_otherwise = {
+            place[0] for place, setting in self.settings.items() if setting.value != like.settings[place].value
+        }
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
-        own = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        return frozenset(own) - set_otherwise
+        on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
+        return frozenset(on_whole) - set_otherwise
 
     def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
         """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
         that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
         on, how many these are.
         """
-        found: dict[str, tuple[int, ...]] = {"partials": (self.partials[node.values[0]],)}
-        found |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+        sizes: dict[str, tuple[int, ...]] = {"partials": (self.partials[node.values[0]],)}
+        sizes |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
         for port, value in zip(node.ports, node.inputs, strict=True):
-            found[f"partials of {port}"] = (self.partials[value],)
+            sizes[f"partials of {port}"] = (self.partials[value],)
             maker = makers.get(value)
             if maker is not None and maker.op.routes:
-                found[port] = (maker.params["top_k"],)
+                sizes[port] = (maker.params["top_k"],)
             heads = _heads(maker, value, makers)
             if heads is not None:
-                found[f"heads of {port}"] = (heads,)
-        return found
+                sizes[f"heads of {port}"] = (heads,)
+        return sizes
 
     def _values(self, node: Node) -> dict[str, Value]:
         return {a.name: self.settings[node.name, a.name].value for a in node.attributes}
@@ -128,14 +135,16 @@ class BoundGraph:
     def active(self, node: Node) -> Mapping[str, Value]:
         """The attributes that take effect on a node, with their values resolved."""
         if node.name not in self._active:
-            self._active[node.name] = self._found_active(node)
+            self._active[node.name] = self._active_values(node)
         return self._active[node.name]
 
-    def _found_active(self, node: Node) -> dict[str, Value]:
+    def _active_values(self, node: Node) -> dict[str, Value]:
         dtype = self.dtype_of(node.name)
         values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
-        seen = {**self.told_to(node), **values}
-        return {a.name: values[a.name] for a in node.attributes if holds(a.when, seen) and self._met(a, node, values)}
+        choices = {**self.told_to(node), **values}
+        return {
+            a.name: values[a.name] for a in node.attributes if holds(a.when, choices) and self._met(a, node, values)
+        }
 
     def message_dtype(self, node: Node, makers: Mapping[str, Node]) -> str | None:
         """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
@@ -157,19 +166,19 @@ class BoundGraph:
             return True
         if attribute.needs == "pieces":
             return node.op.pieces(values) > 1
-        reads = read(node, {**self.told_to(node), **values})
+        reads = inputs_read(node, {**self.told_to(node), **values})
         inputs = (value for value, reads_it in zip(node.inputs, reads, strict=True) if reads_it)
-        touched = max(self.partials[value] for value in (*node.values, *inputs))
-        return (touched > 1) == (attribute.needs == "partials")
+        most = max(self.partials[value] for value in (*node.values, *inputs))
+        return (most > 1) == (attribute.needs == "partials")
 
     def edges(self, node: Node) -> dict[str, tuple[str, Value]]:
         """Consumers that are handed another rounding than the one stored: consumer -> (site, dtype)."""
-        found = {}
+        roundings = {}
         for site, consumer in edges_of(self.graph, node):
             value = self.settings[node.name, f"{site}{EDGE}{consumer}"].value
             if value != STORED:
-                found[consumer] = (site, self.resolved(node.name, value))
-        return found
+                roundings[consumer] = (site, self.resolved(node.name, value))
+        return roundings
 
     def read_inputs(self, node: Node) -> tuple[str | None, ...]:
         """The node's input values; None in place of an input that is not read under these settings."""
@@ -178,7 +187,7 @@ class BoundGraph:
             return region.inputs
         if not node.op.reads:
             return node.inputs
-        reads = read(node, {**self.told_to(node), **self.active(node)})
+        reads = inputs_read(node, {**self.told_to(node), **self.active(node)})
         return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
 
     def region(self, node: str) -> Region | None:
@@ -188,13 +197,13 @@ class BoundGraph:
     def replaced(self) -> dict[str, Region]:
         """Every node whose own kernel is not run, with the region that stands in its place."""
         # A region in force is named by the setting of its closing node, so walking the known ones is enough.
-        active = [region for (closing, _), region in self.regions.items() if self.region(closing) is region]
+        active = [region for (end, _), region in self.regions.items() if self.region(end) is region]
         return {node: region for region in active for node in region.nodes}
 
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at `places` taken from `source`."""
-        taken = {place: source.settings[place] for place in places}
-        settings, regions = {**self.settings, **taken}, {**self.regions, **source.regions}
+        source_settings = {place: source.settings[place] for place in places}
+        settings, regions = {**self.settings, **source_settings}, {**self.regions, **source.regions}
         return replace(self, settings=settings, regions=regions, like=self)
 
 
@@ -219,12 +228,13 @@ def bind(
     graph: Graph,
     profile: Profile,
     dtype: str,
-    own: tuple[Rule, ...] = (),
+    overrides: tuple[Rule, ...] = (),
     regions: Sequence[Region] = (),
     placement: tuple[Rule, ...] = (),
     over: tuple[Rule, ...] = (),
 ) -> BoundGraph:
-    """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`, `own`, `over`.
+    """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`,
+    `overrides`, `over`.
 
     Raises SpecError where a value is not allowed, two rules of one layer disagree or two regions overlap, GraphError
     where a `nodes` selector matches nothing.
@@ -236,45 +246,45 @@ def bind(
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
-    for layer in (*profile.layers, placement, own, over):
+    for layer in (*profile.layers, placement, overrides, over):
         settings |= _layer(graph, layer, settings.keys())
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
-    known = {(region.nodes[-1], region.call): region for region in regions}
-    return BoundGraph(graph=graph, dtype=dtype, settings=settings, regions=known)
+    region_of = {(region.nodes[-1], region.call): region for region in regions}
+    return BoundGraph(graph=graph, dtype=dtype, settings=settings, regions=region_of)
 
 
-def _layer(graph: Graph, rules: Iterable[Rule], known: Iterable[Place]) -> dict[Place, Setting]:
+def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
     settings: dict[Place, Setting] = {}
-    existing = set(known)
+    graph_places = set(places)
     for rule in rules:
-        given = list(assignments(graph, rule))
-        _refuse_absent(graph, existing, rule, [(node, name) for node, name, _ in given])
-        for node, name, value in given:
+        values = list(assignments(graph, rule))
+        _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, _ in values])
+        for node, name, value in values:
             place = (node, name)
-            if place in existing:
+            if place in graph_places:
                 _refuse_conflict(place, settings.get(place), rule, value)
                 settings[place] = Setting(value=value, rule=rule)
     return settings
 
 
-def _refuse_absent(graph: Graph, existing: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
+def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
     """An attribute that a `nodes` rule names must exist on one of its nodes, or the setting would be lost."""
     for absent in dict.fromkeys(name for _, name in places) if rule.nodes else ():
-        named = [place for place in places if place[1] == absent]
-        if any(place in existing for place in named):
+        rule_places = [place for place in places if place[1] == absent]
+        if any(place in graph_places for place in rule_places):
             continue
-        node = next(node for node in graph.nodes if node.name == named[0][0])
+        node = next(node for node in graph.nodes if node.name == rule_places[0][0])
         attribute = node.op.attribute(absent)
         assert attribute is not None
-        why = _absence(node, attribute)
-        raise SpecError(f"{rule.where}: {rule.nodes}:{absent} changes nothing at {node.name}: {why}. Leave it out.")
+        reason = _absence(node, attribute)
+        raise SpecError(f"{rule.where}: {rule.nodes}:{absent} changes nothing at {node.name}: {reason}. Leave it out.")
 
 
 def _absence(node: Node, attribute: Attribute) -> str:
     """Why an attribute does not exist on a node."""
     unset = [name for name in (attribute.parameter,) if name is not None and node.params[name] in UNSET]
-    unset += [name for name, allowed in attribute.given.items() if not holds({name: allowed}, node.params)]
+    unset += [name for name, values in attribute.given.items() if not holds({name: values}, node.params)]
     if unset:
         return f"its {unset[0]} is {shown(node.params[unset[0]])}"
     return f"it has no {attribute.weight or f'input {attribute.input}'}"
@@ -284,10 +294,10 @@ def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: V
     if earlier is not None and earlier.value != value and earlier.rule is not None:
         raise SpecError(
             f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
-            f"{_other(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
+            f"{_other_place(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
             "Narrow their selectors so that they do not overlap."
         )
 
 
-def _other(where: Where, rule: Rule) -> str:
+def _other_place(where: Where, rule: Rule) -> str:
     return f"line {where.line}" if where.path == rule.where.path and where != rule.where else str(where)

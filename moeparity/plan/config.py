@@ -74,14 +74,14 @@ class Config:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._asked: set[str] = set()
+        self._fields_read: set[str] = set()
         self._text = _text(path)
-        self._fields = _parsed(path, self._text)
+        self._fields = _parse(path, self._text)
         self._fields["rope_parameters"] = _rope_parameters(self)
         if "partial_rotary_factor" in self._fields["rope_parameters"]:
             self._fields["partial_rotary_factor"] = self._fields["rope_parameters"]["partial_rotary_factor"]
         _check_numbers(self)
-        self._asked.clear()
+        self._fields_read.clear()
 
     def __contains__(self, name: str) -> bool:
         return self._key(name) is not None
@@ -93,7 +93,7 @@ class Config:
                 f"{Where(self.path)}: field {name!r} is missing.{did_you_mean(name, self._fields)} "
                 "Is this the config.json of the checkpoint?"
             )
-        self._asked.add(name)
+        self._fields_read.add(name)
         return self._fields[key]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -128,29 +128,29 @@ class Config:
 
     def where(self, name: str) -> Where:
         """The line a field stands on, under the name the file gives it; the file alone where it is not found."""
-        found = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self._text)
-        return Where(self.path, None if found is None else self._text.count("\n", 0, found.start()) + 1)
+        match = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self._text)
+        return Where(self.path, None if match is None else self._text.count("\n", 0, match.start()) + 1)
 
     def check_pairs(self) -> None:
         """Refuse fields that do not go together; only those that were read, since others may hold a default.
 
         Raises CheckpointError.
         """
-        asked = {name: value for name in sorted(self._asked) if (value := self.get(name))}
+        values = {name: value for name in sorted(self._fields_read) if (value := self.get(name))}
         for name, divisor in MULTIPLES:
-            if name in asked and divisor in asked and asked[name] % asked[divisor]:
+            if name in values and divisor in values and values[name] % values[divisor]:
                 raise CheckpointError(
-                    f"{self.where(divisor)}: {divisor} is {asked[divisor]}; expected a divisor of {name}, which is "
-                    f"{asked[name]}."
+                    f"{self.where(divisor)}: {divisor} is {values[divisor]}; expected a divisor of {name}, which is "
+                    f"{values[name]}."
                 )
         for name, most in AT_MOST:
-            if name in asked and most in asked and asked[name] > asked[most]:
+            if name in values and most in values and values[name] > values[most]:
                 raise CheckpointError(
-                    f"{self.where(name)}: {name} is {asked[name]}; expected at most {most}, {asked[most]}."
+                    f"{self.where(name)}: {name} is {values[name]}; expected at most {most}, {values[most]}."
                 )
-        if asked.get("n_group", 1) > 1 and asked["n_group"] == asked.get("num_experts"):
+        if values.get("n_group", 1) > 1 and values["n_group"] == values.get("num_experts"):
             raise CheckpointError(
-                f"{self.where('n_group')}: n_group is {asked['n_group']}, which leaves one expert per group; "
+                f"{self.where('n_group')}: n_group is {values['n_group']}, which leaves one expert per group; "
                 "a group is chosen by its two best."
             )
 
@@ -169,7 +169,7 @@ def _text(path: Path) -> str:
         raise CheckpointError(f"{Where(path)}: not JSON: byte {error.start} is not UTF-8.") from None
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         data = json.loads(text, parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -195,23 +195,23 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
     """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
     # As in transformers the older name wins where a file has both.
     field = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    given = config.get(field) or ROPE.get(config.model_type, {})
-    if not isinstance(given, dict):
-        raise CheckpointError(f"{config.where(field)}: {field} is {shown(given)}; expected an object, as in {{...}}.")
-    rope = {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **given}
+    fields = config.get(field) or ROPE.get(config.model_type, {})
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{config.where(field)}: {field} is {shown(fields)}; expected an object, as in {{...}}.")
+    rope = {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **fields}
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     if rope["rope_type"] not in ROPE_NEEDS:
-        place = config.where("rope_type" if "rope_type" in given else "type")
+        place = config.where("rope_type" if "rope_type" in fields else "type")
         raise CheckpointError(
             f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_NEEDS)}."
         )
     # The softmax scale that mscale_all_dim asks for is a function of `factor`.
-    scaled = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
-    needed = (*ROPE_NEEDS[rope["rope_type"]], *(("factor",) if scaled else ()))
-    missing = [name for name in needed if rope.get(name) is None]
-    if missing:
+    needs_factor = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    needs = (*ROPE_NEEDS[rope["rope_type"]], *(("factor",) if needs_factor else ()))
+    absent = [name for name in needs if rope.get(name) is None]
+    if absent:
         raise CheckpointError(
-            f"{config.where(field)}: {field}: rope_type {rope['rope_type']} needs {missing[0]!r}. Add it."
+            f"{config.where(field)}: {field}: rope_type {rope['rope_type']} needs {absent[0]!r}. Add it."
         )
     return rope
 
@@ -226,11 +226,11 @@ def _check_numbers(config: Config) -> None:
                 f"{config.where(name)}: {name} is {shown(value)}; expected a whole number of at least {least}."
             )
     for name in (*ABOVE, *NUMBERS):
-        value, above = rope.get(name, config.get(name)), ABOVE.get(name)
+        value, bound = rope.get(name, config.get(name)), ABOVE.get(name)
         number = type(value) in {int, float} and math.isfinite(value)
-        if value is not None and not (number and (value >= 0 if above is None else value > above)):
-            expected = "a number of at least 0" if above is None else f"a number above {above}"
-            raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected {expected}.")
+        if value is not None and not (number and (value >= 0 if bound is None else value > bound)):
+            range_words = "a number of at least 0" if bound is None else f"a number above {bound}"
+            raise CheckpointError(f"{config.where(name)}: {name} is {shown(value)}; expected {range_words}.")
     if rope["rope_type"] == "llama3" and rope["high_freq_factor"] <= rope["low_freq_factor"]:
         raise CheckpointError(
             f"{config.where('high_freq_factor')}: high_freq_factor is {rope['high_freq_factor']}; expected more than "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from moeparity.numerics.dtypes import MODEL
@@ -21,8 +21,28 @@ Class = Kind | Literal["dtype", "implementation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One choice at one node on which both sides disagree: what each says, as people read it, and who set it.
+class TwoSided:
+    """What a choice says on both sides, as people read it, where that was set, and by which flag and profile.
+
+    `set_by` is as users of the engines know it; empty where the recipe or nobody set the value.
+    """
+
+    reference: str
+    candidate: str
+    reference_origin: str
+    candidate_origin: str
+    reference_set_by: str = ""
+    candidate_set_by: str = ""
+
+
+def two_sided(choice: TwoSided) -> dict[str, str]:
+    """The six values, as arguments of another `TwoSided` or of a report's row that shows them."""
+    return {field.name: getattr(choice, field.name) for field in fields(TwoSided)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(TwoSided):
+    """One choice at one node on which both sides disagree.
 
     `places` are all settings that change together: an attribute that takes effect on one side only is folded into
     the choice that switches it on, and everything inside a region into the region. A site on an edge is named by its
@@ -32,42 +52,26 @@ class Difference:
     node: Node
     attribute: str
     kind: Class
-    reference: str
-    candidate: str
-    reference_origin: str
-    candidate_origin: str
-    reference_rule: Rule | None
-    candidate_rule: Rule | None
     rule: Rule | None
     places: tuple[Place, ...]
-
-    @property
-    def reference_set_by(self) -> str:
-        """The flag and the profile that set the reference's value; empty outside profiles."""
-        return "" if self.reference_rule is None else self.reference_rule.told
-
-    @property
-    def candidate_set_by(self) -> str:
-        """The flag and the profile that set the candidate's value; empty outside profiles."""
-        return "" if self.candidate_rule is None else self.candidate_rule.told
 
 
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
     """Every choice on which two plans differ, in execution order."""
-    inside = reference.replaced().keys() | candidate.replaced().keys()
-    found = list(_regions(reference, candidate))
+    replacements = reference.replaced().keys() | candidate.replaced().keys()
+    result = list(_regions(reference, candidate))
     for node in reference.graph.nodes:
-        if node.name in inside:
+        if node.name in replacements:
             continue
-        here = [*_attributes(node, reference, candidate), *_edges(node, reference, candidate)]
+        at_node = [*_attributes(node, reference, candidate), *_edges(node, reference, candidate)]
         dtypes = reference.dtype_of(node.name), candidate.dtype_of(node.name)
         if dtypes[0] != dtypes[1]:
-            moved = {place for difference in here for place in difference.places}
-            rest = tuple(p for p in _places(node, reference) if p not in moved and _unequal(p, reference, candidate))
-            here.append(_difference(node, "dtype", (reference, candidate), ((node.name, DTYPE), *rest)))
-        found += here
+            places = {place for difference in at_node for place in difference.places}
+            unequal = (p for p in _places(node, reference) if p not in places and _unequal(p, reference, candidate))
+            at_node.append(_difference(node, "dtype", (reference, candidate), ((node.name, DTYPE), *unequal)))
+        result += at_node
     order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
-    return sorted(found, key=lambda difference: order[difference.node.name])
+    return sorted(result, key=lambda difference: order[difference.node.name])
 
 
 def _places(node: Node, plan: BoundGraph) -> list[Place]:
@@ -84,28 +88,28 @@ def _regions(reference: BoundGraph, candidate: BoundGraph) -> Iterator[Differenc
     """
     nodes = {node.name: node for node in reference.graph.nodes}
     sides = reference.replaced(), candidate.replaced()
-    seen: set[str] = set()
+    visited: set[str] = set()
     for name in nodes:
-        inner = _overlapping(name, sides)
-        if seen.isdisjoint(inner) and inner:
-            seen |= inner
+        inner = _overlap(name, sides)
+        if visited.isdisjoint(inner) and inner:
+            visited |= inner
             places = [p for n in nodes.values() if n.name in inner for p in [*_places(n, reference), (n.name, DTYPE)]]
-            changed = [p for p in places if _unequal(p, reference, candidate)]
-            if changed:
+            unequal = [p for p in places if _unequal(p, reference, candidate)]
+            if unequal:
                 # The last of the closing nodes that change speaks for all.
-                first = next((p for p in reversed(changed) if p[1] == IMPL), changed[0])
-                rest = (p for p in changed if p != first)
-                yield _difference(nodes[first[0]], "implementation", (reference, candidate), (first, *rest))
+                main = next((p for p in reversed(unequal) if p[1] == IMPL), unequal[0])
+                followers = (p for p in unequal if p != main)
+                yield _difference(nodes[main[0]], "implementation", (reference, candidate), (main, *followers))
 
 
-def _overlapping(name: str, sides: tuple[dict[str, Region], dict[str, Region]]) -> set[str]:
+def _overlap(name: str, sides: tuple[dict[str, Region], dict[str, Region]]) -> set[str]:
     """The nodes of all regions of either side that hang together with this node's."""
-    inner, waiting = set[str](), [name]
-    while waiting:
-        node = waiting.pop()
-        found = {n for side in sides if node in side for n in side[node].nodes} - inner
-        inner |= found
-        waiting += found
+    inner, queue = set[str](), [name]
+    while queue:
+        node = queue.pop()
+        neighbours = {n for side in sides if node in side for n in side[node].nodes} - inner
+        inner |= neighbours
+        queue += neighbours
     return inner
 
 
@@ -115,24 +119,24 @@ def _attributes(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Ite
     for attribute in node.attributes:
         place = (node.name, attribute.name)
         if attribute.name in ref and attribute.name in cand and _differs(reference, candidate, place):
-            folded = dict.fromkeys(_folded(node, attribute, reference, candidate))
-            folded |= dict.fromkeys(_reductions(node, reference, candidate))
-            folded |= dict.fromkeys(_going_along(node, attribute.name, reference, candidate))
-            yield _difference(node, attribute.kind, (reference, candidate), (place, *folded))
+            followers = dict.fromkeys(_followers(node, attribute, reference, candidate))
+            followers |= dict.fromkeys(_reductions(node, reference, candidate))
+            followers |= dict.fromkeys(_going_along(node, attribute.name, reference, candidate))
+            yield _difference(node, attribute.kind, (reference, candidate), (place, *followers))
 
 
 def _going_along(node: Node, name: str, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
     """What differs at the nodes told of this choice, and takes effect on one side at most because of it."""
-    nodes = {other.name: other for other in reference.graph.nodes}
-    waiting = [node]
-    while waiting:
-        maker = waiting.pop()
+    nodes = {member.name: member for member in reference.graph.nodes}
+    queue = [node]
+    while queue:
+        maker = queue.pop()
         for reader in (nodes[follower] for follower in reference.graph.digraph.successors(maker.name)):
             by = reader.op.told.get(name)
             if reader.op.reduces:
-                waiting.append(reader)
+                queue.append(reader)
             elif by is not None and reader.inputs[reader.ports.index(by.port)] in maker.values:
-                waiting.append(reader)
+                queue.append(reader)
                 active = [plan.active(reader) for plan in (reference, candidate)]
                 for attribute in reader.attributes:
                     one_sided = any(attribute.name not in names for names in active)
@@ -145,9 +149,9 @@ def _reductions(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Ite
     """Where a node's result lies in partial sums on one side only: what differs at those who add these up."""
     if not _one_sided(node, reference, candidate):
         return
-    nodes, waiting = {other.name: other for other in reference.graph.nodes}, [node]
-    while waiting:
-        followers = reference.graph.digraph.successors(waiting.pop().name)
+    nodes, queue = {member.name: member for member in reference.graph.nodes}, [node]
+    while queue:
+        followers = reference.graph.digraph.successors(queue.pop().name)
         readers = [nodes[name] for name in followers if nodes[name].op.takes_partials]
         yield from (
             (reader.name, a.name)
@@ -155,7 +159,7 @@ def _reductions(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Ite
             for a in reader.attributes
             if a.needs == "partials" and _differs(reference, candidate, (reader.name, a.name))
         )
-        waiting += [reader for reader in readers if _one_sided(reader, reference, candidate)]
+        queue += [reader for reader in readers if _one_sided(reader, reference, candidate)]
 
 
 def _one_sided(node: Node, reference: BoundGraph, candidate: BoundGraph) -> bool:
@@ -164,7 +168,7 @@ def _one_sided(node: Node, reference: BoundGraph, candidate: BoundGraph) -> bool
 
 
 def _edges(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Difference]:
-    op_of = {other.name: other.op.name for other in reference.graph.nodes}
+    op_of = {member.name: member.op.name for member in reference.graph.nodes}
     for site, consumer in edges_of(reference.graph, node):
         place = (node.name, f"{site}{EDGE}{consumer}")
         if _differs(reference, candidate, place):
@@ -172,14 +176,14 @@ def _edges(node: Node, reference: BoundGraph, candidate: BoundGraph) -> Iterator
             yield _difference(node, "rounding", (reference, candidate), (place,), name)
 
 
-def _folded(node: Node, parent: Attribute, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
+def _followers(node: Node, parent: Attribute, reference: BoundGraph, candidate: BoundGraph) -> Iterator[Place]:
     """Settings that differ but take effect on one side at most, switched on by `parent`."""
     ref, cand = reference.active(node), candidate.active(node)
     for attribute in node.attributes:
         place = (node.name, attribute.name)
         one_sided = attribute.name not in ref or attribute.name not in cand
-        switched = parent.name in attribute.when or (attribute.needs != "always" and parent.name in _CUTTING)
-        if switched and one_sided and _differs(reference, candidate, place):
+        by_parent = parent.name in attribute.when or (attribute.needs != "always" and parent.name in _CUTTING)
+        if by_parent and one_sided and _differs(reference, candidate, place):
             yield place
 
 
@@ -201,29 +205,29 @@ def _difference(
 ) -> Difference:
     """The difference at the first of `places`, which the others go along with."""
     ref, cand = (plan.settings[places[0]] for plan in plans)
-    own = ("the recipe's reference", "the recipe's candidate")
+    variants = ("the recipe's reference", "the recipe's candidate")
     return Difference(
         node=node,
         attribute=name or places[0][1],
         kind=kind,
-        reference=_shown(ref, plans[0], node),
-        candidate=_shown(cand, plans[1], node),
-        reference_origin=own[0] if kind == "dtype" else ref.origin,
-        candidate_origin=own[1] if kind == "dtype" else cand.origin,
-        reference_rule=ref.rule,
-        candidate_rule=cand.rule,
-        rule=_telling(ref, cand),
+        reference=_words(ref, plans[0], node),
+        candidate=_words(cand, plans[1], node),
+        reference_origin=variants[0] if kind == "dtype" else ref.origin,
+        candidate_origin=variants[1] if kind == "dtype" else cand.origin,
+        reference_set_by=ref.set_by,
+        candidate_set_by=cand.set_by,
+        rule=_naming_rule(ref, cand),
         places=places,
     )
 
 
-def _shown(setting: Setting, plan: BoundGraph, node: Node) -> str:
+def _words(setting: Setting, plan: BoundGraph, node: Node) -> str:
     if setting.value == MODEL:
         return f"model ({plan.dtype_of(node.name)})"
     return str(setting.value) or "own kernel"
 
 
-def _telling(reference: Setting, candidate: Setting) -> Rule | None:
+def _naming_rule(reference: Setting, candidate: Setting) -> Rule | None:
     """The rule a difference is named after: the candidate's, unless only the reference's points closer or sets it."""
     if candidate.rule is None or (reference.rule and reference.rule.narrowness > candidate.rule.narrowness):
         return reference.rule

@@ -20,7 +20,7 @@ from moeparity.plan.spec import files
 Json = dict[str, Any]
 
 _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
-"""A selector and the colon after it, as `graph.address.split` reads them."""
+"""A selector and the colon after it, as `address.split` reads them."""
 
 _ORDER = rf"^\s*({'|'.join(FORMS)})\b"
 """How any summation order begins."""
@@ -52,18 +52,18 @@ def _plain(schema: Any) -> Any:
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _plain(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
-    if found.get("default", 0) is None:
-        del found["default"]
-    branches = [branch for branch in found.get("anyOf", ()) if branch != {"type": "null"}]
+    plain = {key: _plain(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if plain.get("default", 0) is None:
+        del plain["default"]
+    branches = [branch for branch in plain.get("anyOf", ()) if branch != {"type": "null"}]
     if len(branches) == 1:
-        del found["anyOf"]
-        found = {**branches[0], **found}
+        del plain["anyOf"]
+        plain = {**branches[0], **plain}
     elif branches:
-        found["anyOf"] = branches
-    if "patternProperties" in found:
-        found["additionalProperties"] = False
-    return found
+        plain["anyOf"] = branches
+    if "patternProperties" in plain:
+        plain["additionalProperties"] = False
+    return plain
 
 
 def _graph(schema: Json, definitions: Json) -> None:
@@ -89,7 +89,7 @@ def _node_of(op: Op) -> Json:
     ports = ", ".join(op.inputs) or "nothing"
     weights = {port.name: _weight(port) for port in op.weights}
     parameters = {parameter.name: _parameter(parameter) for parameter in op.parameters}
-    needed = {
+    required = {
         "params": [parameter.name for parameter in op.parameters if parameter.required],
         "weights": [port.name for port in op.weights if port.required],
     }
@@ -99,10 +99,10 @@ def _node_of(op: Op) -> Json:
             "maxItems": len(op.inputs),
             "description": f"{op.says} Reads {ports}.",
         },
-        "params": {**_closed(parameters), "required": needed["params"]},
-        "weights": {**_closed(weights), "required": needed["weights"]},
+        "params": {**_closed_mapping(parameters), "required": required["params"]},
+        "weights": {**_closed_mapping(weights), "required": required["weights"]},
     }
-    return {"required": [key for key, names in needed.items() if names], "properties": properties}
+    return {"required": [key for key, names in required.items() if names], "properties": properties}
 
 
 def _weight(port: WeightPort) -> Json:
@@ -128,15 +128,15 @@ def _profile(schema: Json, definitions: Json) -> None:
     rule["allOf"] = [_for_op(op, {"properties": {"set": _attributes([op])}}) for op in OPS.values()]
     rule["allOf"].append({"if": {"required": ["nodes"]}, "then": {"properties": {"set": _attributes(OPS.values())}}})
     fusion["properties"]["chain"]["items"] = _ops()
-    fusion["properties"]["set"] = _fused()
+    fusion["properties"]["set"] = _fusion_keys()
 
 
 def _recipe(schema: Json, definitions: Json) -> None:
     variant = definitions["Variant"]["properties"]
     variant["profile"] = _profile_name(variant["profile"])
-    known = _attributes(OPS.values())
-    patterns = {f"{_SELECTOR}{name}$": values for name, values in known["properties"].items()}
-    patterns |= {_SELECTOR + site.removeprefix("^"): values for site, values in known["patternProperties"].items()}
+    attributes = _attributes(OPS.values())
+    patterns = {f"{_SELECTOR}{name}$": values for name, values in attributes["properties"].items()}
+    patterns |= {_SELECTOR + site.removeprefix("^"): values for site, values in attributes["patternProperties"].items()}
     variant["set"] = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
     del schema["properties"]["expect"]["default"]
     definitions["Tokens"]["oneOf"] = [{"required": ["sampled_from"]}, {"required": ["sample"]}]
@@ -152,24 +152,24 @@ def _log(schema: Json, definitions: Json) -> None:
 
 def _attributes(ops: Iterable[Op]) -> Json:
     """A closed mapping of the attributes of some ops, and of their sites on single edges: `output->rms_norm`."""
-    found: dict[str, list[Attribute]] = {}
+    by_name: dict[str, list[Attribute]] = {}
     for op in ops:
         for attribute in op.attributes:
-            found.setdefault(attribute.name, []).append(attribute)
-    edges = {name: [a for a in attributes if a.edge] for name, attributes in found.items()}
+            by_name.setdefault(attribute.name, []).append(attribute)
+    edges = {name: [a for a in attributes if a.edge] for name, attributes in by_name.items()}
     return {
-        **_closed({name: _values(attributes) for name, attributes in found.items()}),
+        **_closed_mapping({name: _values(attributes) for name, attributes in by_name.items()}),
         "patternProperties": {
             f"^{name}{EDGE}.+$": _values(attributes, STORED) for name, attributes in edges.items() if attributes
         },
     }
 
 
-def _fused() -> Json:
+def _fusion_keys() -> Json:
     """The keys of a fusion's `set`: `op:attribute`, and `op:site->op` for a site on an edge of the chain."""
     attributes = [(op, attribute) for op in OPS.values() for attribute in op.attributes]
     return {
-        **_closed({f"{op.name}:{attribute.name}": _values([attribute]) for op, attribute in attributes}),
+        **_closed_mapping({f"{op.name}:{attribute.name}": _values([attribute]) for op, attribute in attributes}),
         "patternProperties": {
             f"^{op.name}:{attribute.name}{EDGE}({'|'.join(OPS)})$": _values([attribute], STORED)
             for op, attribute in attributes
@@ -178,20 +178,20 @@ def _fused() -> Json:
     }
 
 
-def _values(attributes: list[Attribute], *more: str) -> Json:
+def _values(attributes: list[Attribute], *extra: str) -> Json:
     """The values that any of these attributes, which share a name, may have."""
-    words = list(dict.fromkeys([*more, *(word for attribute in attributes for word in attribute.values)]))
+    words = list(dict.fromkeys([*extra, *(word for attribute in attributes for word in attribute.values)]))
     branches: list[Json] = [{"enum": words}] if words else []
     branches += [{"type": "number"}] if any(attribute.number for attribute in attributes) else []
     least = [attribute.least for attribute in attributes if attribute.least is not None]
     branches += [{"type": "integer", "minimum": min(least)}] if least else []
     branches += [{"type": "string", "pattern": _ORDER}] if any(attribute.order for attribute in attributes) else []
     says = "\n".join(dict.fromkeys(f"{attribute.kind}: {attribute.says}" for attribute in attributes))
-    found: Json = {"description": says, **(branches[0] if len(branches) == 1 else {"anyOf": branches})}
-    return found if len(attributes) > 1 else {**found, "default": attributes[0].default}
+    value_schema: Json = {"description": says, **(branches[0] if len(branches) == 1 else {"anyOf": branches})}
+    return value_schema if len(attributes) > 1 else {**value_schema, "default": attributes[0].default}
 
 
-def _closed(properties: Mapping[str, Json]) -> Json:
+def _closed_mapping(properties: Mapping[str, Json]) -> Json:
     return {"type": "object", "properties": dict(properties), "additionalProperties": False}
 
 
@@ -203,7 +203,7 @@ def _ops() -> Json:
     return {"type": "string", "enum": list(OPS), "description": "`moeparity ops` lists them."}
 
 
-def _profile_name(found: Json) -> Json:
-    shipped = {"enum": list(files.shipped("profiles"))}
+def _profile_name(field_schema: Json) -> Json:
+    names = {"enum": list(files.shipped("profiles"))}
     path = {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}
-    return {**found, "description": "A shipped profile, or a path to one.", "anyOf": [shipped, path]}
+    return {**field_schema, "description": "A shipped profile, or a path to one.", "anyOf": [names, path]}

@@ -47,7 +47,7 @@ class Rule:
     profile: str | None = None
 
     @property
-    def told(self) -> str:
+    def set_by(self) -> str:
         """The profile and the flag, as a user of that engine knows them; empty outside profiles."""
         if self.profile is None:
             return ""
@@ -89,37 +89,37 @@ class Profile:
     layers: tuple[tuple[Rule, ...], ...]
 
 
-def load_profile(name: str, beside: Where) -> Profile:
+def load_profile(name: str, where: Where) -> Profile:
     """A shipped profile by name, or a file relative to the one that names it. Raises SpecError.
 
     What is taken over from a profile of another engine keeps its value, and is no evidence for this one.
     """
-    chain = _chain(name, beside)
-    own = chain[0][1]
+    chain = _chain(name, where)
+    profile = chain[0][1]
     engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
     layers: list[tuple[Rule, ...]] = []
     for depth, (path, spec) in enumerate(chain):
         theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
         layers.insert(0, tuple(_about(_rule(path, rule), spec.name, theirs, engine) for rule in spec.rules))
         layers.insert(0, tuple(_about(_fusion(path, fusion), spec.name, theirs, engine) for fusion in spec.fusions))
-    return Profile(name=own.name, engine=engine, layers=tuple(layers))
+    return Profile(name=profile.name, engine=engine, layers=tuple(layers))
 
 
-def _chain(name: str, beside: Where) -> list[tuple[Path, schema.ProfileFile]]:
+def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
     """The profile and all it extends, the profile first."""
     chain: list[tuple[Path, schema.ProfileFile]] = []
-    path = files.find_profile(name, beside)
+    path = files.find_profile(name, where)
     while True:
-        seen = [known for known, _ in chain]
-        if path.resolve() in [known.resolve() for known in seen]:
-            circle = " -> ".join(known.name for known in (*seen, path))
-            raise SpecError(f"{beside}: profiles extend each other in a circle: {circle}. Break it.")
+        paths = [earlier for earlier, _ in chain]
+        if path.resolve() in [earlier.resolve() for earlier in paths]:
+            circle = " -> ".join(earlier.name for earlier in (*paths, path))
+            raise SpecError(f"{where}: profiles extend each other in a circle: {circle}. Break it.")
         spec = files.read_profile(path)
         chain.append((path, spec))
         if spec.extends is None:
             return chain
-        beside = Where(path, spec.line_of("extends"))
-        path = files.find_profile(spec.extends, beside)
+        where = Where(path, spec.line_of("extends"))
+        path = files.find_profile(spec.extends, where)
 
 
 def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
@@ -130,14 +130,14 @@ def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schem
     return replace(rule, evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}", flag=None)
 
 
-def overrides(settings: Mapping[str, Value], where: Where, *, why: str = "set by the recipe") -> tuple[Rule, ...]:
-    """A recipe's own `set:` of `address: value` as rules, one per address; `why` stands for their evidence."""
+def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = "set by the recipe") -> tuple[Rule, ...]:
+    """A recipe's own `set:` of `address: value` as rules, one per address; `evidence` is theirs."""
     rules = []
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
         at = Where(where.path, lines.get(address, where.line))
         selector, attribute = split(address, at)
-        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence=why))
+        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence=evidence))
     return tuple(rules)
 
 
@@ -161,33 +161,33 @@ def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ..
     )
 
 
-def checked(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
+def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
     """The attribute of an op and the value as it is kept; raises SpecError where either is not allowed.
 
     `attribute` may name a site on an edge, `output->consumer`, which may also be `stored`: as the op stores it.
     """
     edge = edge_of(attribute)
     if edge is not None:
-        return _checked_edge(op, edge[0], value, where)
+        return _check_edge(op, edge[0], value, where)
     names = [a.name for a in op.attributes]
-    found = op.attribute(attribute)
-    if found is None:
+    choice = op.attribute(attribute)
+    if choice is None:
         has = f"it has {listed(names)}" if names else "it has none"
         raise SpecError(f"{where}: op {op.name} has no attribute {attribute!r}; {has}.{did_you_mean(attribute, names)}")
-    if found.number and not isinstance(value, str) and math.isfinite(value):
-        return found, float(value)
-    if found.least is not None and isinstance(value, int) and value >= found.least:
-        return found, value
-    if value in found.values:
-        return found, value
-    says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {found.expected}."
-    known = [*found.values, *(orders.FORMS if found.order else ())]
-    if found.order and isinstance(value, str) and (value in known or not value.isidentifier()):
+    if choice.number and not isinstance(value, str) and math.isfinite(value):
+        return choice, float(value)
+    if choice.least is not None and isinstance(value, int) and value >= choice.least:
+        return choice, value
+    if value in choice.values:
+        return choice, value
+    says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {choice.expected}."
+    words = [*choice.values, *(orders.FORMS if choice.order else ())]
+    if choice.order and isinstance(value, str) and (value in words or not value.isidentifier()):
         try:
-            return found, str(orders.parse(value))
+            return choice, str(orders.parse(value))
         except orders.OrderError as error:
             raise SpecError(f"{says} {error}") from None
-    raise SpecError(f"{says}{did_you_mean(str(value), known)}")
+    raise SpecError(f"{says}{did_you_mean(str(value), words)}")
 
 
 def edge_of(name: str) -> tuple[str, str] | None:
@@ -196,18 +196,18 @@ def edge_of(name: str) -> tuple[str, str] | None:
     return (site, consumer) if arrow else None
 
 
-def _checked_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:
+def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:
     sites = [a.name for a in op.attributes if a.edge]
     if site not in sites:
         has = f"it has {listed(sites)}" if sites else "it has none: what is stored is not the rounding of one value"
         raise SpecError(f"{where}: op {op.name} has no site {site!r} on its edges; {has}.{did_you_mean(site, sites)}")
-    found = op.attribute(site)
-    assert found is not None
-    if value not in (STORED, *found.values):
+    choice = op.attribute(site)
+    assert choice is not None
+    if value not in (STORED, *choice.values):
         raise SpecError(
-            f"{where}: {op.name}:{site} on an edge is {shown(value)}; expected one of {STORED}, {found.expected}."
+            f"{where}: {op.name}:{site} on an edge is {shown(value)}; expected one of {STORED}, {choice.expected}."
         )
-    return found, value
+    return choice, value
 
 
 def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
@@ -239,16 +239,16 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
         raise SpecError(
             f"{where}: {key!r} names no attribute; expected `op:attribute` or `op:site->op`, with ops of the chain."
         )
-    for named in (op, edge[1]) if edge else (op,):
-        if chain.count(named) != 1:
-            has = "twice" if named in chain else "not at all"
+    for member in (op, edge[1]) if edge else (op,):
+        if chain.count(member) != 1:
+            has = "twice" if member in chain else "not at all"
             raise SpecError(
-                f"{where}: {key!r} names op {named!r}, which stands in the chain {has}; expected one of "
+                f"{where}: {key!r} names op {member!r}, which stands in the chain {has}; expected one of "
                 f"{listed(o for o in chain if chain.count(o) == 1)}."
             )
     if edge and chain.index(edge[1]) != chain.index(op) + 1:
         raise SpecError(f"{where}: {key!r}: {edge[1]} does not follow {op} in the chain. Name an edge of the chain.")
-    checked(OPS[op], name, value, where)
+    check_value(OPS[op], name, value, where)
 
 
 def _rule(path: Path, rule: schema.Rule) -> Rule:
@@ -261,7 +261,7 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
     if rule.op is not None:
         lines = getattr(rule.set, "key_lines", {})
         for attribute, value in rule.set.items():
-            checked(OPS[rule.op], attribute, value, Where(path, lines.get(attribute, rule.line)))
+            check_value(OPS[rule.op], attribute, value, Where(path, lines.get(attribute, rule.line)))
     evidence = rule.evidence
     return Rule(
         op=rule.op,

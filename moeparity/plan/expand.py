@@ -56,26 +56,26 @@ class _Expansion:
     def __init__(self, path: Path, spec: schema.GraphFile, config: Config) -> None:
         self.path, self.spec, self.config = path, spec, config
         self.scope = Scope(path, spec.sizes, config)
-        self.known: dict[str, str] = {source: source for source in SOURCES}
+        self.outer: dict[str, str] = {source: source for source in SOURCES}
         self.producer: dict[str, str] = {source: source for source in SOURCES}
         self.digraph: nx.DiGraph[str] = nx.DiGraph()
 
     def graph(self) -> Graph:
         self._check_expectations()
-        before = self._nodes("", self.spec.before, {}, layer=None, weights="")
-        segments = [Segment(name="before", nodes=tuple(before))]
+        head = self._nodes("", self.spec.before, {}, layer=None, weights="")
+        segments = [Segment(name="before", nodes=tuple(head))]
         layers = self.spec.layers
         stream = self._value(layers.input, {}, Where(self.path, layers.line_of("input")))
         for index, kind in enumerate(self._kinds()):
             nodes: list[Node] = []
             self.scope.layer = self._window(index)
             for name in layers.kinds[kind]:
-                stream, added = self._block(index, name, stream)
-                nodes += added
+                stream, block = self._block(index, name, stream)
+                nodes += block
             segments.append(Segment(name=f"layers[{index}]", nodes=tuple(nodes)))
         self.scope.layer = {}
-        after = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
-        segments.append(Segment(name="after", nodes=tuple(after)))
+        tail = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
+        segments.append(Segment(name="after", nodes=tuple(tail)))
         output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
         self._refuse_unread(segments, output)
         return Graph(
@@ -90,20 +90,20 @@ class _Expansion:
 
     def _refuse_unread(self, segments: Sequence[Segment], output: str) -> None:
         """A node that leads nowhere is a wiring mistake: its error would never reach the logits."""
-        last = self.producer[output]
-        leading = nx.ancestors(self.digraph, last) | {last, *log_probs(segments[-1].nodes, output)}
+        producer = self.producer[output]
+        ancestors = nx.ancestors(self.digraph, producer) | {producer, *log_probs(segments[-1].nodes, output)}
         for node in (node for segment in segments for node in segment.nodes):
-            if node.name not in leading:
+            if node.name not in ancestors:
                 raise GraphError(
                     f"{node.where}: {node.name}: its value never reaches the output {output!r}. Wire it or drop it."
                 )
 
     def _check_expectations(self) -> None:
-        for field, allowed in self.spec.expects.items():
-            if field in self.config and self.config[field] not in allowed:
+        for field, values in self.spec.expects.items():
+            if field in self.config and self.config[field] not in values:
                 raise CheckpointError(
                     f"{self.config.where(field)}: {field} is {shown(self.config[field])}; "
-                    f"{self.path.name} computes only {listed(map(shown, allowed))}."
+                    f"{self.path.name} computes only {listed(map(shown, values))}."
                 )
 
     def _kinds(self) -> list[str]:
@@ -124,9 +124,9 @@ class _Expansion:
                 )
             for block in layers.kinds[kind]:
                 if block not in self.spec.blocks:
-                    near = did_you_mean(block, self.spec.blocks)
+                    hint = did_you_mean(block, self.spec.blocks)
                     raise GraphError(
-                        f"{where}: block {block!r} is not declared; expected one of {listed(self.spec.blocks)}.{near}"
+                        f"{where}: block {block!r} is not declared; expected one of {listed(self.spec.blocks)}.{hint}"
                     )
         return kinds
 
@@ -159,8 +159,8 @@ class _Expansion:
             if spec is None:
                 continue
             node = self._node(prefix + name, spec, local, layer=layer, weights=weights)
-            scope = local if prefix else self.known
-            scope |= {prefixed.removeprefix(prefix): prefixed for prefixed in node.values}
+            scope = local if prefix else self.outer
+            scope |= {full_name.removeprefix(prefix): full_name for full_name in node.values}
             self.producer |= dict.fromkeys(node.values, node.name)
             self.digraph.add_node(node.name)
             self.digraph.add_edges_from((self.producer[value], node.name) for value in node.inputs)
@@ -205,37 +205,37 @@ class _Expansion:
         )
 
     def _value(self, value: str, local: Mapping[str, str], where: Where) -> str:
-        found = local.get(value) or self.known.get(value)
-        if found is None:
-            names = [*local, *self.known]
+        full_name = local.get(value) or self.outer.get(value)
+        if full_name is None:
+            names = [*local, *self.outer]
             raise GraphError(
                 f"{where}: no value {value!r} here; expected one of {listed(names)}." + did_you_mean(value, names)
             )
-        return found
+        return full_name
 
     def _params(self, name: str, op: Op, spec: schema.Node, where: Where) -> dict[str, Any]:
         declared = {p.name: p for p in op.parameters}
         _refuse_unknown(where, f"{name}: parameter", spec.params, declared)
         return {p.name: self._param(name, p, spec.params, where) for p in op.parameters}
 
-    def _param(self, name: str, parameter: Parameter, given: Mapping[str, Any], where: Where) -> Any:
-        if parameter.name not in given:
+    def _param(self, name: str, parameter: Parameter, references: Mapping[str, Any], where: Where) -> Any:
+        if parameter.name not in references:
             if parameter.required:
                 raise GraphError(
                     f"{where}: {name}: parameter {parameter.name!r} ({parameter.says}) is missing. Add it."
                 )
             return parameter.default
-        value = self.scope.resolve(given[parameter.name], where)
+        value = self.scope.resolve(references[parameter.name], where)
         if value is None and not parameter.required:
             return parameter.default
         if parameter.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, parameter.type) or (isinstance(value, bool) and parameter.type is not bool):
-            field = self.scope.field_of(given[parameter.name], value)
-            expected = f"{shown(value)}; expected {_type(parameter)} ({parameter.says})"
+            field = self.scope.field_of(references[parameter.name], value)
+            complaint = f"{shown(value)}; expected {_type(parameter)} ({parameter.says})"
             if field is None:
-                raise GraphError(f"{where}: {name}: parameter {parameter.name} is {expected}.")
-            raise CheckpointError(f"{self.config.where(field)}: {field} is {expected}, since {where} reads it.")
+                raise GraphError(f"{where}: {name}: parameter {parameter.name} is {complaint}.")
+            raise CheckpointError(f"{self.config.where(field)}: {field} is {complaint}, since {where} reads it.")
         if parameter.values and value not in parameter.values:
             raise GraphError(
                 f"{where}: {name}: parameter {parameter.name} is {value!r}; expected one of {listed(parameter.values)}."
@@ -264,8 +264,8 @@ class _Expansion:
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
         keep_fp32 = weight.dtype == "fp32"
         if each and weight.stacked is not None:
-            stacked = self._stacked(weight.stacked, weight, name, where)
-            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stacked)
+            stack = self._stack_shape(weight.stacked, weight, name, where)
+            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stack)
         if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
             takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
             raise GraphError(
@@ -276,28 +276,28 @@ class _Expansion:
         names = tuple(name.replace("{e}", str(e)) for e in range(experts))
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=keep_fp32, where=where)
 
-    def _stacked(self, sizes: Sequence[Any], weight: schema.Weight, name: str, where: Where) -> tuple[int, ...]:
+    def _stack_shape(self, sizes: Sequence[Any], weight: schema.Weight, name: str, where: Where) -> tuple[int, ...]:
         """The shape of a tensor that holds every expert's part."""
         if weight.each is not None or "{e}" in name or len(sizes) != len(weight.shape) + 1:
             raise GraphError(
                 f"{where}: weight {name!r} is stacked, one tensor with an axis of experts before those of `shape`, so "
                 "it takes neither `each:` nor {e} in its name."
             )
-        experts, *others = sizes
-        return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in others))
+        experts, *widths = sizes
+        return (self.scope.integer(experts, where, most=MAX_EXPERTS), *(self.scope.integer(n, where) for n in widths))
 
 
 def _type(parameter: Parameter) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
     types = parameter.type if isinstance(parameter.type, tuple) else (parameter.type,)
-    return " or ".join(words[one] for one in types)
+    return " or ".join(words[type_] for type_ in types)
 
 
-def _refuse_unknown(where: Where, what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in known:
+def _refuse_unknown(where: Where, kind: str, keys: Iterable[str], declared: Mapping[str, Any]) -> None:
+    for key in keys:
+        if key not in declared:
             raise GraphError(
-                f"{where}: {what} {key!r} is unknown; "
-                + (f"expected one of {listed(known)}." if known else "this op takes none.")
-                + did_you_mean(key, known)
+                f"{where}: {kind} {key!r} is unknown; "
+                + (f"expected one of {listed(declared)}." if declared else "this op takes none.")
+                + did_you_mean(key, declared)
             )

@@ -20,9 +20,9 @@ def all_sparse(config: Config, index: int) -> str:
 
 def decoder_sparse_step(config: Config, index: int) -> str:
     """Qwen: `sparse` every `decoder_sparse_step` layers, except those in `mlp_only_layers`."""
-    listed_dense = index in config.get("mlp_only_layers", [])
+    is_dense = index in config.get("mlp_only_layers", [])
     sparse = config.get("num_experts", 0) > 0 and (index + 1) % config.get("decoder_sparse_step", 1) == 0
-    return "sparse" if sparse and not listed_dense else "dense"
+    return "sparse" if sparse and not is_dense else "dense"
 
 
 def first_k_dense_replace(config: Config, index: int) -> str:
@@ -42,26 +42,26 @@ def sliding_window(config: Config, index: int) -> int | None:
 
 def use_sliding_window(config: Config, index: int) -> int | None:
     """Qwen3-MoE: the same window in all layers, where `use_sliding_window` says so."""
-    return _window(config) if config.get("use_sliding_window", False) and not _nulled(config) else None
+    return _window(config) if config.get("use_sliding_window", False) and not _is_null(config) else None
 
 
 def max_window_layers(config: Config, index: int) -> int | None:
     """Qwen2, Qwen3: `layer_types`, or a window from layer `max_window_layers` on, where `use_sliding_window` is set."""
-    used = config.get("use_sliding_window", False) and not _nulled(config)
-    return _by_layer_types(config, index, otherwise=used and index >= config.get("max_window_layers", 28))
+    windows = config.get("use_sliding_window", False) and not _is_null(config)
+    return _by_layer_types(config, index, otherwise=windows and index >= config.get("max_window_layers", 28))
 
 
 def every_second_below_max_window_layers(config: Config, index: int) -> int | None:
     """Qwen2-MoE: `layer_types`, or a window in every second layer below `max_window_layers`."""
-    used = config.get("use_sliding_window", False) and index % 2 == 0
-    return _by_layer_types(config, index, otherwise=used and index < config.get("max_window_layers", 28))
+    windows = config.get("use_sliding_window", False) and index % 2 == 0
+    return _by_layer_types(config, index, otherwise=windows and index < config.get("max_window_layers", 28))
 
 
 def every_second_layer(config: Config, index: int) -> int | None:
     """gpt-oss: `layer_types`, or a window in every second layer, beginning with the first."""
-    found = _layer_type(config, index)
-    windowed = index % 2 == 0 if found is None else found == "sliding_attention"
-    return _window(config, otherwise=128) if windowed else None
+    layer_type = _layer_type(config, index)
+    has_window = index % 2 == 0 if layer_type is None else layer_type == "sliding_attention"
+    return _window(config, otherwise=128) if has_window else None
 
 
 WINDOW_RULES: dict[str, Callable[[Config, int], int | None]] = {
@@ -82,20 +82,20 @@ def _layer_type(config: Config, index: int) -> str | None:
     types = config.get("layer_types")
     if types is None:
         return None
-    found = types[index] if isinstance(types, list) and index < len(types) else None
-    if found not in ("full_attention", "sliding_attention"):
+    layer_type = types[index] if isinstance(types, list) and index < len(types) else None
+    if layer_type not in ("full_attention", "sliding_attention"):
         raise CheckpointError(
-            f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(found)}; expected "
+            f"{config.where('layer_types')}: layer_types gives layer {index} as {shown(layer_type)}; expected "
             "full_attention or sliding_attention for each layer."
         )
-    return str(found)
+    return str(layer_type)
 
 
 def _by_layer_types(config: Config, index: int, *, otherwise: bool) -> int | None:
-    found = _layer_type(config, index)
-    if found is None:
+    layer_type = _layer_type(config, index)
+    if layer_type is None:
         return _window(config) if otherwise else None
-    if found == "full_attention":
+    if layer_type == "full_attention":
         return None
     if not config.get("use_sliding_window", False):
         raise CheckpointError(
@@ -116,5 +116,5 @@ def _window(config: Config, *, otherwise: int = 4096) -> int:
     return window
 
 
-def _nulled(config: Config) -> bool:
+def _is_null(config: Config) -> bool:
     return "sliding_window" in config and config["sliding_window"] is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from moeparity.errors import GraphError, Where
 from moeparity.ops.declaration import EDGE, Value
 from moeparity.plan.address import select
-from moeparity.plan.engine_profile import Rule, checked, edge_of
+from moeparity.plan.engine_profile import Rule, check_value, edge_of
 from moeparity.plan.graph import Graph, Node
 
 Assignment = tuple[str, str, Value]
@@ -19,51 +19,51 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     if rule.model_types is not None and graph.model_type not in rule.model_types:
         return
     if rule.placement is not None:
-        yield from _placed(graph, rule)
+        yield from _of_placement(graph, rule)
         return
     if rule.chain is not None:
         nodes = {node.name: node for node in graph.nodes}
         for chain in chains(graph, rule.chain):
             yield from _on_chain([nodes[name] for name in chain], rule)
         return
-    known: dict[tuple[str, str], Value] = {}
-    for node in _matched(graph, rule):
+    canonical: dict[tuple[str, str], Value] = {}
+    for node in _matches(graph, rule):
         for name, value in rule.values:
             edge, key = edge_of(name), (node.op.name, name)
-            if key not in known:
-                known[key] = checked(node.op, name, value, rule.where)[1]
-            kept = known[key]
+            if key not in canonical:
+                canonical[key] = check_value(node.op, name, value, rule.where)[1]
+            canonical_value = canonical[key]
             if edge is None:
-                yield node.name, name, kept
+                yield node.name, name, canonical_value
             else:
                 for consumer in _consumers(graph, node, edge[1], rule.where):
-                    yield node.name, f"{edge[0]}{EDGE}{consumer}", kept
+                    yield node.name, f"{edge[0]}{EDGE}{consumer}", canonical_value
     _refuse_edges_without_match(graph, rule)
 
 
-def _placed(graph: Graph, rule: Rule) -> Iterator[Assignment]:
+def _of_placement(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     """What a placement sets: on every node that knows the attribute, but those whose op it leaves out."""
     for node in graph.nodes:
         for name, value in rule.values:
             if node.op.attribute(name) is not None and node.op.name not in rule.without:
-                yield node.name, name, checked(node.op, name, value, rule.where)[1]
+                yield node.name, name, check_value(node.op, name, value, rule.where)[1]
 
 
 def chains(graph: Graph, ops: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Every path along edges whose nodes have these ops, in execution order of their first nodes."""
     op_of = {node.name: node.op.name for node in graph.nodes}
 
-    def extended(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def extensions(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if len(path) == len(ops):
             yield path
             return
         for successor in graph.digraph.successors(path[-1]):
             if op_of[successor] == ops[len(path)]:
-                yield from extended((*path, successor))
+                yield from extensions((*path, successor))
 
     for node in graph.nodes:
         if node.op.name == ops[0]:
-            yield from extended((node.name,))
+            yield from extensions((node.name,))
 
 
 def _on_chain(chain: list[Node], rule: Rule) -> Iterator[Assignment]:
@@ -71,25 +71,25 @@ def _on_chain(chain: list[Node], rule: Rule) -> Iterator[Assignment]:
     by_op = {node.op.name: node for node in chain}
     for key, value in rule.values:
         op, _, name = key.partition(":")
-        _, kept = checked(by_op[op].op, name, value, rule.where)
+        _, canonical = check_value(by_op[op].op, name, value, rule.where)
         edge = edge_of(name)
-        yield by_op[op].name, name if edge is None else f"{edge[0]}{EDGE}{by_op[edge[1]].name}", kept
+        yield by_op[op].name, name if edge is None else f"{edge[0]}{EDGE}{by_op[edge[1]].name}", canonical
 
 
-def _matched(graph: Graph, rule: Rule) -> list[Node]:
+def _matches(graph: Graph, rule: Rule) -> list[Node]:
     if rule.op is not None:
         return [node for node in graph.nodes if node.op.name == rule.op]
     assert rule.nodes is not None
-    chosen = set(select(rule.nodes, [node.name for node in graph.nodes], graph.layers, rule.where))
-    return [node for node in graph.nodes if node.name in chosen]
+    names = set(select(rule.nodes, [node.name for node in graph.nodes], graph.layers, rule.where))
+    return [node for node in graph.nodes if node.name in names]
 
 
 def _consumers(graph: Graph, node: Node, selector: str, where: Where) -> list[str]:
     """The consumers of a node that a selector names: nodes, or all of one op."""
     op_of = {n.name: n.op.name for n in graph.nodes}
-    wanted = {name for name, op in op_of.items() if op == selector}
-    wanted = wanted or set(select(selector, list(op_of), graph.layers, where))
-    return [name for name in graph.digraph.successors(node.name) if name in wanted]
+    names = {name for name, op in op_of.items() if op == selector}
+    names = names or set(select(selector, list(op_of), graph.layers, where))
+    return [name for name in graph.digraph.successors(node.name) if name in names]
 
 
 def _refuse_edges_without_match(graph: Graph, rule: Rule) -> None:
@@ -98,10 +98,10 @@ def _refuse_edges_without_match(graph: Graph, rule: Rule) -> None:
         edge = edge_of(name)
         if rule.nodes is None or edge is None:
             continue
-        matched = _matched(graph, rule)
-        if not any(_consumers(graph, n, edge[1], rule.where) for n in matched):
-            readers = sorted({c for n in matched for c in graph.digraph.successors(n.name)})
+        nodes = _matches(graph, rule)
+        if not any(_consumers(graph, n, edge[1], rule.where) for n in nodes):
+            readers = sorted({c for n in nodes for c in graph.digraph.successors(n.name)})
             raise GraphError(
                 f"{rule.where}: {rule.nodes}:{name} names no edge: nothing that {edge[1]!r} stands for reads "
-                f"{matched[0].name}, which is read by {', '.join(readers[:4]) or 'nothing'}."
+                f"{nodes[0].name}, which is read by {', '.join(readers[:4]) or 'nothing'}."
             )

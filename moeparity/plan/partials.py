@@ -19,16 +19,16 @@ Partials = Mapping[str, int]
 
 def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
     """The choices of others that nodes go along with, from the values set on all nodes."""
-    found: dict[str, dict[str, Value]] = {}
+    choices: dict[str, dict[str, Value]] = {}
     makers: dict[str, Node] = {}
     for node in graph.nodes:
         inputs = dict(zip(node.ports, node.inputs, strict=True))
         for name, by in node.op.told.items():
             maker = _through(makers, inputs.get(by.port))
-            known = {} if maker is None else {**found.get(maker.name, {}), **values[maker.name]}
-            found.setdefault(node.name, {})[name] = known.get(name, by.default)
+            maker_choices = {} if maker is None else {**choices.get(maker.name, {}), **values[maker.name]}
+            choices.setdefault(node.name, {})[name] = maker_choices.get(name, by.default)
         makers |= dict.fromkeys(node.values, node)
-    return found
+    return choices
 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
@@ -39,14 +39,14 @@ def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
     return maker
 
 
-def read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
+def inputs_read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
     """Of each input of a node, whether it is read under these values, which include what it is told."""
     ways = (node.op.reads.get(port) for port in node.ports)
     return tuple(conditions is None or any(holds(way, values) for way in conditions) for conditions in ways)
 
 
 def partials(
-    graph: Graph, values: Mapping[str, Mapping[str, Value]], replaced: Container[str], others: Told
+    graph: Graph, values: Mapping[str, Mapping[str, Value]], region_nodes: Container[str], choices: Told
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
@@ -54,28 +54,30 @@ def partials(
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
-    found = dict.fromkeys(SOURCES, 1)
+    counts = dict.fromkeys(SOURCES, 1)
     for node in graph.nodes:
-        own = node.name not in replaced
-        reads = read(node, {**others.get(node.name, {}), **values[node.name]}) if own else (True,) * len(node.inputs)
-        inputs = [found[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
-        _refuse(node, inputs, node.op.takes_partials if own else ())
-        own_values = values[node.name]
-        count = node.op.partials(node.op.pieces(own_values), own_values, node.params, inputs) if own else 1
-        found |= dict.fromkeys(node.values, count)
-    return found
+        runs_kernel = node.name not in region_nodes
+        node_values = values[node.name]
+        reads = (True,) * len(node.inputs)
+        if runs_kernel:
+            reads = inputs_read(node, {**choices.get(node.name, {}), **node_values})
+        inputs = [counts[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
+        _refuse(node, inputs, node.op.takes_partials if runs_kernel else ())
+        count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
+        counts |= dict.fromkeys(node.values, count)
+    return counts
 
 
-def _refuse(node: Node, inputs: list[int], allowed: tuple[str, ...]) -> None:
-    given = [count for port, count in zip(node.ports, inputs, strict=True) if port in allowed]
+def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> None:
+    counts = [count for port, count in zip(node.ports, inputs, strict=True) if port in summing_ports]
     for port, value, count in zip(node.ports, node.inputs, inputs, strict=True):
-        if count > 1 and port not in allowed:
+        if count > 1 and port not in summing_ports:
             raise SpecError(
                 f"{node.name} reads {value}, which lies in partial sums over {count} ranks. "
                 "Reduce it first: `reduce: now` at the all_reduce before it."
             )
-    if len({count for count in given if count > 1}) > 1:
+    if len({count for count in counts if count > 1}) > 1:
         raise SpecError(
-            f"{node.name} adds partial sums over {' and '.join(str(c) for c in given)} ranks. "
+            f"{node.name} adds partial sums over {' and '.join(str(c) for c in counts)} ranks. "
             "Reduce both first: `reduce: now` at the all_reduce before each."
         )

@@ -32,9 +32,9 @@ class Scope:
         names = [name for name in self.fields(reference) if self.config.get(name) is None]
         if not names:
             raise GraphError(f"{where}: {spelled(reference)} has no value.")
-        near = did_you_mean(names[0], self.config.names) if len(names) == 1 else ""
+        hint = did_you_mean(names[0], self.config.names) if len(names) == 1 else ""
         raise CheckpointError(
-            f"{Where(self.config.path)}: field {' or '.join(map(repr, names))} is missing; {where} reads it.{near}"
+            f"{Where(self.config.path)}: field {' or '.join(map(repr, names))} is missing; {where} reads it.{hint}"
         )
 
     def integer(self, reference: Any, where: Where, *, most: int | None = None) -> int:
@@ -42,13 +42,13 @@ class Scope:
         value = self.resolve(reference, where)
         if type(value) is int and value >= 1 and (most is None or value <= most):
             return value
-        expected = "a whole number of at least 1" + ("" if most is None else f" and at most {most}")
+        range_words = "a whole number of at least 1" + ("" if most is None else f" and at most {most}")
         field = self.field_of(reference, value)
         if field is None:
-            named = spelled(reference) if self.fields(reference) else "a size"
-            raise GraphError(f"{where}: {named} is {shown(value)}; expected {expected}.")
+            label = spelled(reference) if self.fields(reference) else "a size"
+            raise GraphError(f"{where}: {label} is {shown(value)}; expected {range_words}.")
         raise CheckpointError(
-            f"{self.config.where(field)}: {field} is {shown(value)}; expected {expected}, since {where} reads it."
+            f"{self.config.where(field)}: {field} is {shown(value)}; expected {range_words}, since {where} reads it."
         )
 
     def field_of(self, reference: Any, value: Any) -> str | None:
@@ -56,15 +56,15 @@ class Scope:
         names = (name for name in self.fields(reference) if name in self.config)
         return next((name for name in names if self.config[name] is value), None)
 
-    def fields(self, reference: Any, seen: tuple[str, ...] = ()) -> list[str]:
+    def fields(self, reference: Any, path: tuple[str, ...] = ()) -> list[str]:
         """The fields of config.json a reference may lead to, by way of declared sizes."""
         if isinstance(reference, str) and reference.startswith("$"):
             name = reference[1:]
-            if name in self.sizes and name not in seen:
-                return self.fields(self.sizes[name], (*seen, name))
+            if name in self.sizes and name not in path:
+                return self.fields(self.sizes[name], (*path, name))
             return [name]
         inner = reference.values() if isinstance(reference, dict) else reference if isinstance(reference, list) else ()
-        return list(dict.fromkeys(name for part in inner for name in self.fields(part, seen)))
+        return list(dict.fromkeys(name for part in inner for name in self.fields(part, path)))
 
     def holds(self, reference: Any, where: Where) -> bool:
         """True when the reference is set: present and neither null, false nor 0."""
@@ -117,10 +117,10 @@ class Scope:
 
 def _portion(values: list[Any], shape: str) -> int:
     """A share of a whole number, cut to a whole number as transformers does."""
-    whole, share, *more = values
-    if more or type(whole) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= whole * share):
+    number, share, *extra = values
+    if extra or type(number) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= number * share):
         raise GraphError(f"{shape}; expected a whole number and a share of it above 0 and up to 1.")
-    return int(whole * share)
+    return int(number * share)
 
 
 _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {

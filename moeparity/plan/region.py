@@ -36,29 +36,29 @@ def regions(graph: Graph, impls: Sequence[schema.Impl], where: Where) -> tuple[R
     Raises GraphError for a selector that matches nothing, SpecError for regions that overlap or that hand out more
     than one node's values.
     """
-    found: list[Region] = []
-    taken: dict[str, Region] = {}
+    result: list[Region] = []
+    region_of: dict[str, Region] = {}
     for impl in impls:
         at = Where(where.path, impl.line or where.line)
         selectors = [impl.nodes] if isinstance(impl.nodes, str) else impl.nodes
-        names = {name for s in selectors for name in covered(s, graph, at)}
+        names = {name for s in selectors for name in nodes_within(s, graph, at)}
         rule = Rule.of_impl(", ".join(selectors), impl.call, at)
         for segment in graph.segments:
             nodes = [node for node in segment.nodes if node.name in names]
             if nodes:
                 region = _region(graph, nodes, rule, impl.call)
-                _refuse_overlap(region, taken)
-                taken |= dict.fromkeys(region.nodes, region)
-                found.append(region)
-    return tuple(found)
+                _refuse_overlap(region, region_of)
+                region_of |= dict.fromkeys(region.nodes, region)
+                result.append(region)
+    return tuple(result)
 
 
-def covered(selector: str, graph: Graph, where: Where) -> list[str]:
+def nodes_within(selector: str, graph: Graph, where: Where) -> list[str]:
     """The nodes a selector matches, or that lie in what it names: `layers[0:2]`, `layers[*].moe`."""
     within = {node.name: _enclosing(node.name) for node in graph.nodes}
-    known = dict.fromkeys(name for names in within.values() for name in names)
-    chosen = set(select(selector, known, graph.layers, where))
-    return [name for name, names in within.items() if not chosen.isdisjoint(names)]
+    candidates = dict.fromkeys(name for names in within.values() for name in names)
+    matches = set(select(selector, candidates, graph.layers, where))
+    return [name for name, names in within.items() if not matches.isdisjoint(names)]
 
 
 def _enclosing(name: str) -> list[str]:
@@ -68,24 +68,24 @@ def _enclosing(name: str) -> list[str]:
 
 
 def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Region:
-    inside = {node.name for node in nodes}
-    read_outside = [n.name for n in nodes if not inside.issuperset(graph.digraph.successors(n.name))]
-    read_outside += [n.name for n in nodes if graph.output in n.values and n.name not in read_outside]
-    if read_outside != [nodes[-1].name]:
+    names = {node.name for node in nodes}
+    outlets = [n.name for n in nodes if not names.issuperset(graph.digraph.successors(n.name))]
+    outlets += [n.name for n in nodes if graph.output in n.values and n.name not in outlets]
+    if outlets != [nodes[-1].name]:
         raise SpecError(
-            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, of which {listed(read_outside)} are "
+            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, of which {listed(outlets)} are "
             "read by other nodes. Choose nodes of which only the last is read outside, since a function returns the "
             "values of one node."
         )
-    own = {value for node in nodes for value in node.values}
-    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in own)
+    values = {value for node in nodes for value in node.values}
+    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in values)
     return Region(call=call, nodes=tuple(n.name for n in nodes), inputs=tuple(inputs), rule=rule)
 
 
-def _refuse_overlap(region: Region, taken: dict[str, Region]) -> None:
+def _refuse_overlap(region: Region, region_of: dict[str, Region]) -> None:
     for node in region.nodes:
-        if node in taken:
+        if node in region_of:
             raise SpecError(
-                f"{region.where}: {region.call} replaces {node}, which {taken[node].call} replaces too. "
+                f"{region.where}: {region.call} replaces {node}, which {region_of[node].call} replaces too. "
                 "Narrow `nodes` so that they do not overlap."
             )

@@ -39,8 +39,8 @@ def bound_side(
     Without `sequences` (how many there are is not known yet), a micro-batch of 0 stands for all of them. `over` goes
     on top of what the variant sets.
     """
-    own = overrides(variant.set, where)
+    set_rules = overrides(variant.set, where)
     placement = placement_rules(variant.placement, where)
-    plan = bind(graph, profile, variant.dtype or dtype, own, regions(graph, variant.impl, where), placement, over)
+    plan = bind(graph, profile, variant.dtype or dtype, set_rules, regions(graph, variant.impl, where), placement, over)
     size = variant.micro_batch or sequences or 0
     return Side(plan=plan, micro_batch=size if sequences is None else min(size, sequences))

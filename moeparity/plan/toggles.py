@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from moeparity.plan.address import pattern, role
-from moeparity.plan.difference import Class, Difference, differences
+from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import Side
-from moeparity.plan.spec.names import By
+from moeparity.plan.spec.base import By
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,22 +23,15 @@ MANY_ROLES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Toggle:
+class Toggle(TwoSided):
     """Differences between the reference and the candidate that are moved together.
 
     `kind` is the class of the choice, `several` where its members differ in it; `schedule` is which sequences are
-    computed together and has no members. `set_by` are the flags and profiles that set it, as users of these engines
-    know them; empty where the recipe or nobody does. `parent` is the toggle it was split from.
+    computed together and has no members. `parent` is the toggle it was split from.
     """
 
     name: str
     kind: Class | Literal["schedule", "several"]
-    reference: str
-    candidate: str
-    reference_origin: str
-    candidate_origin: str
-    reference_set_by: str = ""
-    candidate_set_by: str = ""
     flag: str | None = None
     members: tuple[Difference, ...] = ()
     parent: str | None = None
@@ -56,9 +49,9 @@ class Toggle:
 
 def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Toggle]:
     """Every difference between two sides, bundled `by`; micro-batch is a toggle of its own."""
-    found = _bundled(differences(reference.plan, candidate.plan), _KEYS[by])
+    bundles = _bundles(differences(reference.plan, candidate.plan), _KEYS[by])
     if reference.micro_batch != candidate.micro_batch:
-        found.append(
+        bundles.append(
             Toggle(
                 name="micro_batch",
                 kind="schedule",
@@ -68,44 +61,44 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
                 candidate_origin="the recipe's candidate",
             )
         )
-    return _named_apart(found)
+    return _with_unique_names(bundles)
 
 
 def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) -> Toggle | None:
     """All that differs at some nodes as one toggle named after the selector; None where nothing does."""
-    chosen = set(nodes)
-    members = [d for d in differences(reference.plan, candidate.plan) if chosen.intersection(p[0] for p in d.places)]
+    names = set(nodes)
+    members = [d for d in differences(reference.plan, candidate.plan) if names.intersection(p[0] for p in d.places)]
     return _toggle(selector, members) if members else None
 
 
-def mixed(base: Side, moved: Sequence[Toggle], source: Side) -> Side:
-    """`base` with the choices of `moved` taken from `source`."""
-    if any(toggle.kind == "schedule" for toggle in moved):
+def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
+    """`base` with the choices of `members` taken from `source`."""
+    if any(toggle.kind == "schedule" for toggle in members):
         base = replace(base, micro_batch=source.micro_batch)
     # All at once: on the way there may be mixtures that no op would run.
-    places = [place for toggle in moved for member in toggle.members for place in member.places]
+    places = [place for toggle in members for member in toggle.members for place in member.places]
     return replace(base, plan=base.plan.with_settings(places, source.plan)) if places else base
 
 
 def split(toggle: Toggle) -> list[Toggle]:
     """A toggle taken apart: by attribute, else by kind of node, else into halves of its layers; [] for a single one."""
     if len({_attribute(d) for d in toggle.members}) > 1:
-        parts = _grouped(toggle.members, _attribute)
-        named = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
-        return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
+        parts = _groups(toggle.members, _attribute)
+        by_name = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
+        return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
     roles = {role(d.node.name) for d in toggle.members}
     if len(roles) > MANY_ROLES:
-        by_family = _grouped(toggle.members, lambda d: family(d.node))
+        by_family = _groups(toggle.members, lambda d: family(d.node))
         if len(by_family) > 1:
-            named = [(f"{toggle.name} / {name}", members) for name, members in by_family.items()]
-            return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
+            by_name = [(f"{toggle.name} / {name}", members) for name, members in by_family.items()]
+            return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
     if len(roles) > 1:
-        groups = list(_grouped(toggle.members, lambda d: role(d.node.name)).values())
+        groups = list(_groups(toggle.members, lambda d: role(d.node.name)).values())
     else:
         half = (len(toggle.members) + 1) // 2
         groups = [list(toggle.members[:half]), list(toggle.members[half:])] if half < len(toggle.members) else []
-    named = [(f"{pattern(d.node.name for d in members)}:{members[0].attribute}", members) for members in groups]
-    return [replace(_toggle(name, members), parent=toggle.name) for name, members in named]
+    by_name = [(f"{pattern(d.node.name for d in members)}:{members[0].attribute}", members) for members in groups]
+    return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
 
 
 def family(node: Node) -> str:
@@ -115,8 +108,8 @@ def family(node: Node) -> str:
 
 def _attribute(difference: Difference) -> tuple[str, str]:
     # A region's and a whole variant's dtype mean the same at every op.
-    named = difference.kind not in ("dtype", "implementation")
-    return (difference.node.op.name if named else "", difference.attribute)
+    per_op = difference.kind not in ("dtype", "implementation")
+    return (difference.node.op.name if per_op else "", difference.attribute)
 
 
 def _label(difference: Difference) -> str:
@@ -126,9 +119,9 @@ def _label(difference: Difference) -> str:
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
     rule = difference.rule
-    whole = rule is None or rule.fusion is not None or rule.placement is not None
+    is_one_choice = rule is None or rule.fusion is not None or rule.placement is not None
     # Seen from here a fusion or a placement is one choice, whatever it consists of.
-    return (label,) if whole else (f"{label}:{difference.attribute}", *values)
+    return (label,) if is_one_choice else (f"{label}:{difference.attribute}", *values)
 
 
 def _layer(difference: Difference) -> str:
@@ -145,16 +138,16 @@ _KEYS: dict[By, Callable[[Difference], tuple[str, ...]]] = {
 }
 
 
-def _bundled(found: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
+def _bundles(choices: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
     """Toggles in execution order; what only the variant's dtype makes comes last."""
-    groups = _grouped(found, key)
-    ordered = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
-    return [_toggle(name[0], members) for name, members in ordered]
+    groups = _groups(choices, key)
+    in_order = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
+    return [_toggle(name[0], members) for name, members in in_order]
 
 
-def _grouped(found: Iterable[Difference], key: Callable[[Difference], K]) -> dict[K, list[Difference]]:
+def _groups(members: Iterable[Difference], key: Callable[[Difference], K]) -> dict[K, list[Difference]]:
     groups: dict[K, list[Difference]] = {}
-    for difference in found:
+    for difference in members:
         groups.setdefault(key(difference), []).append(difference)
     return groups
 
@@ -169,30 +162,30 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
         candidate=_values(members, lambda m: m.candidate),
         reference_origin="; ".join(dict.fromkeys(m.reference_origin for m in members)),
         candidate_origin="; ".join(dict.fromkeys(m.candidate_origin for m in members)),
-        reference_set_by=_joined(m.reference_set_by for m in members),
-        candidate_set_by=_joined(m.candidate_set_by for m in members),
+        reference_set_by=_flags(m.reference_set_by for m in members),
+        candidate_set_by=_flags(m.candidate_set_by for m in members),
         flag="; ".join(flags) or None,
         members=tuple(members),
     )
 
 
-def _joined(told: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(one for one in told if one))
+def _flags(flags: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(flag for flag in flags if flag))
 
 
 def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:
     """The value all agree on, else each attribute's in turn, with its op where there are several."""
-    alike = len({m.attribute for m in members}) == 1 and len({side(m) for m in members}) == 1
-    if alike or len({_attribute(m) for m in members}) == 1:
+    one_value = len({m.attribute for m in members}) == 1 and len({side(m) for m in members}) == 1
+    if one_value or len({_attribute(m) for m in members}) == 1:
         return ", ".join(dict.fromkeys(side(m) for m in members))
-    several = len({m.node.op.name for m in members}) > 1
-    prefixed = [f"{m.node.op.name}:{m.attribute}" if several else m.attribute for m in members]
-    return ", ".join(dict.fromkeys(f"{name} {side(m)}" for name, m in zip(prefixed, members, strict=True)))
+    several_ops = len({m.node.op.name for m in members}) > 1
+    labels = [f"{m.node.op.name}:{m.attribute}" if several_ops else m.attribute for m in members]
+    return ", ".join(dict.fromkeys(f"{name} {side(m)}" for name, m in zip(labels, members, strict=True)))
 
 
-def _named_apart(found: list[Toggle]) -> list[Toggle]:
+def _with_unique_names(bundles: list[Toggle]) -> list[Toggle]:
     """Toggles with unique names: two that one rule made with different values get the values in their names."""
-    names = [toggle.name for toggle in found]
+    names = [toggle.name for toggle in bundles]
     return [
-        replace(t, name=f"{t.name} {t.reference} -> {t.candidate}") if names.count(t.name) > 1 else t for t in found
+        replace(t, name=f"{t.name} {t.reference} -> {t.candidate}") if names.count(t.name) > 1 else t for t in bundles
     ]

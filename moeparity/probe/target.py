@@ -107,7 +107,9 @@ class Function:
             with torch.no_grad():
                 out = self.call(*arguments)
         except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
-            raise MoeparityError(f"{self.description(arguments)} raised {user_code.raised(error, __file__)}.") from None
+            raise MoeparityError(
+                f"{self.description(arguments)} raised {user_code.error_line(error, __file__)}."
+            ) from None
         if out is None and self.kind.name == "all_reduce":
             out = arguments[0]
         if not isinstance(out, torch.Tensor):

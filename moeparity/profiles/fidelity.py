@@ -19,7 +19,7 @@ from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.ops.declaration import Attribute, Op
 from moeparity.ops.registry import OPS
-from moeparity.plan.engine_profile import Rule, checked, load_profile
+from moeparity.plan.engine_profile import Rule, check_value, load_profile
 from moeparity.plan.spec import files
 
 Key = tuple[str, str, str]
@@ -170,7 +170,7 @@ def _keys(rule: Rule) -> Iterator[Key]:
     for name, value in rule.values:
         op, _, attribute = name.partition(":") if rule.chain else (rule.op, "", name)
         if op is not None:
-            yield op, attribute, str(checked(OPS[op], attribute, value, rule.where)[1])
+            yield op, attribute, str(check_value(OPS[op], attribute, value, rule.where)[1])
 
 
 def _values(attribute: Attribute, further: Iterable[str]) -> Iterator[str]:

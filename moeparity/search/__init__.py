@@ -1,1 +1,1 @@
-"""What each toggle costs, what is enough to restore, and where in the layers it sits: algorithms on an oracle."""
+"""What each toggle costs, what is enough to restore, and where in the layers it sits: algorithms on an memo."""

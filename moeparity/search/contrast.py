@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moeparity.search.memo import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Memo, Outcome
 
 Interval = tuple[float, float]
 
@@ -36,29 +36,29 @@ class Contrast:
     weights: Mapping[Coalition, int]
     divisor: int = 1
 
-    def value(self, oracle: Oracle) -> Fraction | None:
+    def value(self, memo: Memo) -> Fraction | None:
         """The contrast of the values, nats per token, without any rounding; None where `usable` is false."""
-        found = self._outcomes(oracle)
-        return None if found is None else self._mean((weight, outcome.value) for weight, outcome in found)
+        outcomes = self._outcomes(memo)
+        return None if outcomes is None else self._mean((weight, outcome.value) for weight, outcome in outcomes)
 
-    def k3(self, oracle: Oracle) -> Fraction | None:
+    def k3(self, memo: Memo) -> Fraction | None:
         """The same of the k3, nats per token; None also where a k3 is not finite."""
-        found = self._outcomes(oracle)
-        if found is None or not all(math.isfinite(outcome.k3) for _, outcome in found):
+        outcomes = self._outcomes(memo)
+        if outcomes is None or not all(math.isfinite(outcome.k3) for _, outcome in outcomes):
             return None
-        return self._mean((weight, outcome.k3) for weight, outcome in found)
+        return self._mean((weight, outcome.k3) for weight, outcome in outcomes)
 
-    def interval(self, oracle: Oracle, bounds: Bounds) -> Interval:
+    def interval(self, memo: Memo, bounds: Bounds) -> Interval:
         """The interval of the contrast, nats per token; unbounded where `usable` is false.
 
         It is nominal for this one contrast: not widened for how many are looked at.
         """
-        found = self._outcomes(oracle)
-        if not found:
-            return (-math.inf, math.inf) if found is None else (0.0, 0.0)
-        return bounds(self._summed(found), found[0][1].tokens)
+        outcomes = self._outcomes(memo)
+        if not outcomes:
+            return (-math.inf, math.inf) if outcomes is None else (0.0, 0.0)
+        return bounds(self._sums_of(outcomes), outcomes[0][1].tokens)
 
-    def part(self, of: Contrast, oracle: Oracle, bounds: Bounds) -> Interval:
+    def part(self, of: Contrast, memo: Memo, bounds: Bounds) -> Interval:
         """The 95 % interval of this contrast over another that is not negative in any sequence, a pure number.
 
         Both vary over sequences, so this is not the interval of one over the estimate of the other: what is steady
@@ -66,42 +66,42 @@ class Contrast:
         with both their sums, as in any ratio. Unbounded where either is not `usable`, and for fewer than `CARRYING`
         sequences with something of the other.
         """
-        share, whole = self.sums(oracle), of.sums(oracle)
-        if share is None or whole is None or not math.fsum(whole) > 0:
+        share, totals = self.sums(memo), of.sums(memo)
+        if share is None or totals is None or not math.fsum(totals) > 0:
             return -math.inf, math.inf
-        if all(math.isclose(one, other, rel_tol=1e-12) for one, other in zip(share, whole, strict=True)):
+        if all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(share, totals, strict=True)):
             # All of it in every sequence, as the share of a toggle that is the only one: nothing varies.
             return 1.0, 1.0
-        if any(share) and math.fsum(whole) ** 2 < CARRYING * math.fsum(total * total for total in whole):
+        if any(share) and math.fsum(totals) ** 2 < CARRYING * math.fsum(total * total for total in totals):
             return -math.inf, math.inf
         # A sequence without divergence still counts, with whatever the share is there.
-        return bounds(share, [max(total, sys.float_info.min) for total in whole])
+        return bounds(share, [max(total, sys.float_info.min) for total in totals])
 
-    def sums(self, oracle: Oracle) -> list[float] | None:
+    def sums(self, memo: Memo) -> list[float] | None:
         """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""
-        found = self._outcomes(oracle)
-        if found:
-            return self._summed(found)
-        empty = next((outcome for outcome in oracle.known.values() if outcome is not None), None)
-        return None if found is None or empty is None else [0.0] * len(empty.tokens)
+        outcomes = self._outcomes(memo)
+        if outcomes:
+            return self._sums_of(outcomes)
+        empty = next((outcome for outcome in memo.outcomes.values() if outcome is not None), None)
+        return None if outcomes is None or empty is None else [0.0] * len(empty.tokens)
 
-    def _summed(self, found: list[tuple[int, Outcome]]) -> list[float]:
+    def _sums_of(self, outcomes: list[tuple[int, Outcome]]) -> list[float]:
         """Of each sequence."""
-        rows = zip(*(outcome.sums for _, outcome in found), strict=True)
-        weights = [weight for weight, _ in found]
+        rows = zip(*(outcome.sums for _, outcome in outcomes), strict=True)
+        weights = [weight for weight, _ in outcomes]
         return [math.fsum(w * x for w, x in zip(weights, row, strict=True)) / self.divisor for row in rows]
 
-    def _mean(self, weighted: Iterable[tuple[int, float]]) -> Fraction:
-        return sum((weight * Fraction(value) for weight, value in weighted), Fraction()) / self.divisor
+    def _mean(self, terms: Iterable[tuple[int, float]]) -> Fraction:
+        return sum((weight * Fraction(value) for weight, value in terms), Fraction()) / self.divisor
 
-    def _outcomes(self, oracle: Oracle) -> list[tuple[int, Outcome]] | None:
-        found = []
-        for coalition, outcome in zip(self.weights, oracle.ask(self.weights), strict=True):
+    def _outcomes(self, memo: Memo) -> list[tuple[int, Outcome]] | None:
+        outcomes = []
+        for coalition, outcome in zip(self.weights, memo.ask(self.weights), strict=True):
             if outcome is None or not usable(outcome):
                 return None
             if self.weights[coalition]:
-                found.append((self.weights[coalition], outcome))
-        return found
+                outcomes.append((self.weights[coalition], outcome))
+        return outcomes
 
 
 def usable(outcome: Outcome | None) -> bool:
@@ -109,6 +109,6 @@ def usable(outcome: Outcome | None) -> bool:
     return outcome is not None and math.isfinite(outcome.value) and all(map(math.isfinite, outcome.sums))
 
 
-def difference(more: Coalition, less: Coalition) -> Contrast:
-    """The value of `more` minus that of `less`; without weights where both are the same mixture."""
-    return Contrast({more: 1, less: -1} if more != less else {})
+def difference(minuend: Coalition, subtrahend: Coalition) -> Contrast:
+    """The value of `minuend` minus that of `subtrahend`; without weights where both are the same mixture."""
+    return Contrast({minuend: 1, subtrahend: -1} if minuend != subtrahend else {})

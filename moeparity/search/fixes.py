@@ -1,14 +1,17 @@
-"""Fix sets: toggles whose restoring brings the candidate under the gate, and from which nothing can be left out."""
+"""Fix sets: toggles whose restoring brings the candidate under the gate, and from which nothing can be left out.
+
+Their dual is what may stay as the candidate has it: `keep`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from moeparity.search.ddmin import ddmin
-from moeparity.search.hitting import further
-from moeparity.search.memo import Oracle, Outcome, Players, Spent
-from moeparity.search.restoring import Restoring, under
+from moeparity.search.memo import Effort, Memo, Outcome, Players
+from moeparity.search.restoring import Restoring, ddmin, further, under
 
 BUDGET = 1024
 """Mixtures that may be asked for: all subsets of ten toggles."""
@@ -53,20 +56,24 @@ class Fixes:
     complete: bool
     exhaustive: int
     refused: int
-    spent: Spent
-
-    @property
-    def non_monotone(self) -> bool:
-        """Whether restoring more was seen to bring a candidate that was under the gate over it again."""
-        return any(found.spoiled_by for found in self.sets)
-
-    @property
-    def all_sets(self) -> int:
-        """What looking at every set one by one takes: a mixture, and a pass over the weights, for each."""
-        return 1 << len(self.players)
+    effort: Effort
 
 
-def fix_sets(oracle: Oracle, gate: float, *, limit: int = LIMIT, budget: int = BUDGET) -> Fixes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Toggles that may stay on under the gate, and the evaluated fix set that restores all others.
+
+    cost: of restoring; how many toggles are restored where no costs are given.
+    certain: nothing that costs less is a fix. Else no cheaper one was found.
+    """
+
+    toggles: Players
+    restored: FixSet
+    cost: float
+    certain: bool
+
+
+def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGET) -> Fixes:
     """All minimal fix sets, as far as the budget and the limit reach.
 
     A set is a fix when the candidate with it restored is `under` the gate; it is minimal when no proper subset is a
@@ -83,51 +90,51 @@ def fix_sets(oracle: Oracle, gate: float, *, limit: int = LIMIT, budget: int = B
     """
     if limit < 1 or budget < 1:
         raise ValueError(f"limit is {limit}, budget is {budget}; at least 1 expected of each")
-    search = Restoring(oracle, gate, budget)
-    found, exhaustive, complete = _by_size(search, limit)
-    minimal = dict.fromkeys(found, True)
-    if not complete and len(found) < limit:
-        minimal |= further(oracle.players, found, search, limit)
-    larger = [(*toggles, more) for toggles in minimal for more in oracle.players if toggles and more not in toggles]
+    search = Restoring(memo, gate, budget)
+    fixes, exhaustive, complete = _by_size(search, limit)
+    minimal = dict.fromkeys(fixes, True)
+    if not complete and len(fixes) < limit:
+        minimal |= further(memo.players, fixes, search, limit)
+    larger = [(*toggles, toggle) for toggles in minimal for toggle in memo.players if toggles and toggle not in toggles]
     if search.affords(larger):
         search.are_fixes(larger)
     _settle(search, minimal)
-    ordered = sorted(minimal, key=lambda toggles: (len(toggles), [oracle.players.index(t) for t in toggles]))
+    by_size = sorted(minimal, key=lambda toggles: (len(toggles), [memo.players.index(t) for t in toggles]))
     return Fixes(
         gate=gate,
-        players=oracle.players,
-        sets=tuple(_fix_set(search, toggles, minimal[toggles]) for toggles in ordered),
+        players=memo.players,
+        sets=tuple(_fix_set(search, toggles, minimal[toggles]) for toggles in by_size),
         complete=complete,
         exhaustive=exhaustive,
-        refused=sum(oracle.known[mixture] is None for mixture in search.looked_at),
-        spent=oracle.since(search.before),
+        refused=sum(memo.outcomes[mixture] is None for mixture in search.mixtures),
+        effort=memo.since(search.start),
     )
 
 
 def _by_size(search: Restoring, limit: int) -> tuple[list[Players], int, bool]:
     """Minimal fix sets by size, the size up to which they are all, and whether there are no others at all."""
-    players = search.oracle.players
+    players = search.memo.players
     budget = search.budget if 1 << len(players) <= search.budget else search.budget // 2
-    found: list[Players] = []
+    fixes: list[Players] = []
     no_toggle: Players = ()
     size, level = 0, [no_toggle]
     while level:
         if size and search.cost(level) > budget:
-            return found, size - 1, False
+            return fixes, size - 1, False
         answers = search.are_fixes(level)
-        found += [toggles for toggles, is_fix in zip(level, answers, strict=True) if is_fix]
-        level = _next(players, [t for t, is_fix in zip(level, answers, strict=True) if not is_fix], found)
+        fixes += [toggles for toggles, is_fix in zip(level, answers, strict=True) if is_fix]
+        level = _next(players, [t for t, is_fix in zip(level, answers, strict=True) if not is_fix], fixes)
         size += 1
-        if len(found) >= limit and level:
-            return found, size - 1, False
-    return found, len(players), True
+        if len(fixes) >= limit and level:
+            return fixes, size - 1, False
+    return fixes, len(players), True
 
 
-def _next(players: Players, without: Sequence[Players], found: Sequence[Players]) -> list[Players]:
+def _next(players: Players, failures: Sequence[Players], fixes: Sequence[Players]) -> list[Players]:
     """The sets of the next size that hold no fix: those that are no fix, each with one later player."""
-    fixes = [frozenset(toggles) for toggles in found]
-    longer = ((*toggles, more) for toggles in without for more in players[_after(players, toggles) :])
-    return [toggles for toggles in longer if not any(fix <= set(toggles) for fix in fixes)]
+    cores = [frozenset(toggles) for toggles in fixes]
+    longer = ((*toggles, player) for toggles in failures for player in players[_after(players, toggles) :])
+    return [toggles for toggles in longer if not any(core <= set(toggles) for core in cores)]
 
 
 def _after(players: Players, toggles: Players) -> int:
@@ -136,24 +143,60 @@ def _after(players: Players, toggles: Players) -> int:
 
 def _settle(search: Restoring, minimal: dict[Players, bool]) -> None:
     """Replaces sets within which, as the search went on, a smaller fix was found."""
-    while smaller := {t: part for t, proved in minimal.items() if not proved and (part := search.within(t))}:
+    while smaller := {t: part for t, is_minimal in minimal.items() if not is_minimal and (part := search.within(t))}:
         for toggles, part in smaller.items():
             del minimal[toggles]
             minimal.setdefault(ddmin(search.are_fixes, part), False)
 
 
 def _fix_set(search: Restoring, toggles: Players, minimal: bool) -> FixSet:
-    oracle = search.oracle
-    outcome = oracle[search.mixture(toggles)]
+    memo = search.memo
+    outcome = memo[search.mixture(toggles)]
     assert outcome is not None
-    held = frozenset(toggles)
-    restored = {oracle.everything - mixture: other for mixture, other in oracle.known.items() if other is not None}
-    larger = [more for more in restored if held < more]
+    members = frozenset(toggles)
+    outcome_of = {memo.everything - mixture: result for mixture, result in memo.outcomes.items() if result is not None}
+    larger = [superset for superset in outcome_of if members < superset]
     spoiling = [
-        tuple(player for player in oracle.players if player in more - held)
-        for more in larger
-        if not under(restored[more], search.gate)
+        tuple(player for player in memo.players if player in superset - members)
+        for superset in larger
+        if not under(outcome_of[superset], search.gate)
     ]
-    order = {player: i for i, player in enumerate(oracle.players)}
-    fewest = min(spoiling, key=lambda more: (len(more), [order[player] for player in more]), default=())
+    order = {player: i for i, player in enumerate(memo.players)}
+    fewest = min(spoiling, key=lambda superset: (len(superset), [order[player] for player in superset]), default=())
     return FixSet(toggles=toggles, outcome=outcome, minimal=minimal, spoiled_by=fewest, supersets=len(larger))
+
+
+def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
+    """The most toggles that may stay on, with `costs` those whose others are cheapest to restore; None without a fix.
+
+    Every fix holds a minimal one, which costs no more, so the cheapest minimal fix is a cheapest fix, and the smallest
+    leaves the most on. Of equally cheap ones the first of `fixes.sets` is taken, which restores the fewest. Where not
+    all minimal sets are known, the others have more toggles than `fixes.exhaustive`, and cost no less than so many and
+    one of the cheapest. Costs are in any one unit, such as microseconds per step. Asks nothing.
+    Raises ValueError for costs that are negative or not finite, and where a toggle has none.
+    """
+    prices = _prices(fixes.players, costs)
+    # Rational sums: equal costs are equal in whichever order they are added.
+    fixes_by_price = [(sum((prices[toggle] for toggle in fix.toggles), Fraction()), fix) for fix in fixes.sets]
+    if not fixes_by_price:
+        return None
+    cost, cheapest = min(fixes_by_price, key=lambda item: item[0])
+    bound = sum(sorted(prices.values())[: fixes.exhaustive + 1], Fraction())
+    return Kept(
+        toggles=tuple(player for player in fixes.players if player not in cheapest.toggles),
+        restored=cheapest,
+        cost=float(cost),
+        certain=fixes.complete or cost <= bound,
+    )
+
+
+def _prices(players: Players, costs: Mapping[str, float] | None) -> dict[str, Fraction]:
+    if costs is None:
+        return dict.fromkeys(players, Fraction(1))
+    unpriced = [player for player in players if player not in costs]
+    if unpriced:
+        raise ValueError(f"no cost for {unpriced}; one for each toggle expected")
+    wrong = {player: costs[player] for player in players if not (math.isfinite(costs[player]) and costs[player] >= 0)}
+    if wrong:
+        raise ValueError(f"costs are {wrong}; finite numbers, not negative, expected")
+    return {player: Fraction(costs[player]) for player in players}

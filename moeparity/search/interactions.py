@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, Contrast
-from moeparity.search.memo import Coalition, Oracle
+from moeparity.search.memo import Coalition, Memo
 from moeparity.search.tree import Cell, leaves, name
 
 
@@ -31,28 +31,28 @@ class Interaction:
     in_candidate_interval: tuple[float, float]
 
 
-def interactions(oracle: Oracle, cells: Sequence[Cell], bounds: Bounds) -> list[Interaction]:
+def interactions(memo: Memo, cells: Sequence[Cell], bounds: Bounds) -> list[Interaction]:
     """Every pair of cells, in their order; asks one batch of at most n (n - 1) + 2 n + 2 mixtures for n cells.
 
     Raises ValueError for cells that share a player.
     """
-    moved = [frozenset(leaves(cell)) for cell in cells]
-    if sum(map(len, moved)) != len(frozenset().union(*moved)):
+    moves = [frozenset(leaves(cell)) for cell in cells]
+    if sum(map(len, moves)) != len(frozenset().union(*moves)):
         raise ValueError(f"cells {[name(cell) for cell in cells]} share players; disjoint ones expected")
     pairs = list(itertools.combinations(range(len(cells)), 2))
-    low = [second_difference(frozenset(), moved[a], moved[b]) for a, b in pairs]
-    high = [second_difference(oracle.everything - moved[a] - moved[b], moved[a], moved[b]) for a, b in pairs]
-    oracle.ask(mixture for contrast in (*low, *high) for mixture in contrast.weights)
+    low = [second_difference(frozenset(), moves[a], moves[b]) for a, b in pairs]
+    high = [second_difference(memo.everything - moves[a] - moves[b], moves[a], moves[b]) for a, b in pairs]
+    memo.ask(mixture for contrast in (*low, *high) for mixture in contrast.weights)
     return [
         Interaction(
             first=name(cells[a]),
             second=name(cells[b]),
-            in_reference=below.value(oracle),
-            in_reference_interval=below.interval(oracle, bounds),
-            in_candidate=above.value(oracle),
-            in_candidate_interval=above.interval(oracle, bounds),
+            in_reference=in_reference.value(memo),
+            in_reference_interval=in_reference.interval(memo, bounds),
+            in_candidate=in_candidate.value(memo),
+            in_candidate_interval=in_candidate.interval(memo, bounds),
         )
-        for (a, b), below, above in zip(pairs, low, high, strict=True)
+        for (a, b), in_reference, in_candidate in zip(pairs, low, high, strict=True)
     ]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from moeparity.search.contrast import Contrast, usable
-from moeparity.search.memo import Coalition, Oracle, Players
+from moeparity.search.memo import Coalition, Memo, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
 EXACT = 128
@@ -25,15 +25,15 @@ class Ledger:
     are, or `pairs` drawn ones, each with its reverse (antithetic).
     """
 
-    def __init__(self, oracle: Oracle, tree: Cell, pairs: int, seed: int) -> None:
-        if frozenset(leaves(tree)) != oracle.everything:
-            raise ValueError(f"the tree holds {sorted(leaves(tree))}; all players expected: {sorted(oracle.players)}")
+    def __init__(self, memo: Memo, tree: Cell, pairs: int, seed: int) -> None:
+        if frozenset(leaves(tree)) != memo.everything:
+            raise ValueError(f"the tree holds {sorted(leaves(tree))}; all players expected: {sorted(memo.players)}")
         if pairs < 1:
             raise ValueError(f"pairs is {pairs}; at least 1 expected")
-        self.oracle = oracle
+        self.memo = memo
         self.tree = tree
         self.exact = prefixes(tree) <= EXACT
-        self.opened: set[Cell] = set()
+        self.open_groups: set[Cell] = set()
         self._draws = list(_draws(tree, None if self.exact else pairs, seed))
         self.left_out = 0
 
@@ -52,15 +52,15 @@ class Ledger:
         Orders with a mixture that an op refuses, or whose KL is not finite, are left out from here on: the shares are
         means over the others. Where none would be left, the group stays whole.
         """
-        self.oracle.ask(self.needs(group))
+        self.memo.ask(self.needs(group))
         runs = [tuple(order for order in draw if self._runs(_steps(order, group))) for draw in self._draws]
-        kept = [draw for draw in runs if draw]
-        if not kept:
+        draws = [draw for draw in runs if draw]
+        if not draws:
             return False
-        before = self.orders
-        self._draws = kept
-        self.left_out += before - self.orders
-        self.opened.add(group)
+        orders = self.orders
+        self._draws = draws
+        self.left_out += orders - self.orders
+        self.open_groups.add(group)
         return True
 
     def share(self, cell: Cell) -> Contrast:
@@ -89,12 +89,12 @@ class Ledger:
         return math.sqrt(math.fsum(r * r for r in residuals) * count / (count - 1)) / self.orders
 
     def _cost(self, order: Players, cell: Cell) -> float:
-        before, after = self.oracle.ask(_ends(order, cell))
+        before, after = self.memo.ask(_ends(order, cell))
         assert before is not None and after is not None  # noqa: PT018
         return after.value - before.value
 
     def _runs(self, steps: Iterable[Coalition]) -> bool:
-        return all(usable(outcome) for outcome in self.oracle.ask(steps))
+        return all(usable(outcome) for outcome in self.memo.ask(steps))
 
     def _orders(self) -> Iterator[Players]:
         return itertools.chain.from_iterable(self._draws)

@@ -7,14 +7,14 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Oracle
+from moeparity.search.memo import Memo
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
-from moeparity.search.waterfall import PAIRS, Waterfall, beside, ends, told, whole
+from moeparity.search.waterfall import PAIRS, Waterfall, ends, marginal_mixtures, total_of, waterfall_of
 
 
 def localise(
-    oracle: Oracle,
+    memo: Memo,
     tree: Cell,
     bounds: Bounds,
     *,
@@ -34,37 +34,38 @@ def localise(
     A group whose parts cancel within it has a small share and stays whole.
     Raises ValueError as `waterfall` does.
     """
-    before = oracle.spent
-    ledger = Ledger(oracle, tree, pairs, seed)
-    oracle.ask(ends(oracle))
-    total = whole(oracle)
-    closed: set[Cell] = set()
-    chosen = [tree] if isinstance(tree, Group) and total is not None else []
-    while chosen:
-        oracle.ask(mixture for group in chosen for mixture in _price(ledger, group))
-        closed |= {group for group in chosen if not ledger.open(group)}
-        left = None if budget is None else budget - oracle.since(before).mixtures
-        chosen = _affordable(ledger, _worthy(ledger, abs(total or Fraction()) * Fraction(worth), closed), left)
-    return told(ledger, total, bounds, before)
+    start = memo.effort
+    ledger = Ledger(memo, tree, pairs, seed)
+    memo.ask(ends(memo))
+    total = total_of(memo)
+    closed_groups: set[Cell] = set()
+    groups = [tree] if isinstance(tree, Group) and total is not None else []
+    while groups:
+        memo.ask(mixture for group in groups for mixture in _price(ledger, group))
+        closed_groups |= {group for group in groups if not ledger.open(group)}
+        remainder = None if budget is None else budget - memo.since(start).mixtures
+        least = abs(total or Fraction()) * Fraction(worth)
+        groups = _affordable(ledger, _worthy(ledger, least, closed_groups), remainder)
+    return waterfall_of(ledger, total, bounds, start)
 
 
 def _price(ledger: Ledger, group: Group) -> list[frozenset[str]]:
-    return [*ledger.needs(group), *beside(ledger.oracle, group.members)]
+    return [*ledger.needs(group), *marginal_mixtures(ledger.memo, group.members)]
 
 
-def _worthy(ledger: Ledger, least: Fraction, closed: set[Cell]) -> list[Group]:
+def _worthy(ledger: Ledger, least: Fraction, closed_groups: set[Cell]) -> list[Group]:
     """The groups that are seen, not opened and worth it, the largest share first."""
-    seen = (cell for cell, _ in walk(ledger.tree, inside=ledger.opened))
-    groups = [g for g in seen if isinstance(g, Group) and g not in ledger.opened and g not in closed]
-    sizes = {group: abs(ledger.share(group).value(ledger.oracle) or Fraction()) for group in groups}
+    visible = (cell for cell, _ in walk(ledger.tree, inside=ledger.open_groups))
+    groups = [g for g in visible if isinstance(g, Group) and g not in ledger.open_groups and g not in closed_groups]
+    sizes = {group: abs(ledger.share(group).value(ledger.memo) or Fraction()) for group in groups}
     worthy = [group for group in groups if sizes[group] >= least and sizes[group]]
     return sorted(worthy, key=sizes.__getitem__, reverse=True)
 
 
-def _affordable(ledger: Ledger, groups: Sequence[Group], left: int | None) -> list[Group]:
-    """The first groups whose mixtures, all together, are no more than `left`."""
+def _affordable(ledger: Ledger, groups: Sequence[Group], budget: int | None) -> list[Group]:
+    """The first groups whose mixtures, all together, are no more than `budget`."""
     for count in range(len(groups), 0, -1):
         needs = (mixture for group in groups[:count] for mixture in _price(ledger, group))
-        if left is None or len(ledger.oracle.unknown(needs)) <= left:
+        if budget is None or len(ledger.memo.additions(needs)) <= budget:
             return list(groups[:count])
     return []

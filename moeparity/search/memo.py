@@ -1,4 +1,4 @@
-"""The oracle of a search: mixtures of two sides, evaluated in batches and never twice."""
+"""The memo of a search: mixtures of two sides, evaluated in batches and never twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Evaluate = Callable[[Sequence[Coalition]], Mapping[Coalition, Outcome | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Effort:
     """What a search asked that was not known before: mixtures, and the batches they were asked in.
 
     A batch is one pass over the weights; naive ablation takes a pass for each mixture.
@@ -47,7 +47,7 @@ class Spent:
     batches: int
 
 
-class Oracle:
+class Memo:
     """A memo around `evaluate`, which is asked in batches and never twice for one mixture.
 
     `players` are all toggles, without repeats. `mixtures` and `batches` count what was asked so far.
@@ -61,7 +61,7 @@ class Oracle:
         self.mixtures = 0
         self.batches = 0
         self._evaluate = evaluate
-        self._known: dict[Coalition, Outcome | None] = {}
+        self._outcomes: dict[Coalition, Outcome | None] = {}
 
     @property
     def everything(self) -> Coalition:
@@ -69,44 +69,44 @@ class Oracle:
         return frozenset(self.players)
 
     @property
-    def known(self) -> Mapping[Coalition, Outcome | None]:
+    def outcomes(self) -> Mapping[Coalition, Outcome | None]:
         """All mixtures evaluated so far, in the order they were asked."""
-        return self._known
+        return self._outcomes
 
-    def unknown(self, coalitions: Iterable[Coalition]) -> list[Coalition]:
+    def additions(self, coalitions: Iterable[Coalition]) -> list[Coalition]:
         """The mixtures that asking would evaluate: without repeats, in the order given."""
-        return [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._known]
+        return [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._outcomes]
 
     def ask(self, coalitions: Iterable[Coalition]) -> list[Outcome | None]:
         """The outcome of each mixture, in the order given; what is not known is evaluated in one batch.
 
         Raises ValueError for a mixture with a toggle that is no player, and where `evaluate` leaves one out.
         """
-        wanted = list(coalitions)
-        new = self.unknown(wanted)
-        if new:
-            strangers = sorted(frozenset().union(*new) - self.everything)
+        mixtures = list(coalitions)
+        additions = self.additions(mixtures)
+        if additions:
+            strangers = sorted(frozenset().union(*additions) - self.everything)
             if strangers:
                 raise ValueError(f"mixtures of {strangers}; only players expected: {list(self.players)}")
-            self._learn(new, self._evaluate(new))
-        return [self._known[coalition] for coalition in wanted]
+            self._learn(additions, self._evaluate(additions))
+        return [self._outcomes[coalition] for coalition in mixtures]
 
-    def _learn(self, asked: Sequence[Coalition], answers: Mapping[Coalition, Outcome | None]) -> None:
-        missing = [sorted(coalition) for coalition in asked if coalition not in answers]
-        if missing:
-            raise ValueError(f"no answer for {missing}; an outcome or None for each mixture expected")
-        self._known.update({coalition: answers[coalition] for coalition in asked})
-        self.mixtures += len(asked)
+    def _learn(self, mixtures: Sequence[Coalition], answers: Mapping[Coalition, Outcome | None]) -> None:
+        unanswered = [sorted(coalition) for coalition in mixtures if coalition not in answers]
+        if unanswered:
+            raise ValueError(f"no answer for {unanswered}; an outcome or None for each mixture expected")
+        self._outcomes.update({coalition: answers[coalition] for coalition in mixtures})
+        self.mixtures += len(mixtures)
         self.batches += 1
 
     def __getitem__(self, coalition: Coalition) -> Outcome | None:
         return self.ask([coalition])[0]
 
-    def since(self, earlier: Spent) -> Spent:
-        """What was asked since the oracle's `spent` was `earlier`."""
-        return Spent(mixtures=self.mixtures - earlier.mixtures, batches=self.batches - earlier.batches)
+    def since(self, earlier: Effort) -> Effort:
+        """What was asked since the memo's `effort` was `earlier`."""
+        return Effort(mixtures=self.mixtures - earlier.mixtures, batches=self.batches - earlier.batches)
 
     @property
-    def spent(self) -> Spent:
+    def effort(self) -> Effort:
         """What was asked so far."""
-        return Spent(mixtures=self.mixtures, batches=self.batches)
+        return Effort(mixtures=self.mixtures, batches=self.batches)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from fractions import Fraction
 
 from moeparity.search.contrast import usable
-from moeparity.search.memo import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Memo, Outcome
 
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
@@ -49,59 +49,59 @@ class Role(StrEnum):
 
 
 def role(
-    oracle: Oracle,
+    memo: Memo,
     cell: Coalition,
     share: Fraction,
     interval: tuple[float, float],
     change: tuple[float, float],
     *,
-    others: bool,
+    substitutes: bool,
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known; `others`: a cell beside it can stand in.
+    """The role of a cell whose mixtures alone and restored are known; `substitutes`: a cell beside it can stand in.
 
     `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
     """
-    whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
-    if whole is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
+    candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
+    if candidate is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
         return Role.REFUSED
-    if _idle(oracle, cell):
+    if _idle(memo, cell):
         return Role.NO_EFFECT
-    if not alone.exact and _same(restored, whole):
+    if not alone.exact and _equal(restored, candidate):
         return Role.MASKED
     if interval[1] < 0:
         return Role.HELPS
     # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
-    if others and stands_in(oracle, cell, change):
+    if substitutes and stands_in(memo, cell, change):
         return Role.SATURATED
     if change[0] > 0:
         return Role.OFFSETS
     if not interval[0] > 0:
         return Role.UNDECIDED
-    surely = share >= SHARE * Fraction(whole.value) and change[1] < 0
+    surely = share >= SHARE * Fraction(candidate.value) and change[1] < 0
     return Role.CULPRIT if surely else Role.CONTRIBUTES
 
 
-def stands_in(oracle: Oracle, cell: Coalition, change: tuple[float, float]) -> bool:
+def stands_in(memo: Memo, cell: Coalition, change: tuple[float, float]) -> bool:
     """Whether a cell alone makes most of the whole, and all others make most of it too, but not surely far more.
 
     What is masked does not. `change`: as in `role`.
     """
-    whole, alone, restored = (oracle[c] for c in (oracle.everything, cell, oracle.everything - cell))
-    if whole is None or alone is None or restored is None or not whole.value > 0 or _same(restored, whole):
+    candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
+    if candidate is None or alone is None or restored is None or not candidate.value > 0 or _equal(restored, candidate):
         return False
-    large = SATURATION * whole.value
-    return alone.value >= large and restored.value >= large and not change[0] > OFFSETTING * whole.value
+    large = SATURATION * candidate.value
+    return alone.value >= large and restored.value >= large and not change[0] > OFFSETTING * candidate.value
 
 
-def _idle(oracle: Oracle, cell: Coalition) -> bool:
+def _idle(memo: Memo, cell: Coalition) -> bool:
     """Whether moving the cell changes nothing in any pair of mixtures that is known."""
     pairs = (
-        (outcome, oracle.known[coalition | cell])
-        for coalition, outcome in oracle.known.items()
-        if not coalition & cell and coalition | cell in oracle.known
+        (outcome, memo.outcomes[coalition | cell])
+        for coalition, outcome in memo.outcomes.items()
+        if not coalition & cell and coalition | cell in memo.outcomes
     )
-    return all(_same(less, more) for less, more in pairs if less is not None and more is not None)
+    return all(_equal(without, within) for without, within in pairs if without is not None and within is not None)
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
-    return one.sums == other.sums and one.exact == other.exact
+def _equal(a: Outcome, b: Outcome) -> bool:
+    return a.sums == b.sums and a.exact == b.exact

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, difference
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Oracle, Outcome, Players, Spent
+from moeparity.search.memo import Coalition, Effort, Memo, Outcome, Players
 from moeparity.search.roles import Role, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 
@@ -67,10 +67,10 @@ class Waterfall:
     exact: bool
     orders: int
     left_out: int
-    spent: Spent
+    effort: Effort
 
 
-def waterfall(oracle: Oracle, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, seed: int = 0) -> Waterfall:
+def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, seed: int = 0) -> Waterfall:
     """Shares of all toggles: Owen values over nested groups (Owen 1977; Winter 1989 for several levels).
 
     A share is the mean of what a cell adds when toggles go from the reference's to the candidate's value one by one,
@@ -82,95 +82,97 @@ def waterfall(oracle: Oracle, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS,
     the sum of the shares is the whole, with no rounding and no residual, also where orders are drawn or left out.
     Raises ValueError for a tree that does not hold each player once, and for pairs < 1.
     """
-    before = oracle.spent
-    ledger = Ledger(oracle, tree, pairs, seed)
+    start = memo.effort
+    ledger = Ledger(memo, tree, pairs, seed)
     groups = [cell for cell, _ in walk(tree, 0) if isinstance(cell, Group)]
     cells = [cell for cell, _ in walk(tree, 0) if cell is not tree]
-    oracle.ask([*ends(oracle), *(need for group in groups for need in ledger.needs(group)), *beside(oracle, cells)])
-    total = whole(oracle)
+    memo.ask(
+        [*ends(memo), *(need for group in groups for need in ledger.needs(group)), *marginal_mixtures(memo, cells)]
+    )
+    total = total_of(memo)
     if total is not None:
         for group in groups:
             # Inside a group that stays whole nothing is shared out.
-            if group is tree or _parent(tree, group) in ledger.opened:
+            if group is tree or _parent(tree, group) in ledger.open_groups:
                 ledger.open(group)
-    return told(ledger, total, bounds, before)
+    return waterfall_of(ledger, total, bounds, start)
 
 
-def ends(oracle: Oracle) -> list[Coalition]:
+def ends(memo: Memo) -> list[Coalition]:
     """The reference and the candidate."""
-    return [frozenset(), oracle.everything]
+    return [frozenset(), memo.everything]
 
 
-def beside(oracle: Oracle, cells: Iterable[Cell]) -> list[Coalition]:
+def marginal_mixtures(memo: Memo, cells: Iterable[Cell]) -> list[Coalition]:
     """The mixtures shown beside shares: each cell alone, and restored."""
-    moved = [frozenset(leaves(cell)) for cell in cells]
-    return [mixture for cell in moved for mixture in (cell, oracle.everything - cell)]
+    coalitions = [frozenset(leaves(cell)) for cell in cells]
+    return [mixture for cell in coalitions for mixture in (cell, memo.everything - cell)]
 
 
-def whole(oracle: Oracle) -> Fraction | None:
+def total_of(memo: Memo) -> Fraction | None:
     """What is shared out, nats per token; None where it is not known or not finite."""
-    return difference(oracle.everything, frozenset()).value(oracle)
+    return difference(memo.everything, frozenset()).value(memo)
 
 
-def told(ledger: Ledger, total: Fraction | None, bounds: Bounds, before: Spent) -> Waterfall:
+def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, start: Effort) -> Waterfall:
     """The rows of all cells that lie in opened groups."""
-    shares: Sequence[Share] = () if total is None else list(_rows(ledger, bounds))
+    shares: Sequence[Share] = () if total is None else list(_shares(ledger, bounds))
     return Waterfall(
         total=total,
         shares=tuple(shares),
         exact=ledger.exact,
         orders=ledger.orders,
         left_out=ledger.left_out,
-        spent=ledger.oracle.since(before),
+        effort=ledger.memo.since(start),
     )
 
 
-def _rows(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
-    ledger.oracle.ask(beside(ledger.oracle, (cell for cell, _ in _shown(ledger))))
-    changes = {cell: _change(ledger.oracle, cell, bounds) for cell, _ in _shown(ledger)}
-    for cell, depth in _shown(ledger):
+def _shares(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
+    ledger.memo.ask(marginal_mixtures(ledger.memo, (cell for cell, _ in _visible(ledger))))
+    changes = {cell: _change(ledger.memo, cell, bounds) for cell, _ in _visible(ledger)}
+    for cell, depth in _visible(ledger):
         members = () if cell is ledger.tree else _parent(ledger.tree, cell).members
-        others = any(stands_in(ledger.oracle, frozenset(leaves(x)), changes[x]) for x in members if x is not cell)
-        yield _share(ledger, cell, depth, bounds, changes[cell], others=others)
+        substitutes = any(stands_in(ledger.memo, frozenset(leaves(x)), changes[x]) for x in members if x is not cell)
+        yield _share(ledger, cell, depth, bounds, changes[cell], substitutes=substitutes)
 
 
-def _change(oracle: Oracle, cell: Cell, bounds: Bounds) -> tuple[float, float]:
+def _change(memo: Memo, cell: Cell, bounds: Bounds) -> tuple[float, float]:
     """What restoring a cell does to the whole."""
-    return difference(oracle.everything - frozenset(leaves(cell)), oracle.everything).interval(oracle, bounds)
+    return difference(memo.everything - frozenset(leaves(cell)), memo.everything).interval(memo, bounds)
 
 
-def _shown(ledger: Ledger) -> list[tuple[Cell, int]]:
+def _visible(ledger: Ledger) -> list[tuple[Cell, int]]:
     """The cells with a share, in the order of the tree; a tree of one player is its own cell."""
     if isinstance(ledger.tree, str):
         return [(ledger.tree, 0)]
-    return [row for row in walk(ledger.tree, -1, ledger.opened) if row[0] is not ledger.tree]
+    return [row for row in walk(ledger.tree, -1, ledger.open_groups) if row[0] is not ledger.tree]
 
 
 def _share(
-    ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: tuple[float, float], *, others: bool
+    ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: tuple[float, float], *, substitutes: bool
 ) -> Share:
-    oracle = ledger.oracle
-    moved = frozenset(leaves(cell))
+    memo = ledger.memo
+    coalition = frozenset(leaves(cell))
     contrast = ledger.share(cell)
-    share = contrast.value(oracle)
+    share = contrast.value(memo)
     assert share is not None, "orders in use have finite mixtures only"
-    interval = contrast.interval(oracle, bounds)
+    interval = contrast.interval(memo, bounds)
     return Share(
         name=name(cell),
         players=leaves(cell),
         depth=depth,
-        divided=cell in ledger.opened,
+        divided=cell in ledger.open_groups,
         share=share,
-        k3=contrast.k3(oracle),
+        k3=contrast.k3(memo),
         standard_error=ledger.standard_error(cell),
         interval=interval,
-        part=contrast.part(difference(oracle.everything, frozenset()), oracle, bounds),
-        alone=oracle[moved],
-        restored=oracle[oracle.everything - moved],
+        part=contrast.part(difference(memo.everything, frozenset()), memo, bounds),
+        alone=memo[coalition],
+        restored=memo[memo.everything - coalition],
         change=change,
-        role=role(oracle, moved, share, interval, change, others=others),
+        role=role(memo, coalition, share, interval, change, substitutes=substitutes),
     )
 
 
-def _parent(tree: Cell, wanted: Cell) -> Group:
-    return next(c for c, _ in walk(tree, 0) if isinstance(c, Group) and any(m is wanted for m in c.members))
+def _parent(tree: Cell, member: Cell) -> Group:
+    return next(c for c, _ in walk(tree, 0) if isinstance(c, Group) and any(m is member for m in c.members))

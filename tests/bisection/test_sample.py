@@ -17,9 +17,10 @@ from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import continued, drawn, generate, required_sample
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError, TokensError
-from moeparity.inputs.tokens import TokenSet, padding
-from moeparity.inputs.tokens.tensorfile import written
-from moeparity.inputs.weights import residency
+from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.tensorfile import file_contents
+from moeparity.inputs.tokens.tokenset import defect
+from moeparity.inputs.weights import store
 from moeparity.output.files import write_tensors
 from moeparity.plan.spec.schema import Sample
 from moeparity.progress import Progress
@@ -44,7 +45,7 @@ def counting(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
     """Logits that are greatest at (sum of the sequence's real tokens) mod V, if it ends where it is said to."""
     ends = (torch.arange(ids.shape[1]) * mask).amax(1)
     assert torch.equal(ends, last)
-    assert padding.defect(mask) is None
+    assert defect(mask) is None
     return torch.nn.functional.one_hot((ids * mask).sum(1) % V, V).float()
 
 
@@ -161,7 +162,7 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Write:
 def test_a_side_samples_from_its_own_forward(
     recipe: Write, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch, side: str, profile: str, resident: bool
 ) -> None:
-    monkeypatch.setattr(residency, "available_bytes", lambda _: 2**40 if resident else None)
+    monkeypatch.setattr(store, "available_bytes", lambda _: 2**40 if resident else None)
     path = recipe(f"{{file: prompts.jsonl, sample: {{from: {side}, new_tokens: 4, temperature: 0}}}}")
     found = generate(prepare(path, device="cpu")).tokens
     for step in range(4):
@@ -181,7 +182,7 @@ def test_a_side_samples_from_its_own_forward(
 
 def test_sampled_tokens_written_and_read_give_the_same_report(recipe: Write, tmp_path: Path) -> None:
     path = recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 5, seed: 3}}")
-    write_tensors(tmp_path / "out.safetensors", *written(generate(prepare(path, device="cpu")).tokens))
+    write_tensors(tmp_path / "out.safetensors", *file_contents(generate(prepare(path, device="cpu")).tokens))
     sampled = bisect(path, device="cpu")
     again = bisect(recipe("{file: out.safetensors, sampled_from: candidate}", "again.yaml"), device="cpu")
     assert sampled.metrics == again.metrics

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from moeparity.interruption import interrupted, on_interruption
+from moeparity.progress import on_interruption, tidy_up
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -249,9 +249,9 @@ def test_what_is_left_to_do_is_done_once_newest_first() -> None:
         with on_interruption(lambda: act("over", "never")):
             pass
         with on_interruption(lambda: act("silent", "")):
-            assert interrupted() == ["kept"]
+            assert tidy_up() == ["kept"]
     assert calls == ["silent", "fails", "first"]
-    assert interrupted() == []
+    assert tidy_up() == []
 
 
 def test_the_progress_line_gives_the_cursor_back(tmp_path: Path) -> None:

@@ -85,11 +85,11 @@ def fold(a: Row, b: Row) -> float:
 
 def folded(values: Row, dtype: torch.dtype) -> float:
     """First half plus second half, padded with +0."""
-    held = [*values, *[0.0] * ((1 << (len(values) - 1).bit_length()) - len(values))]
-    while len(held) > 1:
-        half = len(held) // 2
-        held = [scalar.add(held[i], held[i + half], dtype) for i in range(half)]
-    return held[0]
+    row = [*values, *[0.0] * ((1 << (len(values) - 1).bit_length()) - len(values))]
+    while len(row) > 1:
+        half = len(row) // 2
+        row = [scalar.add(row[i], row[i + half], dtype) for i in range(half)]
+    return row[0]
 
 
 def fused(a: Row, b: Row) -> float:

@@ -26,8 +26,8 @@ def nearest(x: Fraction | float, dtype: torch.dtype) -> float:
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < Fraction(2) ** exponent
     step = Fraction(2) ** (max(exponent, least) - precision + 1)
-    rounded = round(magnitude / step) * step
-    value = math.inf if rounded >= Fraction(2) ** (greatest + 1) else float(rounded)
+    multiple = round(magnitude / step) * step
+    value = math.inf if multiple >= Fraction(2) ** (greatest + 1) else float(multiple)
     return math.copysign(value, x)
 
 
@@ -93,9 +93,9 @@ def any_number(dtype: torch.dtype) -> st.SearchStrategy[float]:
 
 def tensor(values: list[float], dtype: torch.dtype) -> torch.Tensor:
     """Values that the dtype holds exactly."""
-    made = torch.tensor(values, dtype=torch.float64).to(dtype)
-    assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(made.double().tolist(), values, strict=True))
-    return made
+    x = torch.tensor(values, dtype=torch.float64).to(dtype)
+    assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(x.double().tolist(), values, strict=True))
+    return x
 
 
 def same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -42,7 +42,7 @@ SIZES = (
     7168,
     70000,
 )
-cascade, columns, rest = tuple(map(parse, ("cascade", "cascade(lanes=1, accumulators=1)", "cascade(lanes=1)")))
+cascade, columns, columns_alone = tuple(map(parse, ("cascade", "cascade(lanes=1, accumulators=1)", "cascade(lanes=1)")))
 halves = parse("cascade(halves)")
 
 
@@ -51,9 +51,9 @@ def residue(rows: int, n: int, dtype: torch.dtype, *, seed: int = 0) -> torch.Te
     generator = torch.Generator().manual_seed(seed)
     half = torch.randn(rows, (n + 1) // 2, generator=generator)
     half *= torch.exp2(torch.randint(-14, 15, half.shape, generator=generator).float())
-    whole = torch.cat([half, -half], 1)[:, :n]
+    pairs = torch.cat([half, -half], 1)[:, :n]
     order = torch.rand(rows, n, generator=generator).argsort(1)
-    return whole.gather(1, order).clamp(-6e4, 6e4).to(dtype)
+    return pairs.gather(1, order).clamp(-6e4, 6e4).to(dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -90,9 +90,9 @@ def test_squares_of_an_rms_norm(n: int) -> None:
 def test_outer_dimensions_in_two_classes_of_columns(n: int, width: int) -> None:
     x = residue(width, n, FP32).t().contiguous()
     total = x.sum(0)
-    grouped = width // 32 * 32
-    assert same_bits(sum_axis(x[:, :grouped], columns, 0, accumulate=FP32), total[:grouped])
-    assert same_bits(sum_axis(x[:, grouped:], rest, 0, accumulate=FP32), total[grouped:])
+    groups_end = width // 32 * 32
+    assert same_bits(sum_axis(x[:, :groups_end], columns, 0, accumulate=FP32), total[:groups_end])
+    assert same_bits(sum_axis(x[:, groups_end:], columns_alone, 0, accumulate=FP32), total[groups_end:])
 
 
 @pytest.mark.parametrize("n", [3, 8, 16])
@@ -103,14 +103,14 @@ def test_a_sum_over_few_slots_is_sequential(n: int) -> None:
 
 def test_other_trees_are_told_apart() -> None:
     x = residue(200, 1000, FP32)
-    for other in (
+    for text in (
         "sequential",
         "lanes(16) | fold_hi",
         "cascade(lanes=16)",
         "cascade(accumulators=2)",
         "cascade(halves)",
     ):
-        assert (sum_axis(x, parse(other), -1, accumulate=FP32) != x.sum(-1)).double().mean() > 0.5, other
+        assert (sum_axis(x, parse(text), -1, accumulate=FP32) != x.sum(-1)).double().mean() > 0.5, text
     y = residue(200, 1000, BF16)
     assert (sum_axis(y, cascade, -1, accumulate=FP32).to(BF16) != y.sum(-1)).double().mean() > 0.1
 

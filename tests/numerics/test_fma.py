@@ -38,10 +38,10 @@ def test_both_ways_of_an_fma(data: st.DataObject) -> None:
 def test_an_fma_of_cancelling_numbers(data: st.DataObject) -> None:
     pairs = data.draw(st.lists(st.tuples(number(FP32, exponents=20), number(FP32, exponents=20)), min_size=1))
     a, b = (tensor(list(column), FP32) for column in zip(*pairs, strict=True))
-    rounded = a * b
-    expected = tensor([scalar.fma(x, y, -z, FP32) for (x, y), z in zip(pairs, rounded.tolist(), strict=True)], FP32)
-    assert same_bits(fma(a, b, -rounded), expected)
-    assert same_bits(fma_by_round_to_odd(a, b, -rounded), expected)
+    products = a * b
+    expected = tensor([scalar.fma(x, y, -z, FP32) for (x, y), z in zip(pairs, products.tolist(), strict=True)], FP32)
+    assert same_bits(fma(a, b, -products), expected)
+    assert same_bits(fma_by_round_to_odd(a, b, -products), expected)
 
 
 @settings(deadline=None, max_examples=100)
@@ -69,8 +69,8 @@ def test_an_exact_sum(data: st.DataObject, dtype: torch.dtype) -> None:
 def test_an_exact_sum_in_fp64(data: st.DataObject) -> None:
     terms = data.draw(st.lists(number(FP64, exponents=200) | number(FP64, exponents=2), min_size=1, max_size=9))
     terms += data.draw(st.sampled_from([[], [-terms[0]], [-x for x in terms[:-1]]]))
-    found = exact_sum([tensor([x], FP64) for x in terms])
-    assert same_bits(found, tensor([scalar.total(terms, FP64, FP64)], FP64))
+    result = exact_sum([tensor([x], FP64) for x in terms])
+    assert same_bits(result, tensor([scalar.total(terms, FP64, FP64)], FP64))
 
 
 def test_ties_that_one_crumb_breaks() -> None:
@@ -85,21 +85,21 @@ def test_ties_that_one_crumb_breaks() -> None:
 
 
 def test_infinities_and_zeros() -> None:
-    inf, one, zero = (torch.tensor(x) for x in (math.inf, 1.0, -0.0))
-    assert fma_by_round_to_odd(inf, one, one).item() == math.inf
-    assert fma_by_round_to_odd(inf, one, -inf).isnan().item()
-    assert same_bits(fma_by_round_to_odd(zero, one, zero), zero)
+    inf, unit, zero = (torch.tensor(x) for x in (math.inf, 1.0, -0.0))
+    assert fma_by_round_to_odd(inf, unit, unit).item() == math.inf
+    assert fma_by_round_to_odd(inf, unit, -inf).isnan().item()
+    assert same_bits(fma_by_round_to_odd(zero, unit, zero), zero)
     assert same_bits(exact_sum([zero, zero]), zero)
-    assert same_bits(exact_sum([one, zero, -one]), torch.tensor(0.0))
+    assert same_bits(exact_sum([unit, zero, -unit]), torch.tensor(0.0))
     huge = torch.tensor(3e38)
-    assert fma_by_round_to_odd(huge, one, huge).item() == math.inf
+    assert fma_by_round_to_odd(huge, unit, huge).item() == math.inf
     assert fma_by_round_to_odd(huge, torch.tensor(2.0), -huge).item() == huge.item()
 
 
 def test_sixteen_bit_operands_are_widened_first() -> None:
     a, b, c = (torch.tensor(x, dtype=BF16) for x in (1.0078125, 1.0078125, 2.0**-30))
-    found = fma(a, b, c)
-    assert (found.dtype, found.item()) == (FP32, scalar.fma(a.item(), b.item(), c.item(), FP32))
+    result = fma(a, b, c)
+    assert (result.dtype, result.item()) == (FP32, scalar.fma(a.item(), b.item(), c.item(), FP32))
 
 
 @pytest.mark.parametrize("wrong", ["two roundings", "plain fp64"])

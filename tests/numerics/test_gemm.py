@@ -32,19 +32,19 @@ from tests.numerics.test_summation import SIZES, expected
 @pytest.mark.parametrize(("m", "n", "k"), [(2, 3, 23), (3, 1, 17)])
 def test_an_order_adds_every_output_as_it_says(order: str, inputs: torch.dtype, m: int, n: int, k: int) -> None:
     x, weight = operands(m, n, k, inputs)
-    wanted = tensor(every(BY_HAND[order], x, weight), FP32).view(m, n)
+    by_hand = tensor(every(BY_HAND[order], x, weight), FP32).view(m, n)
     for output in DTYPES:
-        assert same_bits(gemm(x, weight, None, inputs=inputs, output=output, order=order), wanted.to(output))
+        assert same_bits(gemm(x, weight, None, inputs=inputs, output=output, order=order), by_hand.to(output))
 
 
 def test_the_data_tell_orders_apart() -> None:
     x, weight = operands(3, 4, 37, FP32)
-    found = {order: tuple(every(dot, x, weight)) for order, dot in BY_HAND.items()}
-    assert len(set(found.values())) == len(BY_HAND) - 1
-    assert found["sequential(fma)"] == found["sequential(fma, zero)"]
+    result = {order: tuple(every(dot, x, weight)) for order, dot in BY_HAND.items()}
+    assert len(set(result.values())) == len(BY_HAND) - 1
+    assert result["sequential(fma)"] == result["sequential(fma, zero)"]
     # 16-bit products are exact, so that contracting them changes nothing.
-    half, other = operands(3, 4, 37, BF16)
-    assert every(contracted, half, other) == every(sequential, half, other) != every(reverse, half, other)
+    half, second = operands(3, 4, 37, BF16)
+    assert every(contracted, half, second) == every(sequential, half, second) != every(reverse, half, second)
 
 
 @settings(deadline=None, max_examples=60)
@@ -56,36 +56,36 @@ def test_any_order(data: st.DataObject, inputs: torch.dtype) -> None:
     x, weight = data.draw(rows), data.draw(rows)
     pairs = list(itertools.product(x, weight))
     step = FP64 if inputs == FP64 else FP32
-    wanted = expected([a for a, _ in pairs], order, inputs, step, None, [b for _, b in pairs])
+    by_hand = expected([a for a, _ in pairs], order, inputs, step, None, [b for _, b in pairs])
     left, right = (torch.stack([tensor(row, inputs) for row in rows]) for rows in (x, weight))
-    found = gemm(left, right, None, inputs=inputs, output=step, order=str(order))
-    assert same_bits(found, wanted.view(len(x), len(weight)).to(step))
+    result = gemm(left, right, None, inputs=inputs, output=step, order=str(order))
+    assert same_bits(result, by_hand.view(len(x), len(weight)).to(step))
 
 
 @pytest.mark.parametrize("output", DTYPES)
 def test_operands_are_rounded_to_the_inputs_dtype(output: torch.dtype) -> None:
     x, weight = operands(3, 4, 9, FP32)
-    found = gemm(x, weight, None, inputs=BF16, output=output, order="reverse")
-    assert same_bits(found, gemm(x.to(BF16), weight.to(BF16), None, inputs=BF16, output=output, order="reverse"))
-    assert not same_bits(found, gemm(x, weight, None, inputs=FP32, output=output, order="reverse"))
+    result = gemm(x, weight, None, inputs=BF16, output=output, order="reverse")
+    assert same_bits(result, gemm(x.to(BF16), weight.to(BF16), None, inputs=BF16, output=output, order="reverse"))
+    assert not same_bits(result, gemm(x, weight, None, inputs=FP32, output=output, order="reverse"))
 
 
 @pytest.mark.parametrize(("inputs", "output"), [(FP64, BF16), (BF16, FP64), (FP64, FP64)])
 def test_fp64_on_either_side_adds_in_fp64(inputs: torch.dtype, output: torch.dtype) -> None:
     # fp32 would lose 2^-40 beside 1.
     x, weight = tensor([1.0, 2.0**-20, -1.0], BF16), tensor([1.0, 2.0**-20, 1.0], BF16)
-    found = gemm(x, weight.view(1, 3), None, inputs=inputs, output=output, order="sequential")
-    assert same_bits(found, tensor([2.0**-40], output))
+    result = gemm(x, weight.view(1, 3), None, inputs=inputs, output=output, order="sequential")
+    assert same_bits(result, tensor([2.0**-40], output))
 
 
 @pytest.mark.parametrize(("inputs", "output"), list(itertools.product((*DTYPES, FP64), repeat=2)))
 def test_native_is_the_linear_of_rounding(inputs: torch.dtype, output: torch.dtype) -> None:
     x, weight = operands(6, 5, 67, FP32)
     x, bias = x.view(2, 3, 67), weight[:, 0].clone()
-    for added in (None, bias):
-        found = gemm(x, weight, added, inputs=inputs, output=output)
-        assert same_bits(found, linear(x, weight, added, inputs=inputs, output=output))
-        assert found.shape == (2, 3, 5)
+    for bias_or_none in (None, bias):
+        result = gemm(x, weight, bias_or_none, inputs=inputs, output=output)
+        assert same_bits(result, linear(x, weight, bias_or_none, inputs=inputs, output=output))
+        assert result.shape == (2, 3, 5)
 
 
 PARTIALS = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32), (FP32, FP32), (FP32, BF16)]
@@ -111,10 +111,10 @@ def test_split_k_rounds_its_parts_and_adds_them_in_order(
         for leaves in zip(*(p.flatten().tolist() for p in parts), strict=True)
     ]
     for output in DTYPES:
-        found = gemm(
+        result = gemm(
             x, weight, None, inputs=inputs, output=output, splits=splits, partials=partials, splits_order=splits_order
         )
-        assert same_bits(found, tensor(summed, partials).view(4, 3).to(FP32).to(output))
+        assert same_bits(result, tensor(summed, partials).view(4, 3).to(FP32).to(output))
 
 
 @pytest.mark.parametrize(("inputs", "partials"), PARTIALS)
@@ -125,12 +125,12 @@ def test_split_k_in_a_stated_order(inputs: torch.dtype, partials: torch.dtype, k
 
     def dot(a: Row, b: Row) -> float:
         size = -(-k // splits)
-        one = contracted if order == "sequential(fma)" else lanes
-        parts = [scalar.cast(one(a[i : i + size], b[i : i + size]), partials) for i in range(0, k, size)]
+        part_dot = contracted if order == "sequential(fma)" else lanes
+        parts = [scalar.cast(part_dot(a[i : i + size], b[i : i + size]), partials) for i in range(0, k, size)]
         return combined(parts, "reverse", partials)
 
-    wanted = tensor(every(dot, x, weight), partials).view(2, 3)
-    found = gemm(
+    by_hand = tensor(every(dot, x, weight), partials).view(2, 3)
+    result = gemm(
         x,
         weight,
         None,
@@ -141,7 +141,7 @@ def test_split_k_in_a_stated_order(inputs: torch.dtype, partials: torch.dtype, k
         partials=partials,
         splits_order="reverse",
     )
-    assert same_bits(found, wanted.to(FP32))
+    assert same_bits(result, by_hand.to(FP32))
 
 
 @pytest.mark.parametrize(("inputs", "partials"), PARTIALS)
@@ -151,47 +151,47 @@ def test_native_parts_whose_sums_are_exact(inputs: torch.dtype, partials: torch.
     x, weight, bias = (
         torch.randint(-99, 100, shape, generator=generator).float() for shape in ((3, 31), (4, 31), (4,))
     )
-    wanted = []
+    by_hand = []
     for a, (b, extra) in itertools.product(x.tolist(), zip(weight.tolist(), bias.tolist(), strict=True)):
         exact = [sum(Fraction(a[i]) * Fraction(b[i]) for i in range(31)[span]) for span in spans(31, 3)]
         total = combined([scalar.cast(float(part), partials) for part in exact], "sequential", partials)
-        wanted.append(scalar.add(total, extra, partials))
-    found = gemm(x, weight, bias, inputs=inputs, output=FP32, splits=3, partials=partials)
-    assert same_bits(found, tensor(wanted, partials).view(3, 4).to(FP32))
+        by_hand.append(scalar.add(total, extra, partials))
+    result = gemm(x, weight, bias, inputs=inputs, output=FP32, splits=3, partials=partials)
+    assert same_bits(result, tensor(by_hand, partials).view(3, 4).to(FP32))
 
 
 def test_a_split_changes_what_is_rounded() -> None:
     # 1 + 2^-8 is a tie of bf16, which 2^-9 breaks if it is still there.
     x, weight = tensor([1.0, 2.0**-8, 2.0**-9, 0.0], BF16), torch.ones(1, 4, dtype=BF16)
-    one, two = (
+    unsplit, two = (
         gemm(x, weight, None, inputs=BF16, output=BF16, splits=splits, partials=BF16).item() for splits in (1, 2)
     )
-    assert (one, two) == (1 + 2.0**-7, 1.0)
+    assert (unsplit, two) == (1 + 2.0**-7, 1.0)
     x, weight = tensor([2.0**24, 1.0, 1.0, -(2.0**24)], FP32), torch.ones(1, 4)
-    found = [
+    result = [
         gemm(x, weight, None, inputs=FP32, output=FP32, order="sequential", splits=splits).item()
         for splits in (1, 2, 4)
     ]
-    assert found == [0.0, 1.0, 0.0]
+    assert result == [0.0, 1.0, 0.0]
 
 
 def test_a_part_lies_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.Tensor] = []
+    operands_seen: list[torch.Tensor] = []
 
     def watched(x: torch.Tensor, weight: torch.Tensor, bias: None, **dtypes: torch.dtype) -> torch.Tensor:
-        seen.extend((x, weight))
+        operands_seen.extend((x, weight))
         return linear(x, weight, bias, **dtypes)
 
     monkeypatch.setattr(module, "linear", watched)
     x, weight = torch.randn(21)[None, :], torch.randn(5, 21)
-    whole = gemm(x, weight, None, inputs=FP32, output=FP32, splits=3)
-    assert len(seen) == 6
-    for part in seen:
+    together = gemm(x, weight, None, inputs=FP32, output=FP32, splits=3)
+    assert len(operands_seen) == 6
+    for part in operands_seen:
         assert part.is_contiguous()
         assert part.data_ptr() % 64 == 0
         assert part.untyped_storage().nbytes() == part.numel() * 4
     shifted = torch.randn(22)[1:].copy_(x[0])[None, :]
-    assert same_bits(gemm(shifted, weight, None, inputs=FP32, output=FP32, splits=3), whole)
+    assert same_bits(gemm(shifted, weight, None, inputs=FP32, output=FP32, splits=3), together)
 
 
 @pytest.mark.parametrize("order", [*BY_HAND, "cascade", "blocks(8, fma) | lanes(2) | fold_lo"])
@@ -202,17 +202,17 @@ def test_a_row_does_not_depend_on_the_others(order: str, splits: int, monkeypatc
     def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return gemm(x, weight, None, inputs=FP32, output=FP32, order=order, splits=splits)
 
-    whole = run(x, weight)
-    assert whole.is_contiguous()
+    together = run(x, weight)
+    assert together.is_contiguous()
     for at_once, least, widest in ((1 << 18, 256, 2048), (1, 14, 3)):
         for name, value in (("AT_ONCE", at_once), ("LEAST", least), ("WIDEST", widest)):
             monkeypatch.setattr(module, name, value)
-        assert same_bits(run(x, weight), whole)
-        assert same_bits(run(x[3:5], weight), whole[3:5])
-        assert same_bits(run(x, weight[3:4]), whole[:, 3:4])
-    assert same_bits(torch.cat([run(x[i], weight)[None] for i in range(8)]), whole)
-    assert same_bits(run(x.t().contiguous().t(), weight), whole)
-    assert same_bits(run(x.view(2, 4, 19), weight), whole.view(2, 4, 7))
+        assert same_bits(run(x, weight), together)
+        assert same_bits(run(x[3:5], weight), together[3:5])
+        assert same_bits(run(x, weight[3:4]), together[:, 3:4])
+    assert same_bits(torch.cat([run(x[i], weight)[None] for i in range(8)]), together)
+    assert same_bits(run(x.t().contiguous().t(), weight), together)
+    assert same_bits(run(x.view(2, 4, 19), weight), together.view(2, 4, 7))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 3), (3, 0)])
@@ -263,8 +263,8 @@ def test_the_bias_is_added_once_and_last() -> None:
     x, weight, bias = torch.ones(1, 4), torch.ones(1, 4), torch.tensor([2.0**24])
     for splits in (1, 2, 4):
         # Before the sum, or between its parts, each 1 would be lost beside 2^24.
-        found = gemm(x, weight, bias, inputs=FP32, output=FP32, order="sequential", splits=splits)
-        assert found.item() == 2.0**24 + 4
+        result = gemm(x, weight, bias, inputs=FP32, output=FP32, order="sequential", splits=splits)
+        assert result.item() == 2.0**24 + 4
         assert gemm(x, weight, bias, inputs=BF16, output=FP32, splits=splits).item() == 2.0**24 + 4
 
 
@@ -281,15 +281,15 @@ def test_the_bias_meets_the_accumulator_before_its_rounding() -> None:
 
 def test_levels_round_where_they_say() -> None:
     x, weight = tensor([1.0, 2.0**-9, 2.0**-9, 2.0**-9], BF16), torch.ones(1, 4, dtype=BF16)
-    found = {
+    result = {
         order: gemm(x, weight, None, inputs=BF16, output=FP32, order=order).item()
         for order in ("sequential", "blocks(2, round=bf16) | sequential", "sequential(accumulate=bf16)")
     }
-    assert list(found.values()) == [1 + 3 * 2.0**-9, 1 + 2.0**-8, 1.0]
+    assert list(result.values()) == [1 + 3 * 2.0**-9, 1 + 2.0**-8, 1.0]
     # A sum that ends in fp64 meets the bias in fp64.
     x, weight, bias = tensor([1.0, 2.0**-30], FP32), torch.ones(1, 2), -torch.ones(1)
-    for order, left in (("sequential(accumulate=fp64)", 2.0**-30), ("sequential", 0.0)):
-        assert gemm(x, weight, bias, inputs=FP32, output=FP32, order=order).item() == left
+    for order, residue in (("sequential(accumulate=fp64)", 2.0**-30), ("sequential", 0.0)):
+        assert gemm(x, weight, bias, inputs=FP32, output=FP32, order=order).item() == residue
 
 
 def test_what_cannot_be_added_up_is_refused() -> None:

@@ -44,21 +44,21 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("given", TAKEN)
-def test_what_can_be_added_up(given: tuple[int, str, int, str]) -> None:
-    assert refusal(*given) is None
+@pytest.mark.parametrize("arguments", TAKEN)
+def test_what_can_be_added_up(arguments: tuple[int, str, int, str]) -> None:
+    assert refusal(*arguments) is None
 
 
-@pytest.mark.parametrize("given", REFUSED)
-def test_what_cannot_is_refused_with_a_reason(given: tuple[int, str, int, str]) -> None:
-    attribute, reason = REFUSED[given]
-    found = refusal(*given)
-    assert found is not None
-    assert found[0] == attribute
-    assert found[1].startswith(reason)
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_cannot_is_refused_with_a_reason(arguments: tuple[int, str, int, str]) -> None:
+    attribute, reason = REFUSED[arguments]
+    fault = refusal(*arguments)
+    assert fault is not None
+    assert fault[0] == attribute
+    assert fault[1].startswith(reason)
 
 
 def test_it_is_known_without_torch() -> None:
-    asked = "moeparity.numerics.gemm_forms.refusal(8, 'fold_hi', 2, 'reverse')"
-    code = f"import sys, moeparity.numerics.gemm_forms; {asked}; print('torch' in sys.modules)"
+    call = "moeparity.numerics.gemm_forms.refusal(8, 'fold_hi', 2, 'reverse')"
+    code = f"import sys, moeparity.numerics.gemm_forms; {call}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

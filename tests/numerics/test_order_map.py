@@ -38,8 +38,8 @@ def test_explain_writes_the_order_of_each_part_as_a_profile_does() -> None:
 
 
 def test_a_map_prints_what_it_rounds_and_where_it_starts() -> None:
-    shown = str(OrderMap(PerDestination(Whole()), ASCENDING, "fp32", "fp32", from_zero=True))
-    assert shown == "per_destination(whole) | ascending | each add rounded to fp32, result in fp32, from +0"
+    text = str(OrderMap(PerDestination(Whole()), ASCENDING, "fp32", "fp32", from_zero=True))
+    assert text == "per_destination(whole) | ascending | each add rounded to fp32, result in fp32, from +0"
     rings = Rotation(1, 1, rings=((0, 2, 1),))
     assert str(OrderMap(Whole(), rings, "io", inputs="negative_to_positive")) == (
         "whole | rotate(+1, +1, rings [[0, 2, 1]]) | each add rounded to io, inputs negative_to_positive"

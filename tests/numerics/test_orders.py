@@ -64,8 +64,8 @@ def test_golden(order: str, leaves: int) -> None:
 
 
 def test_every_form_has_a_golden_or_a_test_of_its_own() -> None:
-    named = {level.name for order, _ in GOLDEN for level in parse(order).levels}
-    assert named | {"cascade", "unordered"} == set(FORMS)
+    in_goldens = {level.name for order, _ in GOLDEN for level in parse(order).levels}
+    assert in_goldens | {"cascade", "unordered"} == set(FORMS)
 
 
 @st.composite
@@ -74,7 +74,7 @@ def level(draw: st.DrawFn, *, first: bool, last: bool, products: bool, fused: bo
     names = [n for n in names if (first or n != "tree") and (fused or n not in {"fused", "tree"})]
     name = draw(st.sampled_from(names))
     numbers = [
-        draw(st.sampled_from(n.allowed) if n.allowed else st.integers(-9 if n.least is None else n.least, 9))
+        draw(st.sampled_from(n.choices) if n.choices else st.integers(-9 if n.least is None else n.least, 9))
         for n in FORMS[name].numbers
     ]
     if name.startswith("fold"):
@@ -101,12 +101,12 @@ def explicit_tree(draw: st.DrawFn, *, fused: bool) -> AnyTree:
     while len(nodes) > 1:
         width = draw(st.integers(2, len(nodes)))
         at = draw(st.integers(0, len(nodes) - width))
-        some = nodes[at : at + width]
+        members = nodes[at : at + width]
         if fused and draw(st.booleans()):
-            nodes[at : at + width] = [Sum(children=tuple(some), how="fused", width=width)]
+            nodes[at : at + width] = [Sum(children=tuple(members), how="fused", width=width)]
         else:
             # (0+1)+2 is 0+1+2.
-            nodes[at : at + width] = [(*some[0], *some[1:]) if isinstance(some[0], tuple) else tuple(some)]
+            nodes[at : at + width] = [(*members[0], *members[1:]) if isinstance(members[0], tuple) else tuple(members)]
     return nodes[0]
 
 
@@ -145,11 +145,11 @@ def test_every_leaf_is_added_once_at_every_size(order: str, leaves: int) -> None
 
 @given(seed=st.integers(0, 99), leaves=st.integers(8, 40))
 def test_a_seed_is_one_permutation(seed: int, leaves: int) -> None:
-    one, again, other = (tree(parse(f"unordered({s})"), leaves) for s in (seed, seed, seed + 1))
-    assert one == again
-    assert isinstance(one, tuple)
-    assume(one != other)  # of 8! and more
-    assert sorted(leaves_of(one)) == sorted(leaves_of(other)) == list(range(leaves))
+    draw, second, of_next_seed = (tree(parse(f"unordered({s})"), leaves) for s in (seed, seed, seed + 1))
+    assert draw == second
+    assert isinstance(draw, tuple)
+    assume(draw != of_next_seed)  # of 8! and more
+    assert sorted(leaves_of(draw)) == sorted(leaves_of(of_next_seed)) == list(range(leaves))
 
 
 def test_an_explicit_tree_is_one_for_its_own_size() -> None:

@@ -61,13 +61,13 @@ def test_fp64_on_either_side_makes_the_step_fp64(
 ) -> None:
     pairs = data.draw(st.lists(st.tuples(number(left, exponents=30), number(right, exponents=30)), min_size=1))
 
-    def kept(exact: Fraction, like: float) -> float:
+    def nearest(exact: Fraction, like: float) -> float:
         step = scalar.nearest(exact, FP64) if exact else like
         return scalar.nearest(step if output == FP64 else scalar.nearest(step, FP32), output)
 
     a, b = tensor([x for x, _ in pairs], left), tensor([y for _, y in pairs], right)
-    products = [kept(Fraction(x) * Fraction(y), x * y) for x, y in pairs]
-    sums = [kept(Fraction(x) + Fraction(y), x + y) for x, y in pairs]
+    products = [nearest(Fraction(x) * Fraction(y), x * y) for x, y in pairs]
+    sums = [nearest(Fraction(x) + Fraction(y), x + y) for x, y in pairs]
     assert same_bits(product(a, b, output), tensor(products, output))
     assert same_bits(add(a, b, output), tensor(sums, output))
 
@@ -98,9 +98,9 @@ def test_linear(inputs: torch.dtype, output: torch.dtype, bias: bool, data: st.D
     draw = [data.draw(st.lists(value, min_size=n, max_size=n)) for n in (rows * width, columns * width, columns)]
     x, weight, extra = (torch.tensor(values, dtype=FP32) / 1024 for values in draw)
     x, weight, extra = x.view(rows, width), weight.view(columns, width), rounded(extra * bias, inputs)
-    held = [[[scalar.nearest(value, inputs) for value in row] for row in matrix.tolist()] for matrix in (x, weight)]
-    added = extra.tolist()
-    exact = [[dot(row, held[1][i]) + Fraction(added[i]) for i in range(columns)] for row in held[0]]
+    operands = [[[scalar.nearest(value, inputs) for value in row] for row in matrix.tolist()] for matrix in (x, weight)]
+    biases = extra.tolist()
+    exact = [[dot(row, operands[1][i]) + Fraction(biases[i]) for i in range(columns)] for row in operands[0]]
     expected = [[scalar.nearest(value, output) for value in row] for row in exact]
     out = linear(x, weight, extra if bias else None, inputs=inputs, output=output)
     # The sign of a zero sum is the kernel's own affair: adding +0 takes it away.

@@ -41,9 +41,9 @@ class Scalar:
             node = (node,)
         value, _ = self.value(node, start)
         root = Sum(children=()) if not isinstance(node, Sum) else node
-        return scalar.cast(value, self.named(root.round or root.accumulate))
+        return scalar.cast(value, self.dtype_of(root.round or root.accumulate))
 
-    def named(self, name: str | None) -> torch.dtype:
+    def dtype_of(self, name: str | None) -> torch.dtype:
         return self.accumulate if name is None else torch_dtype(name)
 
     def value(self, node: AnyTree, start: float | None = None, like: torch.dtype | None = None) -> Typed:
@@ -55,56 +55,60 @@ class Scalar:
             step = FP64 if self.dtype == FP64 else FP32
             return scalar.nearest(scalar.fma(self.values[node], self.times[node], -0.0, step, step), step), step
         node = Sum(children=node) if isinstance(node, tuple) else node
-        dtype = self.named(node.accumulate)
-        held = (start, dtype) if start is not None else (0.0, dtype) if node.zero else None
+        dtype = self.dtype_of(node.accumulate)
+        start_value = (start, dtype) if start is not None else (0.0, dtype) if node.zero else None
         total = {"plain": self.chain, "fused": self.fused, "kahan": self.kahan, "neumaier": self.neumaier}[node.how](
-            node, held, dtype
+            node, start_value, dtype
         )
-        return total if node.round is None else (scalar.cast(total[0], self.named(node.round)), self.named(node.round))
+        return (
+            total
+            if node.round is None
+            else (scalar.cast(total[0], self.dtype_of(node.round)), self.dtype_of(node.round))
+        )
 
-    def chain(self, node: Sum, held: Typed | None, dtype: torch.dtype) -> Typed:
+    def chain(self, node: Sum, total: Typed | None, dtype: torch.dtype) -> Typed:
         for child in node.children:
-            if held is None:
-                held = self.value(child, like=dtype)
+            if total is None:
+                total = self.value(child, like=dtype)
             elif node.fma and isinstance(child, int):
                 assert self.times is not None
-                step = self.step(dtype, held[1], self.dtype)
-                held = scalar.fma(self.values[child], self.times[child], held[0], dtype, step), dtype
+                step = self.step(dtype, total[1], self.dtype)
+                total = scalar.fma(self.values[child], self.times[child], total[0], dtype, step), dtype
             else:
-                held = self.add(held, self.value(child, like=dtype), dtype)
-        assert held is not None
-        return held
+                total = self.add(total, self.value(child, like=dtype), dtype)
+        assert total is not None
+        return total
 
-    def fused(self, node: Sum, held: Typed | None, dtype: torch.dtype) -> Typed:
+    def fused(self, node: Sum, total: Typed | None, dtype: torch.dtype) -> Typed:
         terms = [self.value(child, like=dtype) for child in node.children]
         for i in range(0, len(terms), node.width):
-            some = [*([] if held is None else [held]), *terms[i : i + node.width]]
-            step = self.step(dtype, *(kind for _, kind in some))
-            held = some[0] if len(some) == 1 else (scalar.total([x for x, _ in some], dtype, step), dtype)
-        assert held is not None
-        return held
+            group = [*([] if total is None else [total]), *terms[i : i + node.width]]
+            step = self.step(dtype, *(kind for _, kind in group))
+            total = group[0] if len(group) == 1 else (scalar.total([x for x, _ in group], dtype, step), dtype)
+        assert total is not None
+        return total
 
-    def kahan(self, node: Sum, held: Typed | None, dtype: torch.dtype) -> Typed:
+    def kahan(self, node: Sum, start: Typed | None, dtype: torch.dtype) -> Typed:
         children = [self.value(child, like=dtype) for child in node.children]
-        total, rest = (children[0], children[1:]) if held is None else (held, children)
+        total, terms = (children[0], children[1:]) if start is None else (start, children)
         lost = 0.0
-        for value in rest:
+        for value in terms:
             y = self.add(value, (-lost, dtype), dtype)
             grown = self.add(total, y, dtype)
             lost = self.add(self.add(grown, (-total[0], total[1]), dtype), (-y[0], dtype), dtype)[0]
             total = grown
         return total
 
-    def neumaier(self, node: Sum, held: Typed | None, dtype: torch.dtype) -> Typed:
+    def neumaier(self, node: Sum, start: Typed | None, dtype: torch.dtype) -> Typed:
         children = [self.value(child, like=dtype) for child in node.children]
-        total, rest = (children[0], children[1:]) if held is None else (held, children)
+        total, terms = (children[0], children[1:]) if start is None else (start, children)
         lost: Typed = (0.0, dtype)
-        for value in rest:
+        for value in terms:
             grown = self.add(total, value, dtype)
             large, small = (total, value) if abs(total[0]) >= abs(value[0]) else (value, total)
-            kept = self.add(self.add(large, (-grown[0], dtype), dtype), small, dtype)
-            total, lost = grown, self.add(lost, kept, dtype)
-        return self.add(total, lost, dtype) if rest else total
+            error = self.add(self.add(large, (-grown[0], dtype), dtype), small, dtype)
+            total, lost = grown, self.add(lost, error, dtype)
+        return self.add(total, lost, dtype) if terms else total
 
     def add(self, a: Typed, b: Typed, dtype: torch.dtype) -> Typed:
         return scalar.add(a[0], b[0], dtype, self.step(dtype, a[1], b[1])), dtype
@@ -121,16 +125,16 @@ def both_ways(
     times: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The sum of rows, all leaves at once and leaf by leaf, along the last axis and the first."""
-    found = sum_axis(x, order, -1, accumulate=accumulate, start=start, times=times)
+    result = sum_axis(x, order, -1, accumulate=accumulate, start=start, times=times)
     plan = tree(order, x.shape[-1], rooted=start is not None)
     weight = None if times is None else times.t().unbind().__getitem__
-    one = sum_tree(x.t().unbind().__getitem__, plan, accumulate=accumulate, start=start, times=weight)
-    other = sum_axis(
+    by_tree = sum_tree(x.t().unbind().__getitem__, plan, accumulate=accumulate, start=start, times=weight)
+    by_chunks = sum_axis(
         x.t().contiguous(), order, 0, accumulate=accumulate, start=start, times=None if times is None else times.t()
     )
-    assert same_numbers(found, one)
-    assert same_numbers(found, other)
-    return found
+    assert same_numbers(result, by_tree)
+    assert same_numbers(result, by_chunks)
+    return result
 
 
 def expected(
@@ -212,14 +216,14 @@ def test_any_tree(data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtyp
 
 
 def test_leaves_are_asked_for_once_and_when_they_are_added() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def leaf(i: int) -> torch.Tensor:
-        asked.append(i)
+        requests.append(i)
         return torch.tensor(float(i))
 
     assert sum_tree(leaf, ((2, 0), (3, 1)), accumulate=FP32).item() == 6
-    assert asked == [2, 0, 3, 1]
+    assert requests == [2, 0, 3, 1]
 
 
 def test_a_fold_adds_its_padded_zeros_and_skip_leaves_them_out() -> None:
@@ -234,8 +238,8 @@ def test_a_fold_adds_its_padded_zeros_and_skip_leaves_them_out() -> None:
 @pytest.mark.parametrize("start", [None, 1.0])
 def test_sums_of_nothing_but_padded_zeros_add_nothing(order: str, start: float | None) -> None:
     x = torch.tensor([[2.0], [-0.0]])
-    found = sum_axis(x, parse(order), 1, accumulate=FP32, start=start)
-    assert same_bits(found, torch.tensor([2.0, 0.0]) + (start or 0.0))
+    result = sum_axis(x, parse(order), 1, accumulate=FP32, start=start)
+    assert same_bits(result, torch.tensor([2.0, 0.0]) + (start or 0.0))
     two = sum_axis(x, parse("threads(4) | fold_lo(2, round=bf16) | sequential(neumaier)"), 0, accumulate=FP32)
     assert two.tolist() == [2.0]
 
@@ -259,8 +263,8 @@ def test_levels_round_where_they_say() -> None:
 
 def test_compensation_keeps_what_plain_sums_lose() -> None:
     x = torch.tensor([1.0, 1e8, 1.0, -1e8])
-    found = {o: sum_axis(x, parse(o), 0, accumulate=FP32).item() for o in ("sequential", "sequential(neumaier)")}
-    assert found == {"sequential": 0.0, "sequential(neumaier)": 2.0}
+    result = {o: sum_axis(x, parse(o), 0, accumulate=FP32).item() for o in ("sequential", "sequential(neumaier)")}
+    assert result == {"sequential": 0.0, "sequential(neumaier)": 2.0}
     tenth = torch.full((10_000,), 0.1)
     exact = torch.tensor(0.1).double().item() * 10_000
     assert abs(sum_axis(tenth, parse("sequential(kahan)"), 0, accumulate=FP32).item() - exact) < 1e-4
@@ -270,9 +274,9 @@ def test_compensation_keeps_what_plain_sums_lose() -> None:
 @pytest.mark.parametrize("shape", [(4, 7), (7,), (2, 3, 7)])
 def test_a_start_tensor_is_added_into(shape: tuple[int, ...]) -> None:
     x, bias = torch.randn(shape), torch.randn(shape[:-1])
-    whole = torch.cat([bias.unsqueeze(-1), x], -1)
-    found = sum_axis(x, parse("sequential"), -1, accumulate=FP32, start=bias)
-    assert same_bits(found, sum_axis(whole, parse("sequential"), -1, accumulate=FP32))
+    joined_row = torch.cat([bias.unsqueeze(-1), x], -1)
+    result = sum_axis(x, parse("sequential"), -1, accumulate=FP32, start=bias)
+    assert same_bits(result, sum_axis(joined_row, parse("sequential"), -1, accumulate=FP32))
 
 
 def test_a_start_belongs_to_the_last_level_even_where_that_has_one_value() -> None:
@@ -298,22 +302,22 @@ def test_rows_taken_a_few_at_a_time_give_the_same_bits(monkeypatch: pytest.Monke
     for axis in (1, 2):
         plain = sum_axis(x, parse(order), axis, accumulate=FP32, start=0.0, times=times)
         monkeypatch.setattr(summation, "AT_ONCE", 1)
-        found = sum_axis(x, parse(order), axis, accumulate=FP32, start=0.0, times=times)
+        result = sum_axis(x, parse(order), axis, accumulate=FP32, start=0.0, times=times)
         monkeypatch.undo()
-        assert same_bits(found, plain)
+        assert same_bits(result, plain)
 
 
 def test_the_spread_of_arrival_orders() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 64, generator=generator)
-    found = spread(x, -1, accumulate=BF16, seeds=range(8))
+    result = spread(x, -1, accumulate=BF16, seeds=range(8))
     draws = [sum_axis(x, parse(f"unordered({seed})"), -1, accumulate=BF16) for seed in range(8)]
-    assert same_bits(found.low, torch.stack(draws).min(0).values)
-    assert same_bits(found.high, torch.stack(draws).max(0).values)
-    assert found.draws == 8
-    assert found.differing == (found.low != found.high).double().mean().item() > 0.5
-    whole = spread(torch.ones(3, 64), -1, accumulate=FP32)
-    assert (whole.differing, whole.draws) == (0.0, 16)
+    assert same_bits(result.low, torch.stack(draws).min(0).values)
+    assert same_bits(result.high, torch.stack(draws).max(0).values)
+    assert result.draws == 8
+    assert result.differing == (result.low != result.high).double().mean().item() > 0.5
+    joined_row = spread(torch.ones(3, 64), -1, accumulate=FP32)
+    assert (joined_row.differing, joined_row.draws) == (0.0, 16)
 
 
 def test_what_no_order_can_add_is_refused() -> None:
@@ -328,5 +332,5 @@ def test_what_no_order_can_add_is_refused() -> None:
 def test_nan_and_infinity_pass_through() -> None:
     rows = torch.tensor([[math.inf, 1.0, -1.0], [math.inf, -math.inf, 1.0], [math.nan, 0.0, 0.0]], dtype=FP16)
     for order in ("sequential", "fold_hi", "fused(2)", "lanes(2) | sequential"):
-        found = sum_axis(rows, parse(order), 1, accumulate=FP32)
-        assert same_numbers(found, torch.tensor([math.inf, math.nan, math.nan]))
+        result = sum_axis(rows, parse(order), 1, accumulate=FP32)
+        assert same_numbers(result, torch.tensor([math.inf, math.nan, math.nan]))

@@ -33,8 +33,8 @@ def halves(x: np.ndarray) -> np.ndarray:
 
 def in_blocks(row: np.ndarray) -> np.float32:
     """As PTX of Triton 3.8.0 for sm_90 reads: a thread's eight neighbours in pairs, then lanes 16 apart, then warps."""
-    padded = np.concatenate([row, np.zeros(-len(row) % BLOCK, np.float32)])
-    threads = padded.reshape(-1, WARPS, LANES, VECTOR)
+    row_with_pads = np.concatenate([row, np.zeros(-len(row) % BLOCK, np.float32)])
+    threads = row_with_pads.reshape(-1, WARPS, LANES, VECTOR)
     for _ in range(3):
         threads = threads[..., ::2] + threads[..., 1::2]
     total = np.float32(0)
@@ -48,7 +48,7 @@ def in_blocks(row: np.ndarray) -> np.float32:
 def test_16_bit_logits_are_added_as_the_kernel_does(profile: str, vocabulary: int) -> None:
     torch.manual_seed(vocabulary)
     exponentials = torch.rand(6, vocabulary)
-    found = sum_axis(exponentials, parse(order(profile)), -1, accumulate=torch.float32)
-    wanted = [in_blocks(row) for row in exponentials.numpy()]
-    assert found.numpy().tolist() == [float(value) for value in wanted]
-    assert found.tolist() != exponentials.sum(-1).tolist()
+    result = sum_axis(exponentials, parse(order(profile)), -1, accumulate=torch.float32)
+    by_kernel = [in_blocks(row) for row in exponentials.numpy()]
+    assert result.numpy().tolist() == [float(value) for value in by_kernel]
+    assert result.tolist() != exponentials.sum(-1).tolist()

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.errors import MoeparityError
-from moeparity.interruption import interrupted
 from moeparity.output import files
+from moeparity.progress import tidy_up
 
 
 def test_written_and_replaced(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_interruption_at_any_step_knows_what_to_discard(
     def signalled(self: Path, *given: object, **named: object) -> object:
         with monkeypatch.context() as inside:
             inside.setattr(Path, step, original)
-            assert interrupted() == []
+            assert tidy_up() == []
         left.extend(tmp_path.iterdir())
         self.touch()
         return original(self, *given, **named)
@@ -63,4 +63,4 @@ def test_an_interruption_at_any_step_knows_what_to_discard(
     files.write_text(tmp_path / "a.json", "text")
     assert [path.name for path in left] == (["a.json"] if step == "unlink" else [])
     left.clear()
-    assert interrupted() == []
+    assert tidy_up() == []

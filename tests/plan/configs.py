@@ -83,7 +83,7 @@ def graph(folder: Path, fields: dict[str, Any], **changes: Any) -> Graph:
 
 
 def bound(
-    of: Graph, folder: Path, rules: str, *, own: str = "{}", dtype: str = "bf16", name: str = "mine"
+    of: Graph, folder: Path, rules: str, *, choices: str = "{}", dtype: str = "bf16", name: str = "mine"
 ) -> BoundGraph:
     """A graph bound to a profile of these rules (YAML from line 4 on), with a recipe's `set` (YAML in one line)."""
     path = folder / f"{name}.yaml"
@@ -92,7 +92,7 @@ def bound(
     side = "{profile: hf-eager}"
     recipe.write_text(
         f"kind: recipe\ncheckpoint: x\ntokens: {{file: x, sampled_from: candidate}}\nreference: {side}\n"
-        f"candidate:\n  profile: hf-eager\n  set:\n    {own}\ngate: {{metric: k3, below: 1}}\n",
+        f"candidate:\n  profile: hf-eager\n  set:\n    {choices}\ngate: {{metric: k3, below: 1}}\n",
         "utf-8",
     )
     settings = files.read_recipe(recipe).candidate.set

@@ -111,12 +111,12 @@ def test_file_key() -> None:
 
 @given(st.text(alphabet="layers[]0123456789.*:,-moegt\n", max_size=30))
 def test_no_selector_raises_anything_but_graph_error(selector: str) -> None:
-    said = "here: nothing"
+    message = "here: nothing"
     try:
         assert set(select(selector, NAMES, LAYERS, HERE)) <= set(NAMES)
     except GraphError as error:
-        said = str(error)
-    assert said.startswith("here: ")
+        message = str(error)
+    assert message.startswith("here: ")
 
 
 @given(st.sampled_from(NAMES))

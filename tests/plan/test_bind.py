@@ -34,7 +34,10 @@ def test_what_extends_overrides_what_it_extends(qwen: Graph, tmp_path: Path) -> 
 
 def test_the_recipes_own_set_overrides_the_profile(qwen: Graph, tmp_path: Path) -> None:
     plan = bound(
-        qwen, tmp_path, "rules:\n  - {op: gate, set: {output: fp32}}\n", own='"layers[0].moe.gate:output": fp16'
+        qwen,
+        tmp_path,
+        "rules:\n  - {op: gate, set: {output: fp32}}\n",
+        choices='"layers[0].moe.gate:output": fp16',
     )
     assert plan.settings[GATE].value == "fp16"
     assert plan.settings["layers[1].moe.gate", "output"].value == "fp32"
@@ -43,8 +46,8 @@ def test_the_recipes_own_set_overrides_the_profile(qwen: Graph, tmp_path: Path) 
 def test_origins_name_file_line_and_rule(qwen: Graph, tmp_path: Path) -> None:
     rules = 'extends: hf-eager\nrules:\n  - {op: rope, set: {output: fp32}}\n  - nodes: "*"\n    set: {output: fp32}\n'
     rules = rules.replace('"*"', '"**.gate"')
-    own = '"lm_head:output": fp32\n    "layers[1].moe.gate:inputs": fp32'
-    plan = bound(qwen, tmp_path, rules, own=own)
+    settings = '"lm_head:output": fp32\n    "layers[1].moe.gate:inputs": fp32'
+    plan = bound(qwen, tmp_path, rules, choices=settings)
     mine, recipe = Where(tmp_path / "mine.yaml", 6), Where(tmp_path / "mine-recipe.yaml", 9)
     assert plan.settings[GATE].origin == f"{mine} (**.gate)"
     assert plan.settings["layers[1].moe.gate", "inputs"].origin == f"{recipe} (layers[1].moe.gate)"
@@ -62,12 +65,12 @@ def test_a_rule_for_an_op_may_match_nothing(qwen: Graph, tmp_path: Path) -> None
     assert bound(qwen, tmp_path, "rules:\n  - {op: mla, set: {implementation: sdpa}}\n").graph is qwen
 
 
-@pytest.mark.parametrize(("written", "kept"), [("1e-6", 1e-6), ("1", 1.0), ("config", "config")])
-def test_numbers(qwen: Graph, tmp_path: Path, written: str, kept: float | str) -> None:
-    plan = bound(qwen, tmp_path, f"rules:\n  - {{op: rms_norm, set: {{eps: {written}}}}}\n")
+@pytest.mark.parametrize(("text", "number"), [("1e-6", 1e-6), ("1", 1.0), ("config", "config")])
+def test_numbers(qwen: Graph, tmp_path: Path, text: str, number: float | str) -> None:
+    plan = bound(qwen, tmp_path, f"rules:\n  - {{op: rms_norm, set: {{eps: {text}}}}}\n")
     value = plan.settings["norm", "eps"].value
-    assert value == kept
-    assert type(value) is type(kept)
+    assert value == number
+    assert type(value) is type(number)
 
 
 def test_model_becomes_the_dtype_of_the_variant(qwen: Graph, tmp_path: Path) -> None:
@@ -127,12 +130,12 @@ def test_the_combine_goes_along_with_the_experts_and_the_router(tmp_path: Path) 
     assert plain.read_inputs(experts)[2] is None
     assert plain.read_inputs(combine)[2:] == (combine.inputs[2], None)
     rules = "rules:\n  - {op: experts, set: {score_site: epilogue}}\n  - {op: router, set: {scaling: shared_add}}\n"
-    moved = bound(sparse, tmp_path, rules, name="moved")
-    assert moved.told_to(combine) == {"score_site": "epilogue", "scaling": "shared_add"}
-    assert moved.told_to(shared_add) == {"shared": "add", "scaling": "shared_add"}
-    assert moved.read_inputs(experts) == experts.inputs
-    assert moved.read_inputs(combine) == (combine.inputs[0], None, None, None)
-    assert "weighted" not in moved.active(combine)
-    inside = bound(sparse, tmp_path, "rules:\n  - {op: combine, set: {shared: slot}}\n", name="inside")
-    assert inside.read_inputs(combine)[3] == combine.inputs[3]
-    assert inside.read_inputs(shared_add) == (shared_add.inputs[0], None)
+    epilogue = bound(sparse, tmp_path, rules, name="moved")
+    assert epilogue.told_to(combine) == {"score_site": "epilogue", "scaling": "shared_add"}
+    assert epilogue.told_to(shared_add) == {"shared": "add", "scaling": "shared_add"}
+    assert epilogue.read_inputs(experts) == experts.inputs
+    assert epilogue.read_inputs(combine) == (combine.inputs[0], None, None, None)
+    assert "weighted" not in epilogue.active(combine)
+    slot = bound(sparse, tmp_path, "rules:\n  - {op: combine, set: {shared: slot}}\n", name="inside")
+    assert slot.read_inputs(combine)[3] == combine.inputs[3]
+    assert slot.read_inputs(shared_add) == (shared_add.inputs[0], None)

@@ -14,33 +14,33 @@ from moeparity.engine.lockstep import run
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.plan.difference import differences
-from moeparity.plan.region import covered
+from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
-from moeparity.plan.spec.names import By
+from moeparity.plan.spec.base import By
 from moeparity.plan.toggles import Toggle, mixed, split, swap, toggles
-from tests.plan.test_toggles import EVERYTHING, names, opened, side
+from tests.plan.test_toggles import EVERYTHING, cached_model, names, side
 from tests.planted.places import random_tokens
 
 BUNDLES: tuple[By, ...] = get_args(By)
 FUSED = "flashinfer-add-norm"
 
 
-def both(folder: Path, dtype: str = "bf16") -> tuple[Side, Side]:
+def two_sides(folder: Path, dtype: str = "bf16") -> tuple[Side, Side]:
     return side(folder), side(folder, EVERYTHING, profile=FUSED, dtype=dtype, micro_batch=3)
 
 
 @pytest.mark.parametrize("by", BUNDLES)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_bundling_holds_every_difference_once(qwen3_moe: Path, by: By, dtype: str) -> None:
-    reference, candidate = both(qwen3_moe, dtype)
-    found = toggles(reference, candidate, by)
-    assert len(set(names(found))) == len(found)
-    members = [member for toggle in found for member in toggle.members]
+    reference, candidate = two_sides(qwen3_moe, dtype)
+    bundles = toggles(reference, candidate, by)
+    assert len(set(names(bundles))) == len(bundles)
+    members = [member for toggle in bundles for member in toggle.members]
     every = differences(reference.plan, candidate.plan)
     assert sorted(map(repr, members)) == sorted(map(repr, every))
-    assert [toggle.name for toggle in found if not toggle.members] == ["micro_batch"]
-    assert differences(mixed(reference, found, candidate).plan, candidate.plan) == []
-    assert differences(mixed(candidate, found, reference).plan, reference.plan) == []
+    assert [toggle.name for toggle in bundles if not toggle.members] == ["micro_batch"]
+    assert differences(mixed(reference, bundles, candidate).plan, candidate.plan) == []
+    assert differences(mixed(candidate, bundles, reference).plan, reference.plan) == []
 
 
 def test_bundled_by_rule_a_fusion_and_an_op_are_one_toggle_each(qwen3_moe: Path) -> None:
@@ -56,8 +56,8 @@ def test_bundled_by_rule_a_fusion_and_an_op_are_one_toggle_each(qwen3_moe: Path)
 
 
 def test_bundled_by_attribute_a_fusion_is_still_one_choice(qwen3_moe: Path) -> None:
-    found = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED))}
-    fusion = found["fusion fused_add_rmsnorm"]
+    by_name = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED))}
+    fusion = by_name["fusion fused_add_rmsnorm"]
     assert (fusion.kind, fusion.reference) == (
         "several",
         "add:output->rms_norm stored, rms_norm:normalized model (bf16), rms_norm:order native",
@@ -65,11 +65,11 @@ def test_bundled_by_attribute_a_fusion_is_still_one_choice(qwen3_moe: Path) -> N
     assert fusion.candidate == (
         "add:output->rms_norm fp32, rms_norm:normalized fp32, rms_norm:order flashinfer.rms_norm"
     )
-    assert "op combine:accumulate" in found
+    assert "op combine:accumulate" in by_name
 
 
 def test_bundled_by_block_and_by_layer(qwen3_moe: Path) -> None:
-    reference, candidate = both(qwen3_moe)
+    reference, candidate = two_sides(qwen3_moe)
     blocks = names(toggles(reference, candidate, "block"))
     assert set(blocks) == {"attention", "moe", "norms", "router", "experts", "combine", "head", "micro_batch"}
     layers = names(toggles(reference, candidate, "layer"))
@@ -80,13 +80,13 @@ def test_bundled_by_block_and_by_layer(qwen3_moe: Path) -> None:
 
 def test_taken_apart_to_the_last_difference(qwen3_moe: Path) -> None:
     """Every split keeps all members, each part has its own name, and it ends with single differences."""
-    reference, candidate = both(qwen3_moe, "fp32")
+    reference, candidate = two_sides(qwen3_moe, "fp32")
     for by in BUNDLES:
-        waiting, known = list(toggles(reference, candidate, by)), set[str]()
-        while waiting:
-            toggle = waiting.pop()
-            assert toggle.name not in known
-            known.add(toggle.name)
+        queue, visited = list(toggles(reference, candidate, by)), set[str]()
+        while queue:
+            toggle = queue.pop()
+            assert toggle.name not in visited
+            visited.add(toggle.name)
             parts = split(toggle)
             assert all(part.parent == toggle.name for part in parts)
             if parts:
@@ -94,12 +94,12 @@ def test_taken_apart_to_the_last_difference(qwen3_moe: Path) -> None:
                 assert sorted(repr(m) for p in parts for m in p.members) == sorted(map(repr, toggle.members))
             else:
                 assert len(toggle.members) <= 1
-            waiting += parts
+            queue += parts
 
 
 def test_a_fusion_is_taken_apart_by_attribute_then_by_place_then_by_layer(qwen3_moe: Path) -> None:
-    found = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED), "rule")}
-    edge, weight, order = split(found["fusion fused_add_rmsnorm"])
+    by_name = {t.name: t for t in toggles(side(qwen3_moe), side(qwen3_moe, profile=FUSED), "rule")}
+    edge, weight, order = split(by_name["fusion fused_add_rmsnorm"])
     assert edge.name == "fusion fused_add_rmsnorm / add:output->rms_norm"
     assert weight.name == "fusion fused_add_rmsnorm / rms_norm:normalized"
     assert order.name == "fusion fused_add_rmsnorm / rms_norm:order"
@@ -118,21 +118,21 @@ def test_a_swapped_block_has_the_references_numerics_and_nothing_else(
     qwen3_moe: Path, selector: str, dtype: str
 ) -> None:
     """Where nothing else differs the swap gives the reference's bits at every node, in another dtype too."""
-    model = opened(qwen3_moe)
+    model = cached_model(qwen3_moe)
     reference = side(qwen3_moe)
-    inside = covered(selector, model.graph, Where(Path(__file__)))
-    whole = side(qwen3_moe, profile="hf-default", dtype=dtype)
-    block = swap(selector, inside, reference, whole)
+    block_nodes = nodes_within(selector, model.graph, Where(Path(__file__)))
+    candidate = side(qwen3_moe, profile="hf-default", dtype=dtype)
+    block = swap(selector, block_nodes, reference, candidate)
     assert block is not None
-    assert set(block.nodes) <= set(inside)
-    only = mixed(reference, [block], whole)
+    assert set(block.nodes) <= set(block_nodes)
+    only = mixed(reference, [block], candidate)
     back = mixed(only, [block], reference)
     changes = Changes([("only", REFERENCE), ("back", REFERENCE)])
-    given = {REFERENCE: reference, CANDIDATE: whole, "only": only, "back": back}
-    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
+    variants = {REFERENCE: reference, CANDIDATE: candidate, "only": only, "back": back}
+    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes["back", REFERENCE] == set()
-    first = min(model.graph.nodes.index(n) for n in model.graph.nodes if n.name in inside)
+    first = min(model.graph.nodes.index(n) for n in model.graph.nodes if n.name in block_nodes)
     touched = [i for i, n in enumerate(model.graph.nodes) if n.name in changes.nodes["only", REFERENCE]]
     assert touched
     assert min(touched) >= first
@@ -140,8 +140,8 @@ def test_a_swapped_block_has_the_references_numerics_and_nothing_else(
 
 def test_a_swap_where_nothing_differs_is_none(qwen3_moe: Path) -> None:
     reference, candidate = side(qwen3_moe), side(qwen3_moe, {"lm_head:output": "fp32"})
-    inside = covered("layers[*]", opened(qwen3_moe).graph, Where(Path(__file__)))
-    assert swap("layers[*]", inside, reference, candidate) is None
+    block_nodes = nodes_within("layers[*]", cached_model(qwen3_moe).graph, Where(Path(__file__)))
+    assert swap("layers[*]", block_nodes, reference, candidate) is None
 
 
 def effect(name: str, alone: float, *, parent: str | None = None, change: float = 1.0, nodes: int = 3) -> Effect:
@@ -167,8 +167,8 @@ def test_passes_go_where_the_share_is() -> None:
         effect("split", 0.9),
         effect("its part", 0.8, parent="split"),
     ]
-    chosen = [toggle.name for toggle in worth_splitting(effects, 1.0)]
-    assert chosen == ["large", "small, but restoring it helps", "its part"]
+    splits = [toggle.name for toggle in worth_splitting(effects, 1.0)]
+    assert splits == ["large", "small, but restoring it helps", "its part"]
 
 
 def test_words_name_the_smallest_part_that_makes_most_of_a_toggle() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.plan.difference import Difference, differences
+from moeparity.plan.difference import Difference, TwoSided, differences, two_sided
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import toggles
@@ -23,8 +23,8 @@ def test_equal_plans_do_not_differ(qwen: Graph, tmp_path: Path) -> None:
     assert differences(bound(qwen, tmp_path, rules), bound(qwen, tmp_path, rules, name="other")) == []
 
 
-def named(found: list[Difference]) -> list[tuple[str, str, str]]:
-    return [(d.rule.label, d.node.name, d.attribute) for d in found]
+def rows(choices: list[Difference]) -> list[tuple[str, str, str]]:
+    return [(d.rule.label, d.node.name, d.attribute) for d in choices]
 
 
 def test_one_difference_per_node_and_attribute(qwen: Graph, tmp_path: Path) -> None:
@@ -32,21 +32,21 @@ def test_one_difference_per_node_and_attribute(qwen: Graph, tmp_path: Path) -> N
         "rules:\n  - {op: combine, set: {weighted: fp32, accumulate: fp32}}\n"
         '  - {nodes: "**.gate", set: {output: fp32}}\n'
     )
-    found = differences(bound(qwen, tmp_path, "rules: []\n"), bound(qwen, tmp_path, rules, name="other"))
-    assert named(found)[:3] == [
+    choices = differences(bound(qwen, tmp_path, "rules: []\n"), bound(qwen, tmp_path, rules, name="other"))
+    assert rows(choices)[:3] == [
         ("**.gate", "layers[0].moe.gate", "output"),
         ("op combine", "layers[0].moe.combine", "weighted"),
         ("op combine", "layers[0].moe.combine", "accumulate"),
     ]
-    assert len(found) == 6
-    assert found[0].places == (("layers[0].moe.gate", "output"),)
-    assert (found[0].reference, found[0].candidate, found[0].kind) == ("model (bf16)", "fp32", "rounding")
+    assert len(choices) == 6
+    assert choices[0].places == (("layers[0].moe.gate", "output"),)
+    assert (choices[0].reference, choices[0].candidate, choices[0].kind) == ("model (bf16)", "fp32", "rounding")
 
 
 def test_the_references_rule_names_it_where_the_candidate_has_a_default(qwen: Graph, tmp_path: Path) -> None:
     rules = "rules:\n  - {op: gate, set: {output: fp32}, flag: --fp32-gate}\n"
-    found = differences(bound(qwen, tmp_path, rules), bound(qwen, tmp_path, "rules: []\n", name="other"))
-    assert {(d.rule.label, d.rule.flag, d.candidate_origin) for d in found} == {
+    choices = differences(bound(qwen, tmp_path, rules), bound(qwen, tmp_path, "rules: []\n", name="other"))
+    assert {(d.rule.label, d.rule.flag, d.candidate_origin) for d in choices} == {
         ("op gate", "--fp32-gate", "default of the op")
     }
 
@@ -54,22 +54,22 @@ def test_the_references_rule_names_it_where_the_candidate_has_a_default(qwen: Gr
 def test_what_takes_effect_on_one_side_only_is_folded_into_what_switches_it_on(qwen: Graph, tmp_path: Path) -> None:
     eager = bound(qwen, tmp_path, "rules:\n  - {op: attention, set: {implementation: eager, scores: fp32}}\n")
     sdpa = bound(qwen, tmp_path, "rules:\n  - {op: attention, set: {implementation: sdpa}}\n", name="other")
-    found = differences(eager, sdpa)
-    assert {d.attribute for d in found} == {"implementation"}
-    places = [place for d in found for place in d.places]
+    choices = differences(eager, sdpa)
+    assert {d.attribute for d in choices} == {"implementation"}
+    places = [place for d in choices for place in d.places]
     assert ("layers[0].attention.attend", "scores") in places
     assert ("layers[0].attention.attend", "probabilities") not in places
     assert sdpa.with_settings(places, eager).settings == eager.settings
 
 
 def test_what_takes_effect_on_neither_side_is_none(qwen: Graph, tmp_path: Path) -> None:
-    one = bound(qwen, tmp_path, "rules:\n  - {op: rms_norm, set: {association: weight_rstd_first}}\n")
-    assert differences(bound(qwen, tmp_path, "rules: []\n", name="other"), one) == []
+    plan = bound(qwen, tmp_path, "rules:\n  - {op: rms_norm, set: {association: weight_rstd_first}}\n")
+    assert differences(bound(qwen, tmp_path, "rules: []\n", name="other"), plan) == []
 
 
 def test_model_is_the_dtype_it_stands_for(qwen: Graph, tmp_path: Path) -> None:
-    written = bound(qwen, tmp_path, "rules:\n  - {op: gate, set: {output: bf16}}\n")
-    assert differences(bound(qwen, tmp_path, "rules: []\n", name="other"), written) == []
+    explicit = bound(qwen, tmp_path, "rules:\n  - {op: gate, set: {output: bf16}}\n")
+    assert differences(bound(qwen, tmp_path, "rules: []\n", name="other"), explicit) == []
 
 
 def test_two_dtypes_are_one_difference(qwen: Graph, tmp_path: Path) -> None:
@@ -85,8 +85,21 @@ def test_what_goes_along_with_a_choice_is_folded_into_it(qwen: Graph, tmp_path: 
     rules = "rules:\n  - {op: combine, set: {weighted: fp32}}\n  - {op: experts, set: {score_site: epilogue}}\n"
     plain = bound(qwen, tmp_path, "rules: []\n")
     epilogue = bound(qwen, tmp_path, rules, name="other")
-    found = differences(plain, epilogue)
-    assert {(d.node.op.name, d.attribute) for d in found} == {("experts", "score_site")}
-    places = [place for d in found for place in d.places]
+    choices = differences(plain, epilogue)
+    assert {(d.node.op.name, d.attribute) for d in choices} == {("experts", "score_site")}
+    places = [place for d in choices for place in d.places]
     assert ("layers[0].moe.combine", "weighted") in places
     assert epilogue.with_settings(places, plain).settings == plain.settings
+
+
+def test_a_choices_two_sides_are_handed_on_as_arguments(qwen: Graph, tmp_path: Path) -> None:
+    rules = "rules:\n  - {op: gate, set: {output: fp32}}\n"
+    (choice,) = differences(bound(qwen, tmp_path, "rules: []\n"), bound(qwen, tmp_path, rules, name="other"))[:1]
+    assert TwoSided(**two_sided(choice)) == TwoSided(
+        reference=choice.reference,
+        candidate=choice.candidate,
+        reference_origin=choice.reference_origin,
+        candidate_origin=choice.candidate_origin,
+        reference_set_by="",
+        candidate_set_by="other",
+    )

@@ -55,7 +55,7 @@ def profile(rule: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "profile", "name": "mine", "rules": [rule]}
 
 
-@pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda given: getattr(given, "stem", given))
+@pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda parameter: getattr(parameter, "stem", parameter))
 def test_what_is_shipped_validates(kind: str, path: Path) -> None:
     assert not errors(kind, yaml.load(path))
 
@@ -75,7 +75,7 @@ def test_schemas_are_valid_and_closed(kind: str) -> None:
     assert not [part for part in parts(schema["$defs"]) if isinstance(part.get("title"), str)]
     assert {"type": "null"} not in list(parts(schema))
     # What a condition says of an op's node or rule stands beside the closed mapping itself, and has no type.
-    declared = [part for part in parts(schema) if part.get("type") == "object" and _named(part)]
+    declared = [part for part in parts(schema) if part.get("type") == "object" and _has_reference(part)]
     assert len(declared) > 3
     assert all(part["additionalProperties"] is False for part in declared)
 
@@ -87,7 +87,7 @@ def parts(schema: Any) -> Iterator[dict[str, Any]]:
         yield from parts(inner)
 
 
-def _named(part: dict[str, Any]) -> bool:
+def _has_reference(part: dict[str, Any]) -> bool:
     return "properties" in part or "patternProperties" in part
 
 
@@ -110,9 +110,9 @@ def test_a_rule_offers_the_attributes_of_its_op_and_no_others(name: str) -> None
     offered = branches[name]["properties"]["set"]
     assert offered["properties"].keys() == {attribute.name for attribute in OPS[name].attributes}
     for attribute in OPS[name].attributes:
-        said = offered["properties"][attribute.name]
-        assert attribute.says in said["description"]
-        assert said["default"] == attribute.default
+        field_schema = offered["properties"][attribute.name]
+        assert attribute.says in field_schema["description"]
+        assert field_schema["default"] == attribute.default
         for value in (*attribute.values, attribute.default):
             assert not errors("profile", profile({"op": name, "set": {attribute.name: value}}))
         assert errors("profile", profile({"op": name, "set": {attribute.name: "no such value"}}))
@@ -150,5 +150,5 @@ def test_fusions_and_a_recipes_own_settings() -> None:
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_the_command_prints_it(kind: str) -> None:
     command = [sys.executable, "-m", "moeparity.cli", "schema", kind]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == json.loads(json.dumps(json_schema(kind)))
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout) == json.loads(json.dumps(json_schema(kind)))

@@ -64,26 +64,26 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
     graphs = [clipped, *(graph(architecture) for architecture in CONFIGS)]
-    known = [{(node.name, a.name) for node in each.nodes for a in node.attributes} for each in graphs]
+    places_of = [{(node.name, a.name) for node in expanded.nodes for a in node.attributes} for expanded in graphs]
     for rule in (rule for layer in profile(name).layers for rule in layer):
-        found = set()
-        for each, places in zip(graphs, known, strict=True):
-            for node, attribute, _ in assignments(each, rule):
+        matches = set()
+        for expanded, places in zip(graphs, places_of, strict=True):
+            for node, attribute, _ in assignments(expanded, rule):
                 site, edge, _ = attribute.partition(EDGE)
-                found |= {site + edge} if edge or (node, attribute) in places else set()
-        wanted = {key.rpartition(":")[2] for key, _ in rule.values}
-        assert {"".join(attribute.partition(EDGE)[:2]) for attribute in wanted} == found, f"{rule.where} {rule.label}"
+                matches |= {site + edge} if edge or (node, attribute) in places else set()
+        names = {key.rpartition(":")[2] for key, _ in rule.values}
+        assert {"".join(attribute.partition(EDGE)[:2]) for attribute in names} == matches, f"{rule.where} {rule.label}"
 
 
 @pytest.mark.parametrize("path", files.shipped("profiles").values(), ids=NAMES)
 def test_every_value_has_its_source_and_its_flag(path: Path) -> None:
     spec = files.read_profile(path)
     assert path.stem == spec.name
-    stated: list[schema.Fusion | schema.Rule] = [*spec.fusions, *spec.rules]
-    for given in stated:
-        assert given.evidence is not None, f"{path}:{given.line}: no evidence"
-        assert len(given.evidence.source.split()) > 1, f"{path}:{given.line}: {given.evidence.source!r} is no source"
-        assert given.flag, f"{path}:{given.line}: no flag; where none changes it, say none"
+    rules: list[schema.Fusion | schema.Rule] = [*spec.fusions, *spec.rules]
+    for rule in rules:
+        assert rule.evidence is not None, f"{path}:{rule.line}: no evidence"
+        assert len(rule.evidence.source.split()) > 1, f"{path}:{rule.line}: {rule.evidence.source!r} is no source"
+        assert rule.flag, f"{path}:{rule.line}: no flag; where none changes it, say none"
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
@@ -94,7 +94,7 @@ def test_a_profile_of_an_engine_names_it_and_its_version(name: str) -> None:
 
 
 def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -> None:
-    own = "kind: profile\nname: mine\n{}extends: hf-default\nrules:\n  - {{op: combine, set: {{accumulate: fp32}}}}\n"
+    text = "kind: profile\nname: mine\n{}extends: hf-default\nrules:\n  - {{op: combine, set: {{accumulate: fp32}}}}\n"
     plans = {}
     for engine in (
         "",
@@ -102,12 +102,12 @@ def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -
         'engine: {name: X, version: "1", says: so}\n',
     ):
         path = tmp_path / "mine.yaml"
-        path.write_text(own.format(engine), "utf-8")
+        path.write_text(text.format(engine), "utf-8")
         plans[engine[15:16]] = bind(graph("qwen3_moe"), load_profile("./mine.yaml", Where(tmp_path / "x")), "bf16")
 
     def setting(plan: BoundGraph, name: str) -> tuple[str, str | None]:
-        found = plan.settings["layers[0].moe.experts", name]
-        return found.level, found.rule.flag if found.rule else None
+        result = plan.settings["layers[0].moe.experts", name]
+        return result.level, result.rule.flag if result.rule else None
 
     flag = 'experts_implementation="grouped_mm"'
     assert [setting(plan, "implementation") for plan in plans.values()] == [
@@ -124,8 +124,8 @@ def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -
 def active(name: str, architecture: str, node: str, key: str, tensor: int = 1) -> tuple[object, str]:
     """What runs at a node, and its evidence."""
     ranks = placement_rules(Placement(tensor=tensor), HERE)
-    found = bind(graph(architecture), profile(name), "bf16", placement=ranks).settings[node, key]
-    return found.value, found.level
+    setting = bind(graph(architecture), profile(name), "bf16", placement=ranks).settings[node, key]
+    return setting.value, setting.level
 
 
 @pytest.mark.parametrize("architecture", ["deepseek_v3", "glm4_moe"])
@@ -220,8 +220,8 @@ def test_each_engine_makes_log_probabilities_in_its_own_way(name: str) -> None:
 @pytest.mark.parametrize(("name", "level"), [("megatron", "inferred"), ("megatron-deterministic", "read")])
 def test_trainers_reduce_the_sums_of_a_vocabulary_that_is_cut(name: str, level: str) -> None:
     assert active(name, "qwen3_moe", "log_probs", "collective", 4) == ("nccl.ring", level)
-    cut = {"tensor": 4, "parallel": "vocabulary", "collective": "nccl.ring"}
-    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], **cut}
+    placement = {"tensor": 4, "parallel": "vocabulary", "collective": "nccl.ring"}
+    assert log_probs(name, 4) == {**LOG_PROBS["megatron"], **placement}
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-batch-invariant", "sglang-deterministic", "sglang-rl-on-policy"])
@@ -246,7 +246,7 @@ def test_overlays_on_another_engine_claim_only_their_own() -> None:
     levels = {name: plan.settings[name].level for name in plan.settings}
     assert levels["layers[0].moe.combine", "partial"] == "read"
     assert levels["layers[0].moe.experts", "score_site"] == UNKNOWN
-    stated = {level for level in levels.values() if level}
-    assert stated == {"read", UNKNOWN}
+    own_levels = {level for level in levels.values() if level}
+    assert own_levels == {"read", UNKNOWN}
     eager = bind(graph("qwen3_moe"), profile("oracle"), "bf16")
     assert {setting.level for setting in eager.settings.values()} <= {*EVIDENCE_LEVELS, ""}

@@ -70,8 +70,8 @@ def test_the_digraph_has_an_edge_for_every_value_read(tmp_path: Path) -> None:
 def test_dense_layers_where_the_config_says_so(tmp_path: Path) -> None:
     stepped = graph(tmp_path, QWEN3_MOE, num_hidden_layers=4, decoder_sparse_step=2, intermediate_size=24)
     assert [f"layers[{i}].moe.gate" in names(stepped) for i in range(4)] == [False, True, False, True]
-    listed = graph(tmp_path, QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], intermediate_size=24)
-    assert [f"layers[{i}].mlp.swiglu" in names(listed) for i in range(3)] == [False, True, False]
+    with_list = graph(tmp_path, QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], intermediate_size=24)
+    assert [f"layers[{i}].mlp.swiglu" in names(with_list) for i in range(3)] == [False, True, False]
     first = graph(tmp_path, DEEPSEEK_V3, first_k_dense_replace=2)
     assert [f"layers[{i}].mlp.swiglu" in names(first) for i in range(3)] == [True, True, False]
 
@@ -132,12 +132,12 @@ def test_derived_sizes_are_fallbacks(tmp_path: Path) -> None:
 
 def test_both_generations_of_config_give_the_same_graph(tmp_path: Path) -> None:
     yarn = {"factor": 4.0, "original_max_position_embeddings": 16}
-    old = {**QWEN3_MOE, "rope_scaling": {"type": "yarn", **yarn}}
-    new = {key: value for key, value in QWEN3_MOE.items() if key not in {"torch_dtype", "rope_theta", "num_experts"}}
-    new |= {"dtype": "bfloat16", "num_local_experts": 4}
-    new |= {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, **yarn}}
-    assert plain(graph(tmp_path / "old", old)) == plain(graph(tmp_path / "new", new))
-    assert config(tmp_path / "old", old).dtype == config(tmp_path / "new", new).dtype == "bf16"
+    v4 = {**QWEN3_MOE, "rope_scaling": {"type": "yarn", **yarn}}
+    v5 = {key: value for key, value in QWEN3_MOE.items() if key not in {"torch_dtype", "rope_theta", "num_experts"}}
+    v5 |= {"dtype": "bfloat16", "num_local_experts": 4}
+    v5 |= {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, **yarn}}
+    assert plain(graph(tmp_path / "old", v4)) == plain(graph(tmp_path / "new", v5))
+    assert config(tmp_path / "old", v4).dtype == config(tmp_path / "new", v5).dtype == "bf16"
 
 
 def test_a_null_rope_scaling_is_the_default(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_expert_names_of_the_hub(tmp_path: Path) -> None:
 
 
 def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
-    whole = tensors(graph(tmp_path, OLMOE))
-    assert (whole["model.layers.0.self_attn.q_norm.weight"], whole["model.layers.0.self_attn.k_norm.weight"]) == (
+    olmoe = tensors(graph(tmp_path, OLMOE))
+    assert (olmoe["model.layers.0.self_attn.q_norm.weight"], olmoe["model.layers.0.self_attn.k_norm.weight"]) == (
         (16,),
         (8,),
     )
@@ -266,10 +266,10 @@ def test_windows(tmp_path: Path, model: dict[str, Any], fields: dict[str, Any], 
 
 
 def test_the_older_name_of_the_rope_fields_wins(tmp_path: Path) -> None:
-    both = {"rope_parameters": {"rope_theta": 5.0e5}, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    rope = graph(tmp_path, LLAMA, **both).nodes[0].params["rope"]
+    names = {"rope_parameters": {"rope_theta": 5.0e5}, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    rope = graph(tmp_path, LLAMA, **names).nodes[0].params["rope"]
     assert (rope["rope_type"], rope["factor"], rope["rope_theta"]) == ("linear", 2.0, 10000.0)
-    theirs = AutoConfig.for_model(**{**LLAMA, **both}).rope_parameters
+    theirs = AutoConfig.for_model(**{**LLAMA, **names}).rope_parameters
     assert (theirs["rope_type"], theirs["factor"], theirs["rope_theta"]) == ("linear", 2.0, 10000.0)
 
 

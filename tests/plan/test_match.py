@@ -60,17 +60,21 @@ def test_precedence_is_extends_then_fusions_then_rules_then_set(qwen: Graph, tmp
     assert bound(qwen, tmp_path, "extends: ./base.yaml\n" + FUSION).settings[place].value == "fp32"
     rule = FUSION + "rules:\n  - {op: rms_norm, set: {normalized: bf16}}\n"
     assert bound(qwen, tmp_path, rule).settings[place].value == "bf16"
-    assert bound(qwen, tmp_path, rule, own='"**.norm:normalized": fp16').settings[place].value == "fp16"
+    assert bound(qwen, tmp_path, rule, choices='"**.norm:normalized": fp16').settings[place].value == "fp16"
 
 
 def test_a_recipe_sets_an_edge_by_selectors_or_by_the_consumers_op(qwen: Graph, tmp_path: Path) -> None:
-    by_op = bound(qwen, tmp_path, "rules: []\n", own='"layers[*].attention.residual:output->rms_norm": fp32')
+    by_op = bound(qwen, tmp_path, "rules: []\n", choices='"layers[*].attention.residual:output->rms_norm": fp32')
     by_name = bound(
-        qwen, tmp_path, "rules: []\n", own='"layers[*].attention.residual:output->layers[*].moe.norm": fp32', name="b"
+        qwen,
+        tmp_path,
+        "rules: []\n",
+        choices='"layers[*].attention.residual:output->layers[*].moe.norm": fp32',
+        name="b",
     )
     for plan in (by_op, by_name):
-        set_ = [place for place, setting in plan.settings.items() if setting.rule is not None]
-        assert set_ == [(f"layers[{i}].attention.residual", f"output->layers[{i}].moe.norm") for i in (0, 1)]
+        places = [place for place, setting in plan.settings.items() if setting.rule is not None]
+        assert places == [(f"layers[{i}].attention.residual", f"output->layers[{i}].moe.norm") for i in (0, 1)]
 
 
 WRONG = {
@@ -101,10 +105,10 @@ def test_an_op_twice_in_a_chain_cannot_be_named(qwen: Graph, tmp_path: Path) -> 
 
 def test_an_edge_that_is_not_there_is_refused(qwen: Graph, tmp_path: Path) -> None:
     with pytest.raises(MoeparityError, match="names no edge") as caught:
-        bound(qwen, tmp_path, "rules: []\n", own='"layers[0].attention.residual:output->lm_head": fp32')
+        bound(qwen, tmp_path, "rules: []\n", choices='"layers[0].attention.residual:output->lm_head": fp32')
     assert "which is read by layers[0].moe.norm, layers[0].moe.residual" in str(caught.value)
 
 
 def test_only_sites_of_which_the_result_is_one_value_have_edges(qwen: Graph, tmp_path: Path) -> None:
     with pytest.raises(MoeparityError, match="op gate has no site 'output' on its edges; it has none"):
-        bound(qwen, tmp_path, "rules: []\n", own='"layers[0].moe.gate:output->router": fp32')
+        bound(qwen, tmp_path, "rules: []\n", choices='"layers[0].moe.gate:output->router": fp32')

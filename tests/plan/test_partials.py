@@ -30,9 +30,9 @@ def deepseek(tmp_path: Path) -> Graph:
     return graph(tmp_path, DEEPSEEK_V3)
 
 
-def placed(of: Graph, own: Mapping[str, Value] | None = None, tensor: int = 1, expert: int = 1) -> BoundGraph:
+def on_ranks(of: Graph, settings: Mapping[str, Value] | None = None, tensor: int = 1, expert: int = 1) -> BoundGraph:
     placement = placement_rules(Placement(tensor=tensor, expert=expert), HERE)
-    return bind(of, load_profile("hf-eager", HERE), "bf16", overrides(dict(own or {}), HERE), placement=placement)
+    return bind(of, load_profile("hf-eager", HERE), "bf16", overrides(dict(settings or {}), HERE), placement=placement)
 
 
 def in_parts(plan: BoundGraph, layer: int = 1) -> dict[str, int]:
@@ -50,64 +50,64 @@ def active(plan: BoundGraph, name: str) -> set[str]:
 
 
 def test_on_one_rank_everything_is_whole(qwen: Graph) -> None:
-    plan = placed(qwen)
+    plan = on_ranks(qwen)
     assert set(plan.partials.values()) == {1}
     assert active(plan, "layers[0].attention.reduce") == set()
     assert not active(plan, "layers[0].attention.o_proj") & {"parallel", "partial", "bias"}
 
 
 def test_row_wise_projections_and_experts_until_they_are_reduced(qwen: Graph) -> None:
-    assert in_parts(placed(qwen, tensor=2)) == {"attention.o_proj": 2, "moe.experts": 2, "moe.combine": 2}
+    assert in_parts(on_ranks(qwen, tensor=2)) == {"attention.o_proj": 2, "moe.experts": 2, "moe.combine": 2}
 
 
 def test_experts_on_ranks_are_whole_until_they_are_combined(qwen: Graph) -> None:
-    assert in_parts(placed(qwen, expert=4)) == {"moe.combine": 4}
-    assert in_parts(placed(qwen, tensor=2, expert=4)) == {"attention.o_proj": 2, "moe.combine": 4}
+    assert in_parts(on_ranks(qwen, expert=4)) == {"moe.combine": 4}
+    assert in_parts(on_ranks(qwen, tensor=2, expert=4)) == {"attention.o_proj": 2, "moe.combine": 4}
 
 
 def test_in_the_order_of_slots_there_are_no_more_sums_than_slots(qwen: Graph) -> None:
-    first = {"layers[*].moe.combine:partials": "first_slot"}
-    assert in_parts(placed(qwen, first, expert=4)) == {"moe.combine": 2}
+    first_slot = {"layers[*].moe.combine:partials": "first_slot"}
+    assert in_parts(on_ranks(qwen, first_slot, expert=4)) == {"moe.combine": 2}
 
 
 def test_column_wise_nothing_is_summed(qwen: Graph) -> None:
     across: dict[str, Value] = {"layers[*].attention.o_proj:parallel": "column", "**.experts:tensor": 1}
-    assert in_parts(placed(qwen, across, tensor=2)) == {}
+    assert in_parts(on_ranks(qwen, across, tensor=2)) == {}
 
 
 def test_blocks_are_partial_sums_even_on_one_rank(qwen: Graph) -> None:
-    assert in_parts(placed(qwen, {"layers[1].attention.o_proj:blocks": 8})) == {"attention.o_proj": 8}
+    assert in_parts(on_ranks(qwen, {"layers[1].attention.o_proj:blocks": 8})) == {"attention.o_proj": 8}
 
 
 def test_what_is_reduced_later_is_handed_through_additions_and_gates(tmp_path: Path) -> None:
     later: dict[str, Value] = {f"**.{name}:reduce": "later" for name in ("combine_reduce", "shared_reduce")}
-    joined = placed(graph(tmp_path, QWEN2_MOE), later, tensor=2)
+    plan = on_ranks(graph(tmp_path, QWEN2_MOE), later, tensor=2)
     names = ("experts", "combine", "combine_reduce", "shared_down_proj", "shared_reduce", "shared", "shared_add")
-    assert in_parts(joined) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
-    assert active(joined, MOE + "combine_reduce") == {"reduce"}
-    assert active(joined, MOE + "reduce") == {"reduce", "collective", "sequence", "output"}
+    assert in_parts(plan) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
+    assert active(plan, MOE + "combine_reduce") == {"reduce"}
+    assert active(plan, MOE + "reduce") == {"reduce", "collective", "sequence", "output"}
 
 
 def test_what_is_whole_joins_what_is_reduced_later(deepseek: Graph) -> None:
     """The shared experts, on every rank as a whole, are added by the first."""
-    own: dict[str, Value] = {"**.combine_reduce:reduce": "later", "**.shared_*_proj:tensor": 1}
-    found = in_parts(placed(deepseek, own, tensor=2))
-    assert {name: count for name, count in found.items() if "moe" in name} == {
+    settings: dict[str, Value] = {"**.combine_reduce:reduce": "later", "**.shared_*_proj:tensor": 1}
+    counts = in_parts(on_ranks(deepseek, settings, tensor=2))
+    assert {name: count for name, count in counts.items() if "moe" in name} == {
         f"moe.{name}": 2 for name in ("experts", "combine", "combine_reduce", "shared_add")
     }
 
 
 def test_attributes_of_partial_sums_take_effect_with_them(qwen: Graph) -> None:
-    one, two = placed(qwen), placed(qwen, tensor=2)
+    alone, on_two = on_ranks(qwen), on_ranks(qwen, tensor=2)
     o_proj, experts, reduce = ("layers[0].attention.o_proj", "layers[0].moe.experts", "layers[0].attention.reduce")
-    assert active(two, o_proj) - active(one, o_proj) == {"parallel", "partial"}
-    assert active(one, o_proj) - active(two, o_proj) == {"output"}
-    assert active(one, experts) ^ active(two, experts) == {"output", "partial", "parallel"}
-    assert active(two, reduce) == {"reduce", "collective", "sequence", "output"}
-    listed = placed(qwen, {f"{reduce}:collective": "none"}, tensor=2)
-    assert active(listed, reduce) - active(two, reduce) == {"order", "accumulate"}
+    assert active(on_two, o_proj) - active(alone, o_proj) == {"parallel", "partial"}
+    assert active(alone, o_proj) - active(on_two, o_proj) == {"output"}
+    assert active(alone, experts) ^ active(on_two, experts) == {"output", "partial", "parallel"}
+    assert active(on_two, reduce) == {"reduce", "collective", "sequence", "output"}
+    without_reduce = on_ranks(qwen, {f"{reduce}:collective": "none"}, tensor=2)
+    assert active(without_reduce, reduce) - active(on_two, reduce) == {"order", "accumulate"}
     # No bias is there to be added.
-    assert "bias" not in active(two, o_proj)
+    assert "bias" not in active(on_two, o_proj)
 
 
 def test_a_users_function_takes_and_gives_whole_values(qwen: Graph) -> None:
@@ -127,6 +127,6 @@ def test_a_users_function_takes_and_gives_whole_values(qwen: Graph) -> None:
 
 def test_sums_over_unlike_ranks_are_not_added(deepseek: Graph) -> None:
     later: dict[str, Value] = {f"**.{name}:reduce": "later" for name in ("combine_reduce", "shared_reduce")}
-    assert in_parts(placed(deepseek, later, tensor=2, expert=2))["moe.shared_add"] == 2
+    assert in_parts(on_ranks(deepseek, later, tensor=2, expert=2))["moe.shared_add"] == 2
     with pytest.raises(SpecError, match=r"shared_add adds partial sums over 4 and 2 ranks"):
-        placed(deepseek, later, tensor=2, expert=4)
+        on_ranks(deepseek, later, tensor=2, expert=4)

@@ -21,7 +21,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.difference import differences
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
-from moeparity.plan.spec.names import By
+from moeparity.plan.spec.base import By
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import mixed, split, toggles
 from tests.planted.places import random_tokens, write_recipe
@@ -31,29 +31,29 @@ BUNDLES: tuple[By, ...] = get_args(By)
 
 
 @lru_cache(maxsize=4)
-def opened(folder: Path) -> Model:
+def cached_model(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
 def side(folder: Path, variant: Variant) -> Side:
-    here = Where(Path(__file__))
-    own: dict[str, Value] = variant.get("set", {})
+    where = Where(Path(__file__))
+    settings: dict[str, Value] = variant.get("set", {})
     plan = bind(
-        opened(folder).graph,
-        load_profile(variant.get("profile", "hf-eager"), here),
+        cached_model(folder).graph,
+        load_profile(variant.get("profile", "hf-eager"), where),
         variant.get("dtype", "bf16"),
-        overrides(own, here),
-        placement=placement_rules(Placement(**variant.get("placement", {})), here),
+        overrides(settings, where),
+        placement=placement_rules(Placement(**variant.get("placement", {})), where),
     )
     return Side(plan=plan, micro_batch=variant.get("micro_batch", 2))
 
 
 def report_of(
-    folder: Path, checkpoint: Path, reference: Variant, candidate: Variant, *, floor: bool = False, **more: Any
+    folder: Path, checkpoint: Path, reference: Variant, candidate: Variant, *, floor: bool = False, **options: Any
 ) -> Report:
     variants = ({"micro_batch": 2, **variant} for variant in (reference, candidate))
     path = write_recipe(folder, checkpoint, {"input_ids": random_tokens(2, 7)}, *variants, floor=floor)
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | more), "utf-8")
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | options), "utf-8")
     return bisect(path, device="cpu")
 
 
@@ -149,22 +149,22 @@ def test_all_toggles_together_are_the_other_side(request: pytest.FixtureRequest,
     name, ours, theirs = BETWEEN[case]
     folder = request.getfixturevalue(name)
     reference, candidate = side(folder, ours), side(folder, theirs)
-    found = toggles(reference, candidate, by)
-    members = [member for toggle in found for member in toggle.members]
+    bundles = toggles(reference, candidate, by)
+    members = [member for toggle in bundles for member in toggle.members]
     assert sorted(map(repr, members)) == sorted(map(repr, differences(reference.plan, candidate.plan)))
-    given = {
+    variants = {
         REFERENCE: reference,
         CANDIDATE: candidate,
-        "thrown": mixed(reference, found, candidate),
-        "restored": mixed(candidate, found[::-1], reference),
+        "thrown": mixed(reference, bundles, candidate),
+        "restored": mixed(candidate, bundles[::-1], reference),
     }
     pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
-    for mixture, whole in pairs:
-        assert differences(given[mixture].plan, given[whole].plan) == []
-        assert given[mixture].plan.partials == given[whole].plan.partials
+    for mixture, pure in pairs:
+        assert differences(variants[mixture].plan, variants[pure].plan) == []
+        assert variants[mixture].plan.partials == variants[pure].plan.partials
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
-    run(walkers, opened(folder).weights, random_tokens(2, 6), [changes])
+    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in variants.items()]
+    run(walkers, cached_model(folder).weights, random_tokens(2, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}
 
 
@@ -174,21 +174,21 @@ def test_toggles_are_taken_apart_without_losing_any(request: pytest.FixtureReque
     name, ours, theirs = BETWEEN[case]
     folder = request.getfixturevalue(name)
     reference, candidate = side(folder, ours), side(folder, theirs)
-    waiting, known, refused = list(toggles(reference, candidate)), set[str](), []
-    while waiting:
-        toggle = waiting.pop()
-        assert toggle.name not in known
-        known.add(toggle.name)
+    queue, names, refusals = list(toggles(reference, candidate)), set[str](), []
+    while queue:
+        toggle = queue.pop()
+        assert toggle.name not in names
+        names.add(toggle.name)
         parts = split(toggle)
         assert not parts or sorted(repr(m) for p in parts for m in p.members) == sorted(map(repr, toggle.members))
-        waiting += parts
+        queue += parts
         for base, source in ((reference, candidate), (candidate, reference)):
             try:
                 mixed(base, [toggle], source)
             except SpecError as error:
-                refused.append(str(error))
-    assert len(known) > 1
-    assert all(error.endswith(".") for error in refused)
+                refusals.append(str(error))
+    assert len(names) > 1
+    assert all(error.endswith(".") for error in refusals)
 
 
 # One bundling for each: above every case is taken apart by each of them, and a pass knows of plans only. The finer one

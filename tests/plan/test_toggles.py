@@ -23,27 +23,32 @@ Settings = dict[str, Value]
 
 
 @lru_cache(maxsize=4)
-def opened(folder: Path) -> Model:
+def cached_model(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
 def side(
-    folder: Path, own: Settings | None = None, *, profile: str = "hf-eager", dtype: str = "bf16", micro_batch: int = 4
+    folder: Path,
+    choices: Settings | None = None,
+    *,
+    profile: str = "hf-eager",
+    dtype: str = "bf16",
+    micro_batch: int = 4,
 ) -> Side:
-    here = Where(Path(__file__))
-    plan = bind(opened(folder).graph, load_profile(profile, here), dtype, overrides(own or {}, here))
+    where = Where(Path(__file__))
+    plan = bind(cached_model(folder).graph, load_profile(profile, where), dtype, overrides(choices or {}, where))
     return Side(plan=plan, micro_batch=micro_batch)
 
 
-def names(found: list[Toggle]) -> list[str]:
-    return [toggle.name for toggle in found]
+def names(bundles: list[Toggle]) -> list[str]:
+    return [toggle.name for toggle in bundles]
 
 
 def test_hf_eager_against_hf_default_with_an_own_set(qwen3_moe: Path) -> None:
     reference = side(qwen3_moe)
     candidate = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"}, profile="hf-default")
-    found = toggles(reference, candidate)
-    assert [(t.name, t.kind, t.reference, t.candidate, len(t.nodes)) for t in found] == [
+    bundles = toggles(reference, candidate)
+    assert [(t.name, t.kind, t.reference, t.candidate, len(t.nodes)) for t in bundles] == [
         ("op attention:implementation", "form", "eager", "sdpa", 3),
         ("layers[*].moe.gate:output", "rounding", "model (bf16)", "fp32", 3),
         ("op experts:implementation", "form", "loop", "grouped", 3),
@@ -51,46 +56,46 @@ def test_hf_eager_against_hf_default_with_an_own_set(qwen3_moe: Path) -> None:
         ("op combine:leaves", "order", "expert", "slot", 3),
         ("op combine:order", "order", "sequential", "native", 3),
     ]
-    assert found[0].flag == 'attn_implementation="sdpa"'
-    assert all("hf-eager.yaml" in t.reference_origin for t in found if t.kind in ("form", "order"))
-    assert found[1].reference_origin.endswith("(op gate)")
-    sdpa, gate = found[0], found[1]
+    assert bundles[0].flag == 'attn_implementation="sdpa"'
+    assert all("hf-eager.yaml" in t.reference_origin for t in bundles if t.kind in ("form", "order"))
+    assert bundles[1].reference_origin.endswith("(op gate)")
+    sdpa, gate = bundles[0], bundles[1]
     assert sdpa.reference_set_by == 'attn_implementation="eager" (hf-eager)'
     assert sdpa.candidate_set_by == 'attn_implementation="sdpa" (hf-default)'
     assert (gate.reference_set_by, gate.candidate_set_by) == ("hf-eager", "")
-    assert found[1].candidate_origin.endswith("test_toggles.py (layers[*].moe.gate)")
+    assert bundles[1].candidate_origin.endswith("test_toggles.py (layers[*].moe.gate)")
 
 
 def test_equal_sides_have_no_toggle(qwen3_moe: Path) -> None:
     assert toggles(side(qwen3_moe), side(qwen3_moe)) == []
     # The same values by other rules, spelled otherwise, are no difference.
-    one = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"})
-    each = side(qwen3_moe, {f"layers[{i}].moe.gate:output": "fp32" for i in range(3)})
-    assert toggles(one, each) == []
+    by_selector = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"})
+    by_layer = side(qwen3_moe, {f"layers[{i}].moe.gate:output": "fp32" for i in range(3)})
+    assert toggles(by_selector, by_layer) == []
 
 
 def test_both_sides_set_the_attribute_by_rules_of_their_own(qwen3_moe: Path) -> None:
     reference = side(qwen3_moe, {"layers[*].moe.gate:output": "fp16"})
     candidate = side(qwen3_moe, {f"layers[{i}].moe.gate:output": "fp32" for i in (1, 2)})
-    found = toggles(reference, candidate)
-    assert [(t.name, t.reference, t.candidate, t.nodes) for t in found] == [
+    bundles = toggles(reference, candidate)
+    assert [(t.name, t.reference, t.candidate, t.nodes) for t in bundles] == [
         ("layers[*].moe.gate:output", "fp16", "model (bf16)", ("layers[0].moe.gate",)),
         ("layers[1].moe.gate:output", "fp16", "fp32", ("layers[1].moe.gate",)),
         ("layers[2].moe.gate:output", "fp16", "fp32", ("layers[2].moe.gate",)),
     ]
-    assert found[0].candidate_origin.endswith("(op gate)")
-    assert all(t.reference_origin.endswith("(layers[*].moe.gate)") for t in found)
+    assert bundles[0].candidate_origin.endswith("(op gate)")
+    assert all(t.reference_origin.endswith("(layers[*].moe.gate)") for t in bundles)
 
 
 def test_one_rule_against_several_values_makes_toggles_with_names_of_their_own(qwen3_moe: Path) -> None:
     reference = side(qwen3_moe, {"layers[0].moe.gate:output": "fp16"})
     candidate = side(qwen3_moe, {"layers[*].moe.gate:output": "fp32"})
-    found = toggles(reference, candidate)
-    assert names(found) == [
+    bundles = toggles(reference, candidate)
+    assert names(bundles) == [
         "layers[*].moe.gate:output fp16 -> fp32",
         "layers[*].moe.gate:output model (bf16) -> fp32",
     ]
-    assert [t.nodes for t in found] == [("layers[0].moe.gate",), ("layers[1].moe.gate", "layers[2].moe.gate")]
+    assert [t.nodes for t in bundles] == [("layers[0].moe.gate",), ("layers[1].moe.gate", "layers[2].moe.gate")]
 
 
 FOLDED: dict[str, tuple[Settings, Settings, str]] = {
@@ -118,7 +123,7 @@ def test_an_attribute_in_effect_on_one_side_is_folded(qwen3_moe: Path, case: str
     for a, b in ((ours, theirs), (theirs, ours)):
         reference, candidate = side(qwen3_moe, a), side(qwen3_moe, b)
         assert [t.members[0].attribute for t in toggles(reference, candidate)] == [parent]
-        assert_all_together_are_the_other_side(opened(qwen3_moe), reference, candidate)
+        assert_all_together_are_the_other_side(cached_model(qwen3_moe), reference, candidate)
 
 
 ROUNDING: Settings = {"layers[*].moe.combine:weighted": "fp32", "lm_head:output": "fp32"}
@@ -131,44 +136,44 @@ SWITCHED_BY_DTYPE: Settings = {"**norm:association": "weight_rstd_first"}
 
 
 @pytest.mark.parametrize(
-    "own",
+    "settings",
     [ROUNDING, ORDER, FORM, SEMANTICS, EVERYTHING, SWITCHED_BY_DTYPE],
     ids=["rounding", "order", "form", "semantics", "all", "switched_by_dtype"],
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("micro_batch", [4, 3])
 @pytest.mark.parametrize("profile", ["hf-eager", "hf-default"])
-def test_all_toggles_together(qwen3_moe: Path, own: Settings, dtype: str, micro_batch: int, profile: str) -> None:
+def test_all_toggles_together(qwen3_moe: Path, settings: Settings, dtype: str, micro_batch: int, profile: str) -> None:
     reference = side(qwen3_moe)
-    candidate = side(qwen3_moe, own, profile=profile, dtype=dtype, micro_batch=micro_batch)
-    found = toggles(reference, candidate)
-    assert ("dtype" in names(found), "micro_batch" in names(found)) == (dtype != "bf16", micro_batch != 4)
-    assert len(set(names(found))) == len(found)
-    assert_all_together_are_the_other_side(opened(qwen3_moe), reference, candidate)
+    candidate = side(qwen3_moe, settings, profile=profile, dtype=dtype, micro_batch=micro_batch)
+    bundles = toggles(reference, candidate)
+    assert ("dtype" in names(bundles), "micro_batch" in names(bundles)) == (dtype != "bf16", micro_batch != 4)
+    assert len(set(names(bundles))) == len(bundles)
+    assert_all_together_are_the_other_side(cached_model(qwen3_moe), reference, candidate)
 
 
 def test_all_toggles_together_with_mla(deepseek_v3: Path) -> None:
     reference, candidate = side(deepseek_v3), side(deepseek_v3, profile="hf-default", dtype="fp32", micro_batch=3)
     assert [t.kind for t in toggles(reference, candidate)][-2:] == ["dtype", "schedule"]
-    assert_all_together_are_the_other_side(opened(deepseek_v3), reference, candidate)
+    assert_all_together_are_the_other_side(cached_model(deepseek_v3), reference, candidate)
 
 
 def assert_all_together_are_the_other_side(model: Model, reference: Side, candidate: Side) -> None:
     """Not only the plans: the bits of every node of either mixture, logits among them."""
-    found = toggles(reference, candidate)
-    given = {
+    bundles = toggles(reference, candidate)
+    variants = {
         REFERENCE: reference,
         CANDIDATE: candidate,
-        "thrown": mixed(reference, found, candidate),
-        "restored": mixed(candidate, found[::-1], reference),
+        "thrown": mixed(reference, bundles, candidate),
+        "restored": mixed(candidate, bundles[::-1], reference),
     }
     pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
-    for mixture, whole in pairs:
-        assert given[mixture].micro_batch == given[whole].micro_batch
+    for mixture, pure in pairs:
+        assert variants[mixture].micro_batch == variants[pure].micro_batch
         for node in model.graph.nodes:
-            assert given[mixture].plan.active(node) == given[whole].plan.active(node), node.name
-            assert given[mixture].plan.dtype_of(node.name) == given[whole].plan.dtype_of(node.name), node.name
+            assert variants[mixture].plan.active(node) == variants[pure].plan.active(node), node.name
+            assert variants[mixture].plan.dtype_of(node.name) == variants[pure].plan.dtype_of(node.name), node.name
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in given.items()]
+    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}

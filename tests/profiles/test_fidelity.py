@@ -19,7 +19,7 @@ from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.ops.kernels.key_tiles import cuts
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
-from moeparity.plan.engine_profile import checked, load_profile
+from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.spec.files import shipped
 from moeparity.profiles import fidelity
 from moeparity.profiles.fidelity import NO_ENGINE, Finding, Key, Proof
@@ -97,7 +97,7 @@ def test_every_value_of_the_data_file_is_one_as_it_is_kept() -> None:
         given: Any = value
         if value not in declared.values and (declared.number or declared.least is not None):
             given = float(value) if declared.number else int(value)
-        assert str(checked(OPS[op], attribute, given, here)[1]) == value
+        assert str(check_value(OPS[op], attribute, given, here)[1]) == value
 
 
 def backed(source: str, proofs: tuple[Proof, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Games to search: oracles over a value function, some with refused mixtures, and what brute force finds in them."""
+"""Games to search: memos over a value function, some with refused mixtures, and what brute force finds in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from moeparity.search.memo import Coalition, Oracle, Outcome, Players
+from moeparity.search.memo import Coalition, Memo, Outcome, Players
 from moeparity.search.tree import Cell, every_order, leaves
 
 Value = Callable[[Coalition], float | None]
@@ -27,13 +27,13 @@ def outcome(value: float, *, exact: bool | None = None, sums: Sequence[float] | 
     )
 
 
-def oracle(players: Players, value: Value) -> Oracle:
-    def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
-        assert len(set(asked)) == len(asked)
-        values = {coalition: value(coalition) for coalition in asked}
+def memo_of(players: Players, value: Value) -> Memo:
+    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+        assert len(set(mixtures)) == len(mixtures)
+        values = {coalition: value(coalition) for coalition in mixtures}
         return {coalition: None if v is None else outcome(v) for coalition, v in values.items()}
 
-    return Oracle(players, evaluate)
+    return Memo(players, evaluate)
 
 
 def names(count: int) -> Players:
@@ -43,7 +43,7 @@ def names(count: int) -> Players:
 def subsets(players: Iterable[str]) -> list[Coalition]:
     players = list(players)
     sizes = range(len(players) + 1)
-    return [frozenset(chosen) for size in sizes for chosen in itertools.combinations(players, size)]
+    return [frozenset(subset) for size in sizes for subset in itertools.combinations(players, size)]
 
 
 def random_game(players: Players, seed: int) -> dict[Coalition, float]:
@@ -53,12 +53,12 @@ def random_game(players: Players, seed: int) -> dict[Coalition, float]:
     return {**values, frozenset(): 0.0}
 
 
-def refusing_game(players: Players, seed: int, refused: float) -> dict[Coalition, float | None]:
+def refusing_game(players: Players, seed: int, refusal_rate: float) -> dict[Coalition, float | None]:
     """A random game that refuses a share of its mixtures, but never the two ends."""
     draw = random.Random(seed + 1)  # noqa: S311
     ends = {0, len(players)}
     game = random_game(players, seed)
-    return {c: None if len(c) not in ends and draw.random() < refused else value for c, value in game.items()}
+    return {c: None if len(c) not in ends and draw.random() < refusal_rate else value for c, value in game.items()}
 
 
 def sparse_game(players: Players, seed: int) -> dict[Coalition, float]:
@@ -97,26 +97,26 @@ def owen(tree: Cell, value: Mapping[Coalition, float]) -> dict[str, Fraction]:
     def descend(cell: Cell, worth: Worth) -> dict[str, Fraction]:
         if isinstance(cell, str):
             return {cell: worth(frozenset({cell}))}
-        found: dict[str, Fraction] = {}
+        shares: dict[str, Fraction] = {}
         for member in cell.members:
-            others = [frozenset(leaves(other)) for other in cell.members if other is not member]
-            found |= descend(member, _among(others, worth))
-        return found
+            siblings = [frozenset(leaves(sibling)) for sibling in cell.members if sibling is not member]
+            shares |= descend(member, _among(siblings, worth))
+        return shares
 
     return descend(tree, lambda coalition: Fraction(value[coalition]) - Fraction(value[frozenset()]))
 
 
-def _among(others: list[Coalition], worth: Worth) -> Worth:
+def _among(siblings: list[Coalition], worth: Worth) -> Worth:
     """What a part of a member gets, as a player among the other whole members."""
 
-    def part(chosen: Coalition) -> Fraction:
+    def part(part_of_cell: Coalition) -> Fraction:
         total = Fraction()
-        count = len(others) + 1
+        count = len(siblings) + 1
         for size in range(count):
             weight = Fraction(_factorial(size) * _factorial(count - size - 1), _factorial(count))
-            for before in itertools.combinations(others, size):
-                base: Coalition = frozenset().union(*before)
-                total += weight * (worth(base | chosen) - worth(base))
+            for predecessors in itertools.combinations(siblings, size):
+                base: Coalition = frozenset().union(*predecessors)
+                total += weight * (worth(base | part_of_cell) - worth(base))
         return total
 
     return part
@@ -128,20 +128,20 @@ def by_orders(tree: Cell, value: Mapping[Coalition, float | None]) -> tuple[dict
     shares = dict.fromkeys(leaves(tree), Fraction())
     for order in orders:
         for i, player in enumerate(order):
-            after, before = (value[frozenset(order[:end])] or 0.0 for end in (i + 1, i))
-            shares[player] += (Fraction(after) - Fraction(before)) / len(orders)
+            value_with, value_without = (value[frozenset(order[:end])] or 0.0 for end in (i + 1, i))
+            shares[player] += (Fraction(value_with) - Fraction(value_without)) / len(orders)
     return shares, len(orders)
 
 
 def minimal_fixes(players: Players, value: Value, gate: float) -> set[Coalition]:
     """Every set that is a fix with no proper subset that is one, looked up among all subsets."""
 
-    def is_fix(restored: Coalition) -> bool:
-        worth = value(frozenset(players) - restored)
+    def is_fix(toggles: Coalition) -> bool:
+        worth = value(frozenset(players) - toggles)
         return worth is not None and (worth == 0 or worth < gate)
 
-    fixes = [restored for restored in subsets(players) if is_fix(restored)]
-    return {fix for fix in fixes if not any(other < fix for other in fixes)}
+    fixes = [toggles for toggles in subsets(players) if is_fix(toggles)]
+    return {fix for fix in fixes if not any(smaller < fix for smaller in fixes)}
 
 
 def _factorial(n: int) -> int:

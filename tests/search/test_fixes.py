@@ -9,45 +9,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.search.ddmin import ddmin
-from moeparity.search.fixes import Fixes, fix_sets
-from moeparity.search.kept import keep
+from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.memo import Coalition, Players
-from moeparity.search.restoring import under
-from tests.search.games import minimal_fixes, names, oracle, outcome, random_game, refusing_game, sparse_game, subsets
+from moeparity.search.restoring import ddmin, under
+from tests.search.games import memo_of, minimal_fixes, names, outcome, random_game, refusing_game, sparse_game, subsets
 
 SEEDS = st.integers(0, 2**32)
 MANY = 10**6
 
 
-def found_sets(fixes: Fixes) -> set[Coalition]:
-    return {frozenset(found.toggles) for found in fixes.sets}
+def fixes_as_sets(fixes: Fixes) -> set[Coalition]:
+    return {frozenset(fix.toggles) for fix in fixes.sets}
 
 
 @given(SEEDS, st.integers(1, 6), st.sampled_from([0.0, 0.3]), st.sampled_from([1e-4, 0.2, 0.3, 0.7]))
 @settings(max_examples=60, deadline=None)
-def test_all_minimal_fixes_of_any_game(seed: int, count: int, refused: float, gate: float) -> None:
+def test_all_minimal_fixes_of_any_game(seed: int, count: int, refusal_rate: float, gate: float) -> None:
     players = names(count)
-    game = refusing_game(players, seed, refused)
-    memo = oracle(players, game.__getitem__)
+    game = refusing_game(players, seed, refusal_rate)
+    memo = memo_of(players, game.__getitem__)
     fixes = fix_sets(memo, gate, limit=MANY)
-    assert found_sets(fixes) == minimal_fixes(players, game.__getitem__, gate)
+    assert fixes_as_sets(fixes) == minimal_fixes(players, game.__getitem__, gate)
     assert fixes.complete
     assert fixes.exhaustive == count
-    assert [len(found.toggles) for found in fixes.sets] == sorted(len(found.toggles) for found in fixes.sets)
-    for found in fixes.sets:
-        assert found.minimal
-        assert found.outcome is memo.known[frozenset(players) - frozenset(found.toggles)]
-        assert_spoiled(players, game, gate, found.toggles, found.spoiled_by)
+    assert [len(fix.toggles) for fix in fixes.sets] == sorted(len(fix.toggles) for fix in fixes.sets)
+    for fix in fixes.sets:
+        assert fix.minimal
+        assert fix.outcome is memo.outcomes[frozenset(players) - frozenset(fix.toggles)]
+        assert_spoiled(players, game, gate, fix.toggles, fix.spoiled_by)
 
 
 def assert_spoiled(
     players: Players, game: dict[Coalition, float | None], gate: float, toggles: Players, spoiled_by: Players
 ) -> None:
-    def value(restored: Sequence[str]) -> float | None:
-        return game[frozenset(players) - frozenset(restored)]
+    def value(toggles_off: Sequence[str]) -> float | None:
+        return game[frozenset(players) - frozenset(toggles_off)]
 
-    worse = [more for more in players if more not in toggles and (value([*toggles, more]) or 0) >= gate]
+    worse = [player for player in players if player not in toggles and (value([*toggles, player]) or 0) >= gate]
     # The candidate itself under the gate needs no restoring.
     if worse and toggles:
         assert spoiled_by == (worse[0],)
@@ -57,20 +55,19 @@ def assert_spoiled(
 
 def test_batches_are_sizes_and_supersets_of_fixes_are_not_asked() -> None:
     players = names(6)
-    memo = oracle(players, lambda c: 1.0 if "t0" in c else 0.01)
+    memo = memo_of(players, lambda c: 1.0 if "t0" in c else 0.01)
     fixes = fix_sets(memo, 0.1)
-    assert [found.toggles for found in fixes.sets] == [("t0",)]
+    assert [fix.toggles for fix in fixes.sets] == [("t0",)]
     # All 32 sets without t0, t0 alone, and t0 with each of the others.
-    assert fixes.spent.mixtures == 32 + 1 + 5
-    assert fixes.spent.batches == 7
-    assert fixes.all_sets == 64
+    assert fixes.effort.mixtures == 32 + 1 + 5
+    assert fixes.effort.batches == 7
     assert fixes.sets[0].supersets == 5
-    assert not fixes.non_monotone
+    assert not fixes.sets[0].spoiled_by
 
 
 def test_a_candidate_under_the_gate_needs_nothing() -> None:
-    fixes = fix_sets(oracle(names(3), lambda _: 0.01), 0.1)
-    assert [found.toggles for found in fixes.sets] == [()]
+    fixes = fix_sets(memo_of(names(3), lambda _: 0.01), 0.1)
+    assert [fix.toggles for fix in fixes.sets] == [()]
     assert fixes.complete
     assert keep(fixes).toggles == names(3)
 
@@ -80,43 +77,42 @@ def test_restoring_more_can_make_it_worse_and_that_is_said() -> None:
     def value(on: Coalition) -> float:
         return abs(("a" in on) - ("b" in on)) + 0.5 * ("c" in on)
 
-    fixes = fix_sets(oracle(("a", "b", "c"), value), 0.1)
-    assert [found.toggles for found in fixes.sets] == [("c",)]
+    fixes = fix_sets(memo_of(("a", "b", "c"), value), 0.1)
+    assert [fix.toggles for fix in fixes.sets] == [("c",)]
     assert fixes.sets[0].spoiled_by == ("a",)
-    assert fixes.non_monotone
 
 
 def test_saturated_games_need_everything_restored() -> None:
     players = names(7)
-    fixes = fix_sets(oracle(players, lambda c: 1.0 if c else 0.0), 0.5)
-    assert [found.toggles for found in fixes.sets] == [players]
+    fixes = fix_sets(memo_of(players, lambda c: 1.0 if c else 0.0), 0.5)
+    assert [fix.toggles for fix in fixes.sets] == [players]
     assert fixes.sets[0].outcome.exact
 
 
 def test_a_not_finite_upper_bound_is_no_fix() -> None:
-    fixes = fix_sets(oracle(names(2), lambda c: math.nan if len(c) == 1 else float(len(c))), 0.5)
-    assert [found.toggles for found in fixes.sets] == [names(2)]
+    fixes = fix_sets(memo_of(names(2), lambda c: math.nan if len(c) == 1 else float(len(c))), 0.5)
+    assert [fix.toggles for fix in fixes.sets] == [names(2)]
 
 
 def test_beyond_the_budget_ddmin_finds_all_of_a_monotone_game() -> None:
     players = names(20)
     causes = [frozenset({"t1", "t12"}), frozenset({"t3", "t17"}), frozenset({"t5"}), frozenset({"t8", "t9"})]
     # Over the gate as long as one cause is whole: a fix breaks each of them.
-    memo = oracle(players, lambda on: float(any(cause <= on for cause in causes)))
+    memo = memo_of(players, lambda on: float(any(cause <= on for cause in causes)))
     fixes = fix_sets(memo, 0.5, budget=800)
-    wanted = minimal_hitting(causes)
-    assert found_sets(fixes) == wanted
-    assert len(wanted) == 8
+    hitting_sets = minimal_hitting(causes)
+    assert fixes_as_sets(fixes) == hitting_sets
+    assert len(hitting_sets) == 8
     assert not fixes.complete
     assert fixes.exhaustive == 2
-    assert all(found.minimal for found in fixes.sets)
-    assert fixes.spent.mixtures < 800 < fixes.all_sets
+    assert all(fix.minimal for fix in fixes.sets)
+    assert fixes.effort.mixtures < 800
 
 
 def minimal_hitting(causes: list[frozenset[str]]) -> set[Coalition]:
     involved = sorted(frozenset().union(*causes))
-    hitting = [chosen for chosen in subsets(involved) if all(chosen & cause for cause in causes)]
-    return {chosen for chosen in hitting if not any(other < chosen for other in hitting)}
+    hitting = [subset for subset in subsets(involved) if all(subset & cause for cause in causes)]
+    return {subset for subset in hitting if not any(smaller < subset for smaller in hitting)}
 
 
 @given(SEEDS, st.integers(4, 7), st.integers(1, 60))
@@ -135,23 +131,23 @@ def test_where_fixes_are_few_and_scattered_what_is_said_holds(seed: int) -> None
 
 def assert_what_is_said(players: Players, game: Mapping[Coalition, float | None], budget: int, limit: int) -> None:
     gate = 0.2
-    memo = oracle(players, game.__getitem__)
+    memo = memo_of(players, game.__getitem__)
     fixes = fix_sets(memo, gate, budget=budget, limit=limit)
     truth = minimal_fixes(players, game.__getitem__, gate)
-    sets = found_sets(fixes)
-    known = {c for c, o in memo.known.items() if o is not None and (o.exact or o.upper < gate)}
+    sets = fixes_as_sets(fixes)
+    passing = {c for c, o in memo.outcomes.items() if o is not None and (o.exact or o.upper < gate)}
     assert {fix for fix in truth if len(fix) <= fixes.exhaustive} <= sets
     assert sets == truth if fixes.complete else True
-    for found in fixes.sets:
-        restored = frozenset(found.toggles)
-        mixture = frozenset(players) - restored
-        assert mixture in known
-        assert not any(mixture < other for other in known), "holds a smaller fix that was seen"
-        assert (restored in truth) or not found.minimal
-        assert all((mixture | {toggle}) not in known for toggle in restored)
-    kept = keep(fixes)
-    if kept is not None and kept.certain:
-        assert kept.cost == min(map(len, truth))
+    for fix in fixes.sets:
+        toggles = frozenset(fix.toggles)
+        mixture = frozenset(players) - toggles
+        assert mixture in passing
+        assert not any(mixture < larger for larger in passing), "holds a smaller fix that was seen"
+        assert (toggles in truth) or not fix.minimal
+        assert all((mixture | {toggle}) not in passing for toggle in toggles)
+    remainder = keep(fixes)
+    if remainder is not None and remainder.certain:
+        assert remainder.cost == min(map(len, truth))
 
 
 @given(SEEDS, st.integers(2, 9))
@@ -159,16 +155,16 @@ def assert_what_is_said(players: Players, game: Mapping[Coalition, float | None]
 def test_ddmin_leaves_nothing_that_can_be_left_out(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
-    fixes = {chosen for chosen in subsets(players) if chosen and game[chosen] > 0.3} | {frozenset(players)}
+    fixes = {subset for subset in subsets(players) if subset and game[subset] > 0.3} | {frozenset(players)}
     batches = []
 
     def are_fixes(sets: Sequence[Players]) -> list[bool]:
         batches.append(len(sets))
-        return [frozenset(chosen) in fixes for chosen in sets]
+        return [frozenset(subset) in fixes for subset in sets]
 
-    found = ddmin(are_fixes, players)
-    assert frozenset(found) in fixes
-    assert all(frozenset(found) - {toggle} not in fixes for toggle in found)
+    fix = ddmin(are_fixes, players)
+    assert frozenset(fix) in fixes
+    assert all(frozenset(fix) - {toggle} not in fixes for toggle in fix)
     assert len(batches) <= 2 * count
 
 
@@ -182,9 +178,9 @@ def test_the_bound_lies_below_the_gate_or_the_bits_are_the_references() -> None:
 
 def test_limits_are_at_least_one() -> None:
     with pytest.raises(ValueError, match="limit is 0"):
-        fix_sets(oracle(names(1), lambda _: 0.0), 0.1, limit=0)
+        fix_sets(memo_of(names(1), lambda _: 0.0), 0.1, limit=0)
     with pytest.raises(ValueError, match="budget is 0"):
-        fix_sets(oracle(names(1), lambda _: 0.0), 0.1, budget=0)
+        fix_sets(memo_of(names(1), lambda _: 0.0), 0.1, budget=0)
 
 
 @given(SEEDS, st.integers(1, 6))
@@ -194,7 +190,7 @@ def test_what_may_stay_on(seed: int, count: int) -> None:
     game = refusing_game(players, seed, 0.1)
     gate = 0.2
     costs = {player: float((seed >> i) % 5) for i, player in enumerate(players)}
-    fixes = fix_sets(oracle(players, game.__getitem__), gate, limit=MANY)
+    fixes = fix_sets(memo_of(players, game.__getitem__), gate, limit=MANY)
     under = [c for c, value in game.items() if value is not None and value < gate]
     most, cheapest = keep(fixes), keep(fixes, costs)
     assert len(most.toggles) == max(map(len, under))
@@ -206,11 +202,11 @@ def test_what_may_stay_on(seed: int, count: int) -> None:
 
 
 def test_costs_are_checked_and_no_fix_keeps_nothing() -> None:
-    fixes = fix_sets(oracle(names(2), lambda c: float(len(c))), 0.5)
+    fixes = fix_sets(memo_of(names(2), lambda c: float(len(c))), 0.5)
     with pytest.raises(ValueError, match=r"no cost for \['t1'\]"):
         keep(fixes, {"t0": 1.0})
     with pytest.raises(ValueError, match="not negative"):
         keep(fixes, {"t0": 1.0, "t1": -1.0})
     with pytest.raises(ValueError, match="finite"):
         keep(fixes, {"t0": 1.0, "t1": math.nan})
-    assert keep(fix_sets(oracle(names(2), lambda _: 1.0), 0.5)) is None
+    assert keep(fix_sets(memo_of(names(2), lambda _: 1.0), 0.5)) is None

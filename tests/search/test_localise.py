@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from moeparity.search.localise import localise
 from moeparity.search.tree import Group, halves
 from moeparity.search.waterfall import waterfall
-from tests.search.games import names, no_bounds, oracle, random_game, refusing_game
+from tests.search.games import memo_of, names, no_bounds, random_game, refusing_game
 
 LAYERS = names(32)
 TREE = halves("layers", LAYERS)
@@ -18,18 +18,18 @@ TREE = halves("layers", LAYERS)
 
 def test_two_layers_out_of_many_are_followed_down_to_themselves() -> None:
     cost = {"t5": 3.0, "t20": 2.0}
-    memo = oracle(LAYERS, lambda on: sum(cost.get(layer, 0.001) for layer in on))
-    found = localise(memo, TREE, no_bounds, pairs=2)
-    single = {row.name: float(row.share) for row in found.shares if len(row.players) == 1}
+    memo = memo_of(LAYERS, lambda on: sum(cost.get(layer, 0.001) for layer in on))
+    chart = localise(memo, TREE, no_bounds, pairs=2)
+    single = {row.name: float(row.share) for row in chart.shares if len(row.players) == 1}
     assert single.keys() == {"t4", "t5", "t20", "t21"}
     assert single["t5"] > 2.99
     assert single["t20"] > 1.99
-    assert sum(row.share for row in found.shares if not row.divided) == found.total
-    assert sum(row.share for row in found.shares if row.depth == 0) == found.total
+    assert sum(row.share for row in chart.shares if not row.divided) == chart.total
+    assert sum(row.share for row in chart.shares if row.depth == 0) == chart.total
     # One batch for the ends, one for each of five levels.
-    assert found.spent.batches == 6
-    everywhere = waterfall(oracle(LAYERS, lambda on: float(len(on))), TREE, no_bounds, pairs=2)
-    assert found.spent.mixtures < everywhere.spent.mixtures / 2
+    assert chart.effort.batches == 6
+    everywhere = waterfall(memo_of(LAYERS, lambda on: float(len(on))), TREE, no_bounds, pairs=2)
+    assert chart.effort.mixtures < everywhere.effort.mixtures / 2
 
 
 @given(st.integers(0, 2**32), st.integers(2, 9))
@@ -38,8 +38,8 @@ def test_opened_everywhere_it_is_the_waterfall(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
     tree = halves("all", players)
-    lazily = localise(oracle(players, game.__getitem__), tree, no_bounds, worth=0.0, pairs=3)
-    at_once = waterfall(oracle(players, game.__getitem__), tree, no_bounds, pairs=3)
+    lazily = localise(memo_of(players, game.__getitem__), tree, no_bounds, worth=0.0, pairs=3)
+    at_once = waterfall(memo_of(players, game.__getitem__), tree, no_bounds, pairs=3)
     assert lazily.shares == at_once.shares
     assert lazily.orders == at_once.orders
 
@@ -49,31 +49,31 @@ def test_opened_everywhere_it_is_the_waterfall(seed: int, count: int) -> None:
 def test_parts_add_up_whatever_is_opened_or_refused(seed: int, worth: float) -> None:
     players = names(8)
     game = refusing_game(players, seed, 0.1)
-    found = localise(oracle(players, game.__getitem__), halves("all", players), no_bounds, worth=worth)
-    if found.shares:
-        assert sum(row.share for row in found.shares if not row.divided) == found.total
-        assert found.total == Fraction(game[frozenset(players)] or 0.0)
+    chart = localise(memo_of(players, game.__getitem__), halves("all", players), no_bounds, worth=worth)
+    if chart.shares:
+        assert sum(row.share for row in chart.shares if not row.divided) == chart.total
+        assert chart.total == Fraction(game[frozenset(players)] or 0.0)
 
 
 def test_a_budget_is_kept_and_goes_to_the_largest_share() -> None:
     cost = {"t5": 3.0, "t20": 2.0}
-    memo = oracle(LAYERS, lambda on: sum(cost.get(layer, 0.001) for layer in on))
-    found = localise(memo, TREE, no_bounds, pairs=2, budget=46)
-    assert found.spent.mixtures <= 46
-    opened = [row.players for row in found.shares if row.divided]
-    assert ("t4", "t5") in opened
-    assert ("t20", "t21") not in opened
+    memo = memo_of(LAYERS, lambda on: sum(cost.get(layer, 0.001) for layer in on))
+    chart = localise(memo, TREE, no_bounds, pairs=2, budget=46)
+    assert chart.effort.mixtures <= 46
+    open_groups = [row.players for row in chart.shares if row.divided]
+    assert ("t4", "t5") in open_groups
+    assert ("t20", "t21") not in open_groups
 
 
 def test_what_is_refused_inside_stays_whole() -> None:
     tree = Group("all", (Group("g", ("a", "b")), "c"))
-    memo = oracle(("a", "b", "c"), lambda on: None if len(on & {"a", "b"}) == 1 else float(len(on)))
-    found = localise(memo, tree, no_bounds)
-    assert [(row.name, row.share, row.divided) for row in found.shares] == [("g", 2, False), ("c", 1, False)]
+    memo = memo_of(("a", "b", "c"), lambda on: None if len(on & {"a", "b"}) == 1 else float(len(on)))
+    chart = localise(memo, tree, no_bounds)
+    assert [(row.name, row.share, row.divided) for row in chart.shares] == [("g", 2, False), ("c", 1, False)]
 
 
 def test_a_refused_candidate_has_no_shares() -> None:
-    found = localise(oracle(LAYERS, lambda on: None if on else 0.0), TREE, no_bounds)
-    assert found.total is None
-    assert found.shares == ()
-    assert found.spent.mixtures == 2
+    chart = localise(memo_of(LAYERS, lambda on: None if on else 0.0), TREE, no_bounds)
+    assert chart.total is None
+    assert chart.shares == ()
+    assert chart.effort.mixtures == 2

@@ -22,16 +22,16 @@ def kept_together(cell: Cell, order: tuple[str, ...]) -> bool:
 
 
 def test_every_order_is_every_order_that_keeps_groups_together() -> None:
-    found = list(every_order(NESTED))
-    wanted = {order for order in itertools.permutations("abcdef") if kept_together(NESTED, order)}
-    assert len(found) == len(wanted)
-    assert set(found) == wanted
+    orders = list(every_order(NESTED))
+    permutations = {order for order in itertools.permutations("abcdef") if kept_together(NESTED, order)}
+    assert len(orders) == len(permutations)
+    assert set(orders) == permutations
 
 
 @pytest.mark.parametrize("tree", ["x", Group("flat", names(6)), NESTED, Group("one", (Group("two", ("a",)),))])
 def test_prefixes_counts_what_the_orders_pass_through(tree: Cell) -> None:
-    found = {frozenset(order[:i]) for order in every_order(tree) for i in range(len(order) + 1)}
-    assert prefixes(tree) == len(found)
+    mixtures = {frozenset(order[:i]) for order in every_order(tree) for i in range(len(order) + 1)}
+    assert prefixes(tree) == len(mixtures)
 
 
 def test_drawn_orders_are_equally_likely() -> None:

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.search.contrast import difference
-from moeparity.search.memo import Coalition, Oracle, Outcome
+from moeparity.search.memo import Coalition, Memo, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves
 from moeparity.search.waterfall import Share, Waterfall, waterfall
 from tests.search.games import (
     by_orders,
+    memo_of,
     names,
     no_bounds,
-    oracle,
     outcome,
     owen,
     random_game,
@@ -33,11 +33,11 @@ SEEDS = st.integers(0, 2**32)
 
 
 def shared(game: Mapping[Coalition, float | None], tree: Cell, pairs: int = 8, seed: int = 0) -> Waterfall:
-    return waterfall(oracle(leaves(tree), game.__getitem__), tree, no_bounds, pairs=pairs, seed=seed)
+    return waterfall(memo_of(leaves(tree), game.__getitem__), tree, no_bounds, pairs=pairs, seed=seed)
 
 
-def shares(found: Waterfall) -> dict[str, Fraction]:
-    return {row.name: row.share for row in found.shares}
+def shares(chart: Waterfall) -> dict[str, Fraction]:
+    return {row.name: row.share for row in chart.shares}
 
 
 @given(SEEDS, st.integers(1, 5))
@@ -45,43 +45,47 @@ def shares(found: Waterfall) -> dict[str, Fraction]:
 def test_without_groups_a_share_is_the_shapley_value(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
-    found = shared(game, Group("all", players))
-    assert shares(found) == shapley(players, game)
-    assert found.exact
-    assert found.orders == math.factorial(count)
-    assert all(row.standard_error == 0 for row in found.shares)
+    chart = shared(game, Group("all", players))
+    assert shares(chart) == shapley(players, game)
+    assert chart.exact
+    assert chart.orders == math.factorial(count)
+    assert all(row.standard_error == 0 for row in chart.shares)
 
 
 @given(SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_with_groups_a_share_is_the_owen_value_and_parts_add_up(seed: int) -> None:
     game = random_game(leaves(NESTED), seed)
-    found = shared(game, NESTED)
-    wanted = owen(NESTED, game)
-    assert {player: share for player, share in shares(found).items() if player in wanted} == wanted
-    assert [(row.name, row.depth) for row in found.shares] == [
+    chart = shared(game, NESTED)
+    owen_values = owen(NESTED, game)
+    assert {player: share for player, share in shares(chart).items() if player in owen_values} == owen_values
+    assert [(row.name, row.depth) for row in chart.shares] == [
         ("g", 0), ("t0", 1), ("h", 1), ("t1", 2), ("t2", 2), ("t3", 0), ("k", 0), ("t4", 1)
     ]  # fmt: skip
-    assert sum(row.share for row in found.shares if row.depth == 0) == found.total == Fraction(game[frozenset(wanted)])
-    groups = [row for row in found.shares if row.divided]
+    assert (
+        sum(row.share for row in chart.shares if row.depth == 0)
+        == chart.total
+        == Fraction(game[frozenset(owen_values)])
+    )
+    groups = [row for row in chart.shares if row.divided]
     assert [row.name for row in groups] == ["g", "h", "k"]
-    assert all(row.share == sum(wanted[player] for player in row.players) for row in groups)
+    assert all(row.share == sum(owen_values[player] for player in row.players) for row in groups)
 
 
 @given(SEEDS, st.sampled_from([0.1, 0.4]))
 @settings(max_examples=40, deadline=None)
-def test_orders_with_a_refused_mixture_are_left_out(seed: int, refused: float) -> None:
+def test_orders_with_a_refused_mixture_are_left_out(seed: int, refusal_rate: float) -> None:
     players = names(4)
-    game = refusing_game(players, seed, refused)
-    found = shared(game, Group("all", players))
-    wanted, orders = by_orders(Group("all", players), game)
+    game = refusing_game(players, seed, refusal_rate)
+    chart = shared(game, Group("all", players))
+    owen_values, orders = by_orders(Group("all", players), game)
     if orders:
-        assert shares(found) == wanted
-        assert (found.orders, found.left_out) == (orders, 24 - orders)
-        assert sum(shares(found).values()) == found.total
+        assert shares(chart) == owen_values
+        assert (chart.orders, chart.left_out) == (orders, 24 - orders)
+        assert sum(shares(chart).values()) == chart.total
     else:
-        assert found.shares == ()
-    for row in found.shares:
+        assert chart.shares == ()
+    for row in chart.shares:
         assert (row.alone is None) == (game[frozenset({row.name})] is None)
         if row.alone is None or row.restored is None:
             assert row.role is Role.REFUSED
@@ -91,11 +95,11 @@ def test_a_group_that_is_refused_in_parts_stays_whole() -> None:
     players = names(4)
     tree = Group("all", (Group("g", players[:2]), Group("h", players[2:])))
     game = {c: None if len(c & {"t0", "t1"}) == 1 else float(len(c)) for c in subsets(players)}
-    found = shared(game, tree)
-    assert [(row.name, row.share, row.divided) for row in found.shares] == [
+    chart = shared(game, tree)
+    assert [(row.name, row.share, row.divided) for row in chart.shares] == [
         ("g", 2, False), ("h", 2, True), ("t2", 1, False), ("t3", 1, False)
     ]  # fmt: skip
-    assert found.left_out == 0
+    assert chart.left_out == 0
 
 
 @given(SEEDS, st.integers(1, 4))
@@ -103,13 +107,13 @@ def test_a_group_that_is_refused_in_parts_stays_whole() -> None:
 def test_drawn_orders_add_up_to_the_whole_without_a_residual(seed: int, pairs: int) -> None:
     players = names(8)
     game = refusing_game(players, seed, 0.05)
-    found = shared(game, Group("all", players), pairs, seed)
-    assert not found.exact
-    assert found.orders + found.left_out == 2 * pairs or not found.shares
-    if found.shares:
-        assert sum(shares(found).values()) == found.total
-    assert found.spent.batches == 1
-    assert found.spent.mixtures <= 2 * pairs * 7 + 2 + 16
+    chart = shared(game, Group("all", players), pairs, seed)
+    assert not chart.exact
+    assert chart.orders + chart.left_out == 2 * pairs or not chart.shares
+    if chart.shares:
+        assert sum(shares(chart).values()) == chart.total
+    assert chart.effort.batches == 1
+    assert chart.effort.mixtures <= 2 * pairs * 7 + 2 + 16
 
 
 def test_drawn_orders_agree_with_all_orders_within_their_standard_error() -> None:
@@ -118,11 +122,13 @@ def test_drawn_orders_agree_with_all_orders_within_their_standard_error() -> Non
     misses = []
     for seed in range(20):
         game = random_game(players, seed)
-        wanted = owen(tree, game)
-        found = shared(game, tree, pairs=40, seed=seed)
-        assert not found.exact
+        owen_values = owen(tree, game)
+        chart = shared(game, tree, pairs=40, seed=seed)
+        assert not chart.exact
         misses += [
-            float(row.share - wanted[row.name]) / row.standard_error for row in found.shares if row.name in wanted
+            float(row.share - owen_values[row.name]) / row.standard_error
+            for row in chart.shares
+            if row.name in owen_values
         ]
     # 160 ratios that should be about standard normal, those of one game dependent.
     assert 0.8 < math.sqrt(sum(miss**2 for miss in misses) / len(misses)) < 1.2
@@ -132,52 +138,52 @@ def test_drawn_orders_agree_with_all_orders_within_their_standard_error() -> Non
 def test_of_an_additive_game_each_order_tells_all() -> None:
     players = names(9)
     game = {c: float(sum(2 ** int(name[1:]) for name in c)) for c in subsets(players)}
-    found = shared(game, Group("all", players), pairs=2)
-    assert shares(found) == {name: 2 ** int(name[1:]) for name in players}
-    assert all(row.standard_error == 0 for row in found.shares)
+    chart = shared(game, Group("all", players), pairs=2)
+    assert shares(chart) == {name: 2 ** int(name[1:]) for name in players}
+    assert all(row.standard_error == 0 for row in chart.shares)
 
 
 def test_an_order_and_its_reverse_tell_all_where_only_pairs_interact() -> None:
     players = names(8)
     game = {c: float(sum(int(a[1:]) * int(b[1:]) for a in c for b in c if a < b)) for c in subsets(players)}
-    found = shared(game, Group("all", players), pairs=1)
-    assert not found.exact
-    assert shares(found) == shapley(players, game)
+    chart = shared(game, Group("all", players), pairs=1)
+    assert not chart.exact
+    assert shares(chart) == shapley(players, game)
 
 
 def test_the_standard_error_of_two_pairs_is_half_their_distance() -> None:
     players = names(8)
     game = random_game(players, 5)
-    both, first = (shared(game, Group("all", players), pairs=pairs) for pairs in (2, 1))
-    for two, one in zip(both.shares, first.shares, strict=True):
-        assert two.standard_error == pytest.approx(abs(float(one.share - two.share)), rel=1e-9)
-        assert two.standard_error > 0
+    two_pairs, one_pair = (shared(game, Group("all", players), pairs=pairs) for pairs in (2, 1))
+    for share, single in zip(two_pairs.shares, one_pair.shares, strict=True):
+        assert share.standard_error == pytest.approx(abs(float(single.share - share.share)), rel=1e-9)
+        assert share.standard_error > 0
 
 
 def test_one_pair_has_no_standard_error() -> None:
     players = names(8)
-    found = shared(random_game(players, 1), Group("all", players), pairs=1)
-    assert all(row.standard_error == math.inf for row in found.shares)
+    chart = shared(random_game(players, 1), Group("all", players), pairs=1)
+    assert all(row.standard_error == math.inf for row in chart.shares)
 
 
 def test_nothing_is_shared_out_where_the_candidate_is_refused_or_not_finite() -> None:
     for value in (None, math.nan, math.inf):
         game = {c: float(len(c)) for c in subsets(names(2))} | {frozenset(names(2)): value}
-        found = shared(game, Group("all", names(2)))
-        assert found.total is None
-        assert found.shares == ()
+        chart = shared(game, Group("all", names(2)))
+        assert chart.total is None
+        assert chart.shares == ()
 
 
 def test_one_player_is_a_tree() -> None:
-    found = shared({frozenset(): 0.0, frozenset({"a"}): 3.0}, "a")
-    assert [(row.name, row.share, row.role) for row in found.shares] == [("a", 3, Role.CULPRIT)]
+    chart = shared({frozenset(): 0.0, frozenset({"a"}): 3.0}, "a")
+    assert [(row.name, row.share, row.role) for row in chart.shares] == [("a", 3, Role.CULPRIT)]
 
 
 def test_the_tree_holds_the_players() -> None:
     with pytest.raises(ValueError, match="all players expected"):
-        waterfall(oracle(names(3), lambda _: 0.0), Group("all", names(2)), no_bounds)
+        waterfall(memo_of(names(3), lambda _: 0.0), Group("all", names(2)), no_bounds)
     with pytest.raises(ValueError, match="pairs is 0"):
-        waterfall(oracle(names(2), lambda _: 0.0), Group("all", names(2)), no_bounds, pairs=0)
+        waterfall(memo_of(names(2), lambda _: 0.0), Group("all", names(2)), no_bounds, pairs=0)
 
 
 def roles(game: Mapping[Coalition, float | None]) -> dict[str, Role]:
@@ -212,10 +218,10 @@ def test_what_nothing_stands_in_for_is_not_saturated() -> None:
 
 def test_fixing_one_of_two_real_causes_can_raise_the_divergence() -> None:
     # Measured on one prompt of a small MoE, in 1e-4 nats: eager against sdpa attention, fp32 against bf16 router.
-    found = shared(table(a=2.0, r=1.1, ar=1.9), Group("all", ("a", "r")))
-    assert [float(row.share) for row in found.shares] == pytest.approx([1.4, 0.5])
-    assert [row.role for row in found.shares] == [Role.SATURATED, Role.SATURATED]
-    assert row(found, "r").change[0] > 0
+    chart = shared(table(a=2.0, r=1.1, ar=1.9), Group("all", ("a", "r")))
+    assert [float(row.share) for row in chart.shares] == pytest.approx([1.4, 0.5])
+    assert [row.role for row in chart.shares] == [Role.SATURATED, Role.SATURATED]
+    assert row(chart, "r").change[0] > 0
 
 
 def test_a_toggle_that_acts_only_in_company_has_an_effect() -> None:
@@ -226,38 +232,37 @@ def test_a_toggle_that_acts_only_in_company_has_an_effect() -> None:
 
 def test_too_few_sequences_leave_every_share_undecided() -> None:
     game = table(a=1.0, b=0.2, ab=1.2)
-    found = waterfall(oracle(("a", "b"), game.__getitem__), Group("all", ("a", "b")), lambda *_: (-math.inf, math.inf))
-    assert [row.role for row in found.shares] == [Role.UNDECIDED, Role.UNDECIDED]
+    chart = waterfall(memo_of(("a", "b"), game.__getitem__), Group("all", ("a", "b")), lambda *_: (-math.inf, math.inf))
+    assert [row.role for row in chart.shares] == [Role.UNDECIDED, Role.UNDECIDED]
 
 
-def row(found: Waterfall, name: str) -> Share:
-    return next(row for row in found.shares if row.name == name)
+def row(chart: Waterfall, name: str) -> Share:
+    return next(row for row in chart.shares if row.name == name)
 
 
 def test_intervals_see_the_paired_sums_of_each_sequence() -> None:
     sums = {"": (0.0, 0.0), "a": (1.0, 3.0), "b": (2.0, 2.0), "ab": (4.0, 8.0)}
-    seen: list[tuple[float, ...]] = []
+    recorded: list[tuple[float, ...]] = []
 
-    def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
-        found = {c: sums["".join(sorted(c))] for c in asked}
-        return {c: outcome(sum(s) / 2, sums=s) for c, s in found.items()}
+    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+        return {c: outcome(sum(sums[key]) / 2, sums=sums[key]) for c in mixtures for key in ["".join(sorted(c))]}
 
     def bounds(total: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
         assert tuple(tokens) == (1.0, 1.0)
-        seen.append(tuple(total))
+        recorded.append(tuple(total))
         return min(total), max(total)
 
-    found = waterfall(Oracle(("a", "b"), evaluate), Group("all", ("a", "b")), bounds)
+    chart = waterfall(Memo(("a", "b"), evaluate), Group("all", ("a", "b")), bounds)
     # Half of v(a) - v() and half of v(ab) - v(b), sequence by sequence.
-    assert row(found, "a").interval == (1.5, 4.5)
-    assert row(found, "a").change == (-6.0, -2.0)
-    assert row(found, "b").interval == (2.5, 3.5)
-    assert all(len(total) == 2 for total in seen)
+    assert row(chart, "a").interval == (1.5, 4.5)
+    assert row(chart, "a").change == (-6.0, -2.0)
+    assert row(chart, "b").interval == (2.5, 3.5)
+    assert all(len(total) == 2 for total in recorded)
 
 
 def test_equal_outcomes_cancel_to_zero_and_not_to_rounding() -> None:
     game = table(a=0.1, b=0.0, ab=0.1)
-    found = shared(game, Group("all", ("a", "b")))
-    assert row(found, "b").interval == (0.0, 0.0)
-    memo = oracle(("a",), game.__getitem__)
+    chart = shared(game, Group("all", ("a", "b")))
+    assert row(chart, "b").interval == (0.0, 0.0)
+    memo = memo_of(("a",), game.__getitem__)
     assert difference(frozenset("a"), frozenset("a")).interval(memo, no_bounds) == (0.0, 0.0)

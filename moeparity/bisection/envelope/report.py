@@ -21,11 +21,6 @@ class OrderBand:
     draws_outside: int
     varying: int
 
-    @property
-    def inside_share(self) -> float:
-        """Of the elements that differ, those inside their band."""
-        return 1 - self.outside / self.differing if self.differing else 1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopedNode:

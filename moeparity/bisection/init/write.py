@@ -14,7 +14,7 @@ from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
 from moeparity.inputs.weights.fit import file_dtype
-from moeparity.inputs.weights.residency import fits
+from moeparity.inputs.weights.store import fits
 from moeparity.ops.declaration import Op
 from moeparity.output.files import refuse_unwritable, write_text
 from moeparity.plan.address import role

@@ -10,9 +10,8 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, KeptRow, ShareRow, Shares
 from moeparity.bisection.shares.search import Blame
-from moeparity.search.fixes import FixSet
+from moeparity.search.fixes import FixSet, Kept
 from moeparity.search.interactions import Interaction
-from moeparity.search.kept import Kept
 from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 

@@ -21,11 +21,10 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
-from moeparity.search.fixes import Fixes, fix_sets
+from moeparity.search.fixes import Fixes, Kept, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
-from moeparity.search.kept import Kept, keep
 from moeparity.search.localise import localise
-from moeparity.search.memo import Coalition, Evaluate, Oracle, Outcome
+from moeparity.search.memo import Coalition, Evaluate, Memo, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves, name
 from moeparity.search.waterfall import Share, Waterfall, waterfall
@@ -80,17 +79,17 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     natural = Mixtures(replace(plan, toggles=tuple(known.values())), progress=progress)
     natural.learn(observed)
     players = tuple(cells)
-    oracle = Oracle(players, natural)
+    memo = Memo(players, natural)
     top: Cell = Group("all", players) if len(players) > 1 else players[0]
-    shares = waterfall(oracle, top, _bounds)
+    shares = waterfall(memo, top, _bounds)
     routed = Mixtures(plan, routes=IDS, progress=progress)
-    forced = waterfall(Oracle(players, routed), top, _bounds) if _flips(observed) else None
-    found = fix_sets(oracle, plan.recipe.gate.below, budget=plan.recipe.mixtures)
+    forced = waterfall(Memo(players, routed), top, _bounds) if _flips(observed) else None
+    found = fix_sets(memo, plan.recipe.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,
         inside=_inside(shares, cells, natural, plan.recipe.mixtures),
-        interactions=tuple(interactions(oracle, _acting(shares), _bounds)),
+        interactions=tuple(interactions(memo, _acting(shares), _bounds)),
         fixes=found,
         kept=keep(found, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
@@ -141,8 +140,8 @@ def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, bud
     if all(isinstance(cell, str) for cell in chosen):
         return None
     tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
-    oracle = Oracle(leaves(tree), _merged(chosen, natural))
-    return localise(oracle, tree, _bounds, budget=budget)
+    memo = Memo(leaves(tree), _merged(chosen, natural))
+    return localise(memo, tree, _bounds, budget=budget)
 
 
 def _worth_opening(share: Share) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from moeparity.output.words import enumerated
-from moeparity.search.fixes import Fixes, FixSet
+from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
-from moeparity.search.kept import Kept
 from moeparity.search.roles import SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 

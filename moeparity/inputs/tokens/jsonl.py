@@ -68,7 +68,7 @@ def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
 
 def _object(where: Where, line: str) -> dict[str, Any]:
     try:
-        fields = json.loads(line, object_pairs_hook=lambda pairs: _unrepeated(where, pairs))
+        fields = json.loads(line, object_pairs_hook=lambda pairs: _unique_keys(where, pairs))
     except json.JSONDecodeError as error:
         raise TokensError(
             f"{where}: not JSON: {error.msg}, column {error.colno}. Expected one object per line."
@@ -83,27 +83,28 @@ def _object(where: Where, line: str) -> dict[str, Any]:
     return fields
 
 
-def _unrepeated(where: Where, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(where: Where, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
-        again = next(key for key in keys if keys.count(key) > 1)
-        raise TokensError(f"{where}: key {again!r} is given twice. Keep one.")
+        repeat = next(key for key in keys if keys.count(key) > 1)
+        raise TokensError(f"{where}: key {repeat!r} is given twice. Keep one.")
     return fields
 
 
 def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> _Line:
     if ("text" in fields) == ("input_ids" in fields):
-        which = "both 'text' and 'input_ids'" if "text" in fields else "neither 'text' nor 'input_ids'"
-        raise TokensError(f"{where}: holds {which}; expected exactly one of them.")
-    ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _encoded(where, fields["text"], tokenizer)
+        keys = "both 'text' and 'input_ids'" if "text" in fields else "neither 'text' nor 'input_ids'"
+        raise TokensError(f"{where}: holds {keys}; expected exactly one of them.")
+    ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _ids_of_text(where, fields["text"], tokenizer)
     words = fields.get("labels")
     for key in ("mask", "labels", "logprobs", "routed_experts"):
-        whole = key == "labels" and isinstance(words, str)
-        if key in fields and not whole and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
-            given = f"has {len(fields[key])} entries" if isinstance(fields[key], list) else f"is {shown(fields[key])}"
+        one_word = key == "labels" and isinstance(words, str)
+        if key in fields and not one_word and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
+            entry = fields[key]
+            fault = f"has {len(entry)} entries" if isinstance(entry, list) else f"is {shown(entry)}"
             raise TokensError(
-                f"{where}: {key} {given}; expected a list of {len(ids)}, one entry per token"
+                f"{where}: {key} {fault}; expected a list of {len(ids)}, one entry per token"
                 f"{' of the text' if 'text' in fields else ''}{_HINTS.get(key, '')}."
             )
     return _Line(
@@ -116,16 +117,16 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
     )
 
 
-def _ids(where: Where, given: Any) -> Tensor:
-    if not isinstance(given, list) or not given or not all(type(i) is int and 0 <= i < 2**31 for i in given):
+def _ids(where: Where, ids: Any) -> Tensor:
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
         raise TokensError(f"{where}: input_ids is no list of token ids; expected whole numbers from 0, at least one.")
-    return torch.tensor(given, dtype=torch.int64)
+    return torch.tensor(ids, dtype=torch.int64)
 
 
-def _encoded(where: Where, text: Any, tokenizer: Tokenizer | None) -> Tensor:
+def _ids_of_text(where: Where, text: Any, tokenizer: Tokenizer | None) -> Tensor:
     if not isinstance(text, str) or not text or not _is_unicode(text):
-        given = shown(text) if not isinstance(text, str) or not text else "not text: it holds half of a character pair"
-        raise TokensError(f"{where}: text is {given}; expected a string of at least one character.")
+        fault = shown(text) if not isinstance(text, str) or not text else "not text: it holds half of a character pair"
+        raise TokensError(f"{where}: text is {fault}; expected a string of at least one character.")
     if tokenizer is None:
         raise TokensError(
             f"{where}: 'text' needs a tokenizer. Name one, `bytes`, `checkpoint` or a path to a tokenizer.json, under "
@@ -142,40 +143,40 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _mask(where: Where, given: list[Any]) -> Tensor:
-    for entry in given:
+def _mask(where: Where, mask: list[Any]) -> Tensor:
+    for entry in mask:
         if type(entry) not in {int, bool} or entry not in {0, 1}:
             raise TokensError(f"{where}: mask holds {shown(entry)}; expected 0 or 1 per token, 1 where it is scored.")
-    return torch.tensor(given, dtype=torch.bool)
+    return torch.tensor(mask, dtype=torch.bool)
 
 
-def _labels(where: Where, given: list[Any] | None) -> list[str] | None:
-    for entry in given or ():
+def _labels(where: Where, labels: list[Any] | None) -> list[str] | None:
+    for entry in labels or ():
         if not isinstance(entry, str) or not entry:
             raise TokensError(f"{where}: labels holds {shown(entry)}; expected a word per token, or one word for all.")
-    return given
+    return labels
 
 
-def _logprobs(where: Where, given: list[Any] | None) -> Tensor | None:
-    if given is None:
+def _logprobs(where: Where, logprobs: list[Any] | None) -> Tensor | None:
+    if logprobs is None:
         return None
-    for entry in given:
+    for entry in logprobs:
         if entry is not None and type(entry) not in {int, float}:
             raise TokensError(
                 f"{where}: logprobs holds {shown(entry)}; expected a number or null per token. Of entries like "
                 "[logprob, id, text] keep the first part."
             )
-    values = torch.tensor([float("nan") if entry is None else entry for entry in given], dtype=torch.float64)
+    values = torch.tensor([float("nan") if entry is None else entry for entry in logprobs], dtype=torch.float64)
     check_logprobs(where, values)
     return values
 
 
-def _routes(where: Where, given: list[Any] | None) -> Tensor | None:
-    if given is None:
+def _routes(where: Where, entries: list[Any] | None) -> Tensor | None:
+    if entries is None:
         return None
-    if all(entry is None for entry in given):
+    if all(entry is None for entry in entries):
         return None
-    routes = nested_routes(where, given)
+    routes = nested_routes(where, entries)
     check_routes(where, routes)
     return routes
 
@@ -186,14 +187,14 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
 
     def block(rows: list[Tensor | None], fill: float) -> Tensor | None:
         """[B, T, ...] of rows [n, ...] or None, which all have the same trailing shape; None where no row is there."""
-        first = next((row for row in rows if row is not None), None)
-        if first is None:
+        example = next((row for row in rows if row is not None), None)
+        if example is None:
             return None
-        whole = torch.full((len(rows), width, *first.shape[1:]), fill, dtype=first.dtype)
+        values = torch.full((len(rows), width, *example.shape[1:]), fill, dtype=example.dtype)
         for number, (row, place) in enumerate(zip(rows, places, strict=True)):
             if row is not None:
-                whole[number, place] = row
-        return whole
+                values[number, place] = row
+        return values
 
     _check_alike(lines)
     names = tuple(dict.fromkeys(word for line in lines for word in line.labels or ()))
@@ -218,13 +219,15 @@ def _place(length: int, width: int, padding: Padding) -> slice:
 
 def _check_alike(lines: list[_Line]) -> None:
     """Labels in all lines or in none; routes of one shape."""
-    labelled, other = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
-    if labelled and other:
-        raise TokensError(f"{other[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none.")
+    labelled, unlabelled = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
+    if labelled and unlabelled:
+        raise TokensError(
+            f"{unlabelled[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none."
+        )
     shapes = {line.routes.shape[1:]: line.where for line in reversed(lines) if line.routes is not None}
     if len(shapes) > 1:
-        (first, at), (second, there) = list(shapes.items())[:2]
+        (first, at), (second, other_place) = list(shapes.items())[:2]
         raise TokensError(
-            f"{at}: routed_experts is {list(first)} per token; {there} has {list(second)}. Expected [MoE layers, "
+            f"{at}: routed_experts is {list(first)} per token; {other_place} has {list(second)}. Expected [MoE layers, "
             "top_k], the same in every line."
         )

@@ -1,16 +1,21 @@
-"""Token files by the end of their name: `.jsonl` is read as JSON lines, anything else as safetensors."""
+"""Token files by the end of their name: `.jsonl` is read as JSON lines, anything else as safetensors.
+
+The tokens a recipe names are read so too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from moeparity.errors import CheckpointError, TokensError, Where, shown
 from moeparity.inputs.tokens import jsonl, tensorfile
-from moeparity.inputs.tokens import padding as pads
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
-from moeparity.inputs.tokens.tokenset import TokenSet, predicted
+from moeparity.inputs.tokens.tokenset import TokenSet, defect, predicted_mask
 from moeparity.plan.config import Config
+from moeparity.plan.spec import files, schema
 
 
 def read_tokens(
@@ -34,21 +39,45 @@ def read_tokens(
     if not path.exists():
         raise TokensError(f"{where}: no such token file. Check the path.")
     if path.suffix == ".jsonl":
-        opened = None if tokenizer is None else open_tokenizer(tokenizer, named_at or Where(path), checkpoint)
-        tokens = jsonl.read(path, opened, padding, _pad_id(checkpoint))
+        vocabulary = None if tokenizer is None else open_tokenizer(tokenizer, named_at or Where(path), checkpoint)
+        tokens = jsonl.read(path, vocabulary, padding, _pad_id(checkpoint))
     else:
         tokens = tensorfile.read(path)
-    reason = pads.defect(tokens.attention_mask)
+    reason = defect(tokens.attention_mask)
     if reason is not None:
         raise TokensError(f"{where}: attention_mask: {reason}.")
-    kept = tokens.loss_mask & predicted(tokens.attention_mask)
-    if scored and not bool(kept.any()):
-        given = bool(tokens.loss_mask.equal(tokens.attention_mask))
+    loss_mask = tokens.loss_mask & predicted_mask(tokens.attention_mask)
+    if scored and not bool(loss_mask.any()):
+        no_mask = bool(tokens.loss_mask.equal(tokens.attention_mask))
         raise TokensError(
-            f"{where}: no token to score: {'the sequences hold none' if given else 'the mask keeps none'} after the "
+            f"{where}: no token to score: {'the sequences hold none' if no_mask else 'the mask keeps none'} after the "
             "first position, which has no logits before it."
         )
-    return replace(tokens, loss_mask=kept)
+    return replace(tokens, loss_mask=loss_mask)
+
+
+def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
+    """The tokens of a recipe at `path`; where it has `sample:`, prompts, none of which is scored.
+
+    Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine
+    where new tokens are to be sampled, which they do not belong to.
+    """
+    spec = recipe.tokens
+    file = files.find_file(spec.file, Where(path, spec.line_of("file")), "token file")
+    tokens = read_tokens(
+        file,
+        checkpoint=checkpoint,
+        tokenizer=spec.tokenizer,
+        named_at=Where(path, spec.line_of("tokenizer")),
+        padding=spec.padding,
+        scored=spec.sample is None,
+    )
+    if spec.sample is not None and tokens.has_records:
+        raise TokensError(
+            f"{Where(path, spec.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} holds what an "
+            "engine recorded of its own tokens. Use `sampled_from:` with it."
+        )
+    return tokens if spec.sample is None else replace(tokens, loss_mask=torch.zeros_like(tokens.loss_mask))
 
 
 def _pad_id(checkpoint: Path | None) -> int:

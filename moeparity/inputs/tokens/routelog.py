@@ -67,21 +67,21 @@ def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]
             "safetensors or JSON lines."
         )
     if path.suffix == ".jsonl":
-        found = [one for at, line in _lines(path) for one in _of_line(at, line, top_k)]
+        sequences = [sequence for at, line in _lines(path) for sequence in _of_line(at, line, top_k)]
     elif path.suffix == ".npy":
-        found = _of_block(where, _npy(where, _bytes(path)), {})
+        sequences = _of_block(where, _npy(where, _bytes(path)), {})
     else:
-        found = _of_tensors(where, path)
-    if not found:
+        sequences = _of_tensors(where, path)
+    if not sequences:
         raise TokensError(f"{where}: holds no routes. Expected at least one sequence with routed_experts.")
-    return [_routed(one) for one in found]
+    return [_without_dense_layers(sequence) for sequence in sequences]
 
 
-def _routed(one: RecordedRoutes) -> RecordedRoutes:
+def _without_dense_layers(sequence: RecordedRoutes) -> RecordedRoutes:
     """Checked, without the layers that have no router."""
-    routes, layers = routed_layers(one.where, one.routes)
-    check_routes(one.where, routes)
-    return replace(one, routes=routes, layers=layers)
+    routes, layers = routed_layers(sequence.where, sequence.routes)
+    check_routes(sequence.where, routes)
+    return replace(sequence, routes=routes, layers=layers)
 
 
 def _bytes(path: Path) -> bytes:
@@ -96,7 +96,7 @@ def _lines(path: Path) -> list[tuple[Where, dict[str, Any]]]:
         text = _bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise TokensError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
-    found = []
+    records = []
     for number, line in enumerate(text.split("\n"), start=1):
         where = Where(path, number)
         if not line.strip():
@@ -107,8 +107,8 @@ def _lines(path: Path) -> list[tuple[Where, dict[str, Any]]]:
             raise TokensError(f"{where}: not JSON. Expected one sequence or response per line.") from None
         if not isinstance(record, dict):
             raise TokensError(f"{where}: {shown(record)} is no sequence; expected an object with routed_experts.")
-        found.append((where, record))
-    return found
+        records.append((where, record))
+    return records
 
 
 def _of_line(where: Where, record: dict[str, Any], top_k: int | None) -> list[RecordedRoutes]:
@@ -127,17 +127,17 @@ def _of_line(where: Where, record: dict[str, Any], top_k: int | None) -> list[Re
 
 
 def _record(where: Where, record: Mapping[str, Any], name: str | None, top_k: int | None) -> RecordedRoutes:
-    given = record.get("routed_experts")
-    if given is None:
+    data = record.get("routed_experts")
+    if data is None:
         raise TokensError(
             f"{where}: no routed_experts. Ask the engine for them: return_routed_experts in SGLang, "
             "--enable-return-routed-experts in vLLM."
         )
     tokens = _tokens(where, record)
-    spoken = record.get("prompt_tokens"), record.get("completion_tokens")
-    count = spoken[0] + spoken[1] if type(spoken[0]) is int and type(spoken[1]) is int else None
+    counts = record.get("prompt_tokens"), record.get("completion_tokens")
+    count = counts[0] + counts[1] if type(counts[0]) is int and type(counts[1]) is int else None
     count = len(tokens["sequence"]) if "sequence" in tokens else count
-    routes = decoded(where, given, None if count is None else count - 1, top_k)
+    routes = decode(where, data, None if count is None else count - 1, top_k)
     if count is not None and len(routes) not in {count, count - 1}:
         raise TokensError(
             f"{where}: routed_experts has {len(routes)} rows; expected one for each of {count} tokens, or for all but "
@@ -162,43 +162,43 @@ def _tokens(where: Where, record: Mapping[str, Any]) -> dict[str, tuple[int, ...
     return {"sequence": (*prompt, *completion)}
 
 
-def decoded(where: Where, given: Any, rows: int | None, top_k: int | None) -> Tensor:
+def decode(where: Where, value: Any, rows: int | None, top_k: int | None) -> Tensor:
     """routed_experts in any form that engines write -> int64 [rows, layers, K].
 
     `rows` and `top_k` tell the axes apart where only numbers are written. Raises TokensError.
     """
-    if isinstance(given, list):
-        return nested_routes(where, given)
-    if isinstance(given, dict):
-        return _enveloped(where, given)
-    if not isinstance(given, str):
-        raise TokensError(f"{where}: routed_experts is {shown(given)}; expected lists, base64, or data with a shape.")
-    if given.startswith(_NEMO):
-        return _nemo(where, given)
-    data = _base64(where, given)
+    if isinstance(value, list):
+        return nested_routes(where, value)
+    if isinstance(value, dict):
+        return _from_envelope(where, value)
+    if not isinstance(value, str):
+        raise TokensError(f"{where}: routed_experts is {shown(value)}; expected lists, base64, or data with a shape.")
+    if value.startswith(_NEMO):
+        return _nemo(where, value)
+    data = _base64(where, value)
     if data.startswith(b"\x93NUMPY"):
         return _rank_three(where, _npy(where, data))
     return _flat(where, data, rows, top_k)
 
 
-def _enveloped(where: Where, given: Mapping[str, Any]) -> Tensor:
+def _from_envelope(where: Where, envelope: Mapping[str, Any]) -> Tensor:
     """{data, shape, dtype, start}, as prime-rl has vLLM answer."""
-    shape, start = given.get("shape"), given.get("start", 0)
-    if not isinstance(given.get("data"), str) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
+    data, shape, start = envelope.get("data"), envelope.get("shape"), envelope.get("start", 0)
+    if not isinstance(data, str) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
         raise TokensError(f"{where}: routed_experts is a mapping without data and shape; expected base64 and a list.")
     if start != 0:
         raise TokensError(
             f"{where}: routed_experts starts at row {shown(start)}; expected all rows from 0. Record without a prefix "
             "cache."
         )
-    return _raw(where, _base64(where, given["data"]), shape, given.get("dtype"))
+    return _raw(where, _base64(where, data), shape, envelope.get("dtype"))
 
 
-def _nemo(where: Where, given: str) -> Tensor:
-    parts = given.removeprefix(_NEMO).split(":", 2)
+def _nemo(where: Where, text: str) -> Tensor:
+    parts = text.removeprefix(_NEMO).split(":", 2)
     shape = parts[1].split("x") if len(parts) == 3 else []
     if not shape or not all(n.isdigit() for n in shape):
-        raise TokensError(f"{where}: routed_experts {shown(given[:40])} is not {_NEMO}<dtype>:<S>x<L>x<K>:<base64>.")
+        raise TokensError(f"{where}: routed_experts {shown(text[:40])} is not {_NEMO}<dtype>:<S>x<L>x<K>:<base64>.")
     return _raw(where, _base64(where, parts[2]), [int(n) for n in shape], parts[0])
 
 
@@ -220,7 +220,7 @@ def _raw(where: Where, data: bytes, shape: list[int], dtype: Any) -> Tensor:
 
 def _flat(where: Where, data: bytes, rows: int | None, top_k: int | None) -> Tensor:
     """int32 without a shape, rows of layers x top_k, as SGLang answers."""
-    count, rest = divmod(len(data), 4)
+    count, odd_bytes = divmod(len(data), 4)
     if top_k is None:
         raise TokensError(f"{where}: routed_experts is {count} numbers without a shape. Give --top-k.")
     if rows is None or rows < 1:
@@ -229,7 +229,7 @@ def _flat(where: Where, data: bytes, rows: int | None, top_k: int | None) -> Ten
             "tokens; expected meta_info with prompt_tokens and completion_tokens."
         )
     layers, odd = divmod(count, rows * top_k)
-    if rest or odd or not layers:
+    if odd_bytes or odd or not layers:
         raise TokensError(
             f"{where}: routed_experts holds {len(data)} bytes, which are no layers of {rows} tokens x top {top_k} in "
             "int32. Check --top-k."
@@ -237,44 +237,42 @@ def _flat(where: Where, data: bytes, rows: int | None, top_k: int | None) -> Ten
     return _raw(where, data, [rows, layers, top_k], "int32")
 
 
-def _base64(where: Where, given: str) -> bytes:
+def _base64(where: Where, text: str) -> bytes:
     try:
-        return base64.b64decode(given, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise TokensError(f"{where}: routed_experts is not base64: {shown(given[:40])}.") from None
+        raise TokensError(f"{where}: routed_experts is not base64: {shown(text[:40])}.") from None
 
 
 def _npy(where: Where, data: bytes) -> np.ndarray[Any, Any]:
     try:
-        found = np.load(io.BytesIO(data), allow_pickle=False)
+        array = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         reason = "it holds pickled objects" if "allow_pickle" in str(error) else str(error).splitlines()[0]
         raise TokensError(f"{where}: not a *.npy array of numbers: {reason}.") from None
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise TokensError(f"{where}: not one array; expected what numpy.save writes.")
-    return found
+    return array
 
 
-def _rank_three(where: Where, found: np.ndarray[Any, Any]) -> Tensor:
-    return _of_array(where, found, (3,))
+def _rank_three(where: Where, array: np.ndarray[Any, Any]) -> Tensor:
+    return _of_array(where, array, (3,))
 
 
-def _of_array(where: Where, found: np.ndarray[Any, Any], ranks: tuple[int, ...]) -> Tensor:
-    if found.dtype.kind not in "iu" or found.ndim not in ranks or not found.size:
-        expected = "[tokens, layers, top_k]" + (" or [sequences, tokens, layers, top_k]" if 4 in ranks else "")
-        raise TokensError(
-            f"{where}: routed_experts is {found.dtype} {list(found.shape)}; expected integers {expected}."
-        )
-    return torch.from_numpy(found.astype(np.int64))
+def _of_array(where: Where, array: np.ndarray[Any, Any], ranks: tuple[int, ...]) -> Tensor:
+    if array.dtype.kind not in "iu" or array.ndim not in ranks or not array.size:
+        shapes = "[tokens, layers, top_k]" + (" or [sequences, tokens, layers, top_k]" if 4 in ranks else "")
+        raise TokensError(f"{where}: routed_experts is {array.dtype} {list(array.shape)}; expected integers {shapes}.")
+    return torch.from_numpy(array.astype(np.int64))
 
 
-def _of_block(where: Where, found: np.ndarray[Any, Any], tokens: Mapping[int, tuple[int, ...]]) -> list[RecordedRoutes]:
+def _of_block(where: Where, array: np.ndarray[Any, Any], tokens: Mapping[int, tuple[int, ...]]) -> list[RecordedRoutes]:
     """[sequences, tokens, layers, K], or one sequence without the first axis."""
-    routes = _of_array(where, found, (3, 4))
+    routes = _of_array(where, array, (3, 4))
     block = routes.unsqueeze(0) if routes.dim() == 3 else routes
     return [
-        RecordedRoutes(where=where, id=None, routes=one, tokens={"sequence": tokens[i]} if i in tokens else {})
-        for i, one in enumerate(block)
+        RecordedRoutes(where=where, id=None, routes=sequence, tokens={"sequence": tokens[i]} if i in tokens else {})
+        for i, sequence in enumerate(block)
     ]
 
 

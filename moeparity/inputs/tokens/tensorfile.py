@@ -49,7 +49,7 @@ def read(path: Path) -> TokenSet:
     )
 
 
-def written(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
+def file_contents(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a file that reads as these tokens."""
     tensors = {key: getattr(tokens, key) for key in KEYS}
     metadata = {LABEL_NAMES: json.dumps(tokens.label_names)} if tokens.labels is not None else {}
@@ -87,7 +87,7 @@ def _mask(where: Where, tensors: dict[str, Tensor], key: str, ids: Tensor) -> Te
 
 
 def _labels(
-    where: Where, labels: Tensor | None, ids: Tensor, stored: str | None
+    where: Where, labels: Tensor | None, ids: Tensor, words: str | None
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     if labels is None:
         return None, ()
@@ -96,8 +96,8 @@ def _labels(
             f"{where}: labels is {_name(labels)} {list(labels.shape)}; expected whole numbers from 0, "
             f"{list(ids.shape)} as input_ids."
         )
-    names, count = _words(stored), int(labels.max()) + 1
-    if stored is not None and len(names) < count:
+    names, count = _words(words), int(labels.max()) + 1
+    if words is not None and len(names) < count:
         raise TokensError(
             f"{where}: metadata {LABEL_NAMES!r} names {len(names)} classes; expected a JSON list of at least {count}, "
             "as many as `labels` counts."
@@ -105,13 +105,13 @@ def _labels(
     return labels.to(torch.int64), names or tuple(map(str, range(count)))
 
 
-def _words(stored: str | None) -> tuple[str, ...]:
+def _words(text: str | None) -> tuple[str, ...]:
     """A JSON list of words; empty where it is anything else."""
     try:
-        found = json.loads(stored or "[]")
+        words = json.loads(text or "[]")
     except (ValueError, RecursionError):
-        found = []
-    return tuple(found) if isinstance(found, list) and all(isinstance(word, str) for word in found) else ()
+        words = []
+    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else ()
 
 
 def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | None:
@@ -130,8 +130,8 @@ def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | No
 def _routes(where: Where, routes: Tensor | None, ids: Tensor) -> Tensor | None:
     if routes is None:
         return None
-    floating = routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool
-    if floating or routes.dim() != 4 or routes.shape[:2] != ids.shape or not routes.numel():
+    no_integers = routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool
+    if no_integers or routes.dim() != 4 or routes.shape[:2] != ids.shape or not routes.numel():
         raise TokensError(
             f"{where}: routed_experts is {_name(routes)} {list(routes.shape)}; expected whole numbers "
             f"[{ids.shape[0]}, {ids.shape[1]}, MoE layers, top_k], -1 where there is none."

@@ -85,10 +85,10 @@ def open_tokenizer(name: str, where: Where, checkpoint: Path | None) -> Tokenize
         return FileTokenizer(checkpoint / "tokenizer.json", where)
     path = where.path.parent / name
     if not name.endswith(".json") and not path.exists():
-        known = ("bytes", "checkpoint")
+        words = ("bytes", "checkpoint")
         raise TokensError(
             f"{where}: tokenizer {name!r} is neither `bytes`, `checkpoint` nor a path to a tokenizer.json."
-            f"{did_you_mean(name, known)}"
+            f"{did_you_mean(name, words)}"
         )
     return FileTokenizer(path, where)
 

@@ -1,4 +1,4 @@
-"""What every token file becomes, and the checks that do not depend on the file's format."""
+"""What every token file becomes, and the checks that do not depend on the file's format: of masks, of records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import TokensError, Where
-from moeparity.inputs.tokens import padding
+from moeparity.plan.graph import Graph
 
 LARGEST_LOGPROB = 1e-2
 """In nats; rounding can lift the log of a probability near 1 above 0, but not this far."""
@@ -48,11 +48,38 @@ class TokenSet:
         return self.logprobs is not None or self.routed_experts is not None
 
 
-def predicted(attention_mask: Tensor) -> Tensor:
+def defect(mask: Tensor) -> str | None:
+    """Why `mask` [B, T] bool is no padding, naming the first sequence; None where each is padded on one side at most.
+
+    What transformers does with holes inside a sequence is defined too, but nobody trains or serves that.
+    """
+    steps = mask[:, 1:].int() - mask[:, :-1].int()
+    broken = (steps != 0).sum(dim=1) > 1
+    empty = ~mask.any(dim=1)
+    bad = broken | empty
+    if not bool(bad.any()):
+        return None
+    row = int(bad.int().argmax())
+    if bool(empty[row]):
+        return f"sequence {row} is padding only; leave it out"
+    return f"sequence {row} is not padded on one side only: expected zeros at its left end or at its right end"
+
+
+def scored_mask(loss_mask: Tensor, mask: Tensor) -> Tensor:
+    """The tokens of `loss_mask` that are real and follow a real token, whose logits give their log-probability.
+
+    All [B, T] bool. The first column keeps what it has; it has no logits before it and is never scored.
+    """
+    scorable = loss_mask & mask
+    scorable[:, 1:] &= mask[:, :-1]
+    return scorable
+
+
+def predicted_mask(attention_mask: Tensor) -> Tensor:
     """bool [B, T]: tokens with another token of their sequence before them."""
-    found = padding.scored(torch.ones_like(attention_mask), attention_mask)
-    found[:, 0] = False
-    return found
+    mask = scored_mask(torch.ones_like(attention_mask), attention_mask)
+    mask[:, 0] = False
+    return mask
 
 
 def check_logprobs(where: Where, logprobs: Tensor) -> None:
@@ -64,22 +91,22 @@ def check_logprobs(where: Where, logprobs: Tensor) -> None:
         )
 
 
-def nested_routes(where: Where, given: list[Any]) -> Tensor:
+def nested_routes(where: Where, rows: list[Any]) -> Tensor:
     """Routes written as nested lists, null for a token without a record -> [tokens, MoE layers, top_k] int64, there -1.
 
     Raises TokensError.
     """
     try:
-        found = torch.tensor([row for row in given if row is not None])
+        records = torch.tensor([row for row in rows if row is not None])
     except (ValueError, TypeError, RuntimeError, OverflowError):
-        found = torch.empty(0)
-    if found.dim() != 3 or found.dtype != torch.int64 or not found.numel():
+        records = torch.empty(0)
+    if records.dim() != 3 or records.dtype != torch.int64 or not records.numel():
         raise TokensError(
             f"{where}: routed_experts is not [tokens][MoE layers][top_k] of whole numbers; a token without a record is "
             "null, and dense layers are left out."
         )
-    routes = torch.full((len(given), *found.shape[1:]), -1)
-    routes[torch.tensor([row is not None for row in given])] = found
+    routes = torch.full((len(rows), *records.shape[1:]), -1)
+    routes[torch.tensor([row is not None for row in rows])] = records
     return routes
 
 
@@ -103,12 +130,34 @@ def routed_layers(where: Where, routes: Tensor) -> tuple[Tensor, tuple[int, ...]
 
 def check_routes(where: Where, routes: Tensor) -> None:
     """Raises TokensError unless the last axis holds different expert ids, or -1 alone."""
-    ordered = routes.sort(-1).values
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    ids = routes.sort(-1).values
+    repeated = (ids[..., 1:] == ids[..., :-1]).any(-1)
     bad = torch.where(routes.eq(-1).all(-1), False, repeated | (routes < 0).any(-1))
     if bool(bad.any()):
-        given = routes[bad][0]
-        none = "" if bool(given.any()) else " Where the engine recorded nothing, expected is null or -1."
+        example = routes[bad][0]
+        hint = "" if bool(example.any()) else " Where the engine recorded nothing, expected is null or -1."
         raise TokensError(
-            f"{where}: routed_experts sends a token to {given.tolist()}; expected different experts by number.{none}"
+            f"{where}: routed_experts sends a token to {example.tolist()}; expected different experts by number.{hint}"
+        )
+
+
+def check_fits(tokens: TokenSet, graph: Graph, where: Where) -> None:
+    """Raises TokensError unless the recorded routes have the model's MoE layers, its top_k and its experts."""
+    if tokens.routed_experts is None:
+        return
+    routers = [node for node in graph.nodes if node.op.name == "router"]
+    experts = max((node.weights["gate"].count for node in graph.nodes if node.op.name == "experts"), default=0)
+    model_shape = [len(routers), routers[0].params["top_k"] if routers else 0]
+    file_shape = list(tokens.routed_experts.shape[2:])
+    if file_shape != model_shape:
+        dense = f" Leave out the {graph.layers - len(routers)} dense layers." if file_shape[0] == graph.layers else ""
+        raise TokensError(
+            f"{where}: routed_experts holds {file_shape[0]} layers of {file_shape[1]} experts per token; the model has "
+            f"{model_shape[0]} MoE layers, top {model_shape[1]}.{dense}"
+        )
+    largest = int(tokens.routed_experts.max())
+    if largest >= experts:
+        raise TokensError(
+            f"{where}: routed_experts names expert {largest}; the model has experts 0..{experts - 1}. Record logical "
+            "experts, not the physical places a load balancer gave them."
         )

@@ -48,10 +48,10 @@ class Checkpoint:
         """The entry of a tensor that must be there."""
         if name not in self.entries:
             # Another layer's or expert's tensor has the nearest name, and is none that was misspelt.
-            alike = [other for other in self.entries if _NUMBERS.findall(other) == _NUMBERS.findall(name)]
+            similar = [entry for entry in self.entries if _NUMBERS.findall(entry) == _NUMBERS.findall(name)]
             raise CheckpointError(
                 f"{Where(self.folder)}: tensor {name!r} is missing; {needed_by} needs it."
-                f"{did_you_mean(name, alike, cutoff=0.9)} Is the checkpoint complete, and does its model_type fit?"
+                f"{did_you_mean(name, similar, cutoff=0.9)} Is the checkpoint complete, and does its model_type fit?"
             )
         return self.entries[name]
 
@@ -88,9 +88,9 @@ class Checkpoint:
                 f"{Where(path)}: not a whole safetensors file ({_reason(path, error)}). Download it again."
             ) from None
         self._files[path] = file
-        held = set(file.keys())
-        for name in sorted(held) if names is None else names:
-            if name not in held:
+        stored_names = set(file.keys())
+        for name in sorted(stored_names) if names is None else names:
+            if name not in stored_names:
                 raise CheckpointError(
                     f"{Where(index or path)}: weight_map puts {name!r} into {path.name!r}, which lacks it."
                 )
@@ -108,10 +108,10 @@ def _exists(path: Path) -> bool:
 def _lies_in(folder: Path, path: Path) -> bool:
     """Whether a shard's path stays in its folder. The hub's cache holds symbolic links, which may point elsewhere."""
     try:
-        inside = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+        is_below = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError):  # no such file can be, which is another complaint
         return True
-    return inside and ".." not in path.parts[len(folder.parts) :]
+    return is_below and ".." not in path.parts[len(folder.parts) :]
 
 
 def _weight_map(index: Path) -> dict[str, list[str]]:

@@ -32,22 +32,22 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
     for ref in refs:
         for name in ref.names:
             _check_entry(checkpoint, name, ref)
-    needed = {name for ref in refs for name in ref.names}
-    _check_extra(checkpoint, needed, graph)
-    read = 0.0
-    for done, name in enumerate(sorted(needed), 1):
-        read += _check_finite(checkpoint, name) / 1e6
+    names = {name for ref in refs for name in ref.names}
+    _check_extra(checkpoint, names, graph)
+    megabytes = 0.0
+    for count, name in enumerate(sorted(names), 1):
+        megabytes += _check_finite(checkpoint, name) / 1e6
         if progress is not None:
             at = checkpoint.entries[name].file.name
-            progress(Progress(step="checking weights", at=at, done=done, total=len(needed), work=read, unit="MB"))
+            progress(Progress(step="checking weights", at=at, done=count, total=len(names), work=megabytes, unit="MB"))
 
 
 def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
     """A checkpoint that says so itself has tensors of other names, whose absence would explain nothing."""
-    given = graph.config.get("quantization_config")
-    if not isinstance(given, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
+    config = graph.config.get("quantization_config")
+    if not isinstance(config, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
         return
-    method = str(given.get("quant_method"))
+    method = str(config.get("quant_method"))
     raise CheckpointError(
         f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
         f"{_COPY.get(method, 'Give the one it was made from')}."
@@ -69,15 +69,15 @@ def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
         )
 
 
-def _check_extra(checkpoint: Checkpoint, needed: set[str], graph: Graph) -> None:
-    ignored = re.compile("|".join(_pattern(p) for p in (*graph.ignore, "**.rotary_emb.inv_freq")))
+def _check_extra(checkpoint: Checkpoint, names: set[str], graph: Graph) -> None:
+    ignore = re.compile("|".join(_pattern(p) for p in (*graph.ignore, "**.rotary_emb.inv_freq")))
     # A tied head may be stored all the same; the graph takes the embedding.
-    extra = [n for n in checkpoint.entries if n not in needed and not ignored.fullmatch(n) and n != "lm_head.weight"]
+    extra = [n for n in checkpoint.entries if n not in names and not ignore.fullmatch(n) and n != "lm_head.weight"]
     if extra:
         where = Where(checkpoint.entries[extra[0]].file)
-        shown = listed(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
+        examples = listed(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
         raise CheckpointError(
-            f"{where}: holds tensors the {graph.model_type} graph does not use: {shown}. "
+            f"{where}: holds tensors the {graph.model_type} graph does not use: {examples}. "
             "Is model_type right? A graph lists tensors to pass over under `ignore:`."
         )
 
@@ -105,5 +105,5 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> int:
 def file_dtype(source: Source) -> str:
     """The dtype most tensors have: `bf16`, `fp16` or `fp32`."""
     names = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
-    counted = Counter(names[e.dtype] for e in source.entries.values() if e.dtype in names)
-    return counted.most_common(1)[0][0] if counted else "fp32"
+    counts = Counter(names[e.dtype] for e in source.entries.values() if e.dtype in names)
+    return counts.most_common(1)[0][0] if counts else "fp32"

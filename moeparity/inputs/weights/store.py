@@ -1,4 +1,7 @@
-"""The weights of one segment at a time, in the dtype and layout each op takes, with the next one on its way."""
+"""The weights of one segment at a time, in the dtype and layout each op takes, with the next one on its way.
+
+`fits` says whether all of them can stay in memory between passes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,19 @@ from typing import Literal
 
 import torch
 
+from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.source import Source
 from moeparity.numerics.dtypes import torch_dtype
+from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
 
 Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
 """(node name, dtype name) -> weights by port."""
 
 Residency = Literal["stream", "resident"]
+
+SHARE = 0.5
+"""Of the available memory; the rest is for activations, logits and what else the machine does."""
 
 
 class WeightStore:
@@ -28,8 +36,8 @@ class WeightStore:
     def __init__(self, checkpoint: Source, graph: Graph, device: torch.device, residency: Residency) -> None:
         self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
         self.bytes_read = 0
-        self._kept: dict[tuple[str, tuple[str, ...]], Loaded] = {}
-        self._spare: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
+        self._resident: dict[tuple[str, tuple[str, ...]], Loaded] = {}
+        self._spares: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
 
     def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
         """One pass over the segments in order, each with its weights in every dtype asked for.
@@ -41,25 +49,25 @@ class WeightStore:
 
     def load(self, segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
         """The weights of one segment."""
-        if (segment.name, dtypes) in self._kept:
-            return self._kept[segment.name, dtypes]
-        loaded = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        if (segment.name, dtypes) in self._resident:
+            return self._resident[segment.name, dtypes]
+        weights = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
-            self._kept[segment.name, dtypes] = loaded
-        return loaded
+            self._resident[segment.name, dtypes] = weights
+        return weights
 
-    def recycle(self, segment: Segment, loaded: Loaded) -> None:
+    def recycle(self, segment: Segment, segment_weights: Loaded) -> None:
         """Keep the memory of a segment's experts for the next that needs as much."""
-        for (name, _), weights in loaded.items():
+        for (name, _), weights in segment_weights.items():
             refs = [ref for node in segment.nodes if node.name == name for ref in node.weights.values()]
             if any(ref.each and ref.stacked is None for ref in refs):
                 for stack in weights.values():
-                    self._spare.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
+                    self._spares.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
 
     def forget(self) -> None:
         """Give back what was kept for a next segment."""
-        self._spare.clear()
+        self._spares.clear()
 
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """One node's weights by port."""
@@ -83,19 +91,19 @@ class WeightStore:
             if port.stack is not None and port.name in node.weights:
                 parts.setdefault(port.stack, []).append(node.weights[port.name])
         return {
-            name: self._stack(refs, dtype) if refs[0].stacked is None else self._whole(refs[0], dtype)
+            name: self._stack(refs, dtype) if refs[0].stacked is None else self._file_stack(refs[0], dtype)
             for name, refs in parts.items()
         }
 
-    def _whole(self, ref: WeightRef, dtype: str) -> torch.Tensor:
+    def _file_stack(self, ref: WeightRef, dtype: str) -> torch.Tensor:
         stack = self._tensor(ref, dtype)
         return stack.transpose(1, 2) if stack.dim() == 3 else stack
 
     def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
         rows, *columns = refs[0].shape
         shape = (len(refs[0].names), rows * len(refs), *columns)
-        spare = self._spare.get((shape, torch_dtype(dtype)))
-        stack = spare.pop() if spare else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+        spares = self._spares.get((shape, torch_dtype(dtype)))
+        stack = spares.pop() if spares else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
         for part, ref in enumerate(refs):
             for expert, name in enumerate(ref.names):
                 stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
@@ -112,10 +120,10 @@ class _Pass:
 
     def __init__(self, store: WeightStore, dtypes: tuple[str, ...], reuse: bool) -> None:
         self.store, self.dtypes, self.reuse = store, dtypes, reuse
-        self.waiting = list(store.graph.segments)
+        self.segments = list(store.graph.segments)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.next: Future[Loaded] | None = None
-        self.given: tuple[Segment, Loaded] | None = None
+        self.current: tuple[Segment, Loaded] | None = None
 
     def __iter__(self) -> _Pass:
         self._prefetch()
@@ -127,12 +135,31 @@ class _Pass:
             self.pool.shutdown()
             raise StopIteration
         # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
-        segment, loaded = self.waiting.pop(0), self.next.result()
-        if self.given is not None and self.reuse:
-            self.store.recycle(*self.given)
-        self.given = (segment, loaded)
+        segment, weights = self.segments.pop(0), self.next.result()
+        if self.current is not None and self.reuse:
+            self.store.recycle(*self.current)
+        self.current = (segment, weights)
         self._prefetch()
-        return self.given
+        return self.current
 
     def _prefetch(self) -> None:
-        self.next = self.pool.submit(self.store.load, self.waiting[0], self.dtypes) if self.waiting else None
+        self.next = self.pool.submit(self.store.load, self.segments[0], self.dtypes) if self.segments else None
+
+
+def fits(graph: Graph, dtypes: Sequence[str], device: torch.device, limit: float | None = None) -> bool:
+    """Whether the weights in every one of `dtypes` take at most half of what is available; False where unknown.
+
+    `limit` are the bytes that may be taken at most (None: all that is available).
+    """
+    available = available_bytes(device)
+    if available is None:
+        return False
+    return resident_bytes(graph, dtypes) <= SHARE * min(available, available if limit is None else limit)
+
+
+def resident_bytes(graph: Graph, dtypes: Sequence[str]) -> int:
+    """What a resident WeightStore holds at most: every node's weights in every dtype."""
+    refs = [ref for node in graph.nodes for ref in node.weights.values()]
+    return sum(
+        weight_bytes(ref.shape, ref.count, "fp32" if ref.keep_fp32 else dtype) for ref in refs for dtype in dtypes
+    )

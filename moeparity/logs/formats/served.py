@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, TokensError, shown
-from moeparity.inputs.tokens.routelog import decoded
+from moeparity.inputs.tokens.routelog import decode
 from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
 from moeparity.logs.formats.fields import Fields
 from moeparity.logs.record import Sampling, Sequence
@@ -95,7 +95,7 @@ def routes(fields: Fields, size: int) -> dict[str, Tensor]:
     if log is None or (isinstance(log, str) and not log.startswith(_SHAPED)):
         return {}
     try:
-        ids, _ = routed_layers(fields.where, decoded(fields.where, log, None, None))
+        ids, _ = routed_layers(fields.where, decode(fields.where, log, None, None))
         check_routes(fields.where, ids)
     except TokensError as error:
         raise LogError(str(error)) from None

@@ -1,8 +1,8 @@
-"""Collectives run over simulated ranks: one tensor for each rank in, one for each rank out."""
+"""Collectives run over simulated ranks, and what is made of them: one tensor for each rank in, one for each out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,7 +29,7 @@ def all_reduce(
     """
     if collective.scatters:
         raise ValueError(f"{collective.name} is a reduce-scatter")
-    return [_reduced(collective, inputs, average=average, executor=executor)] * len(inputs)
+    return [_sum(collective, inputs, average=average, executor=executor)] * len(inputs)
 
 
 def reduce_scatter(
@@ -48,25 +48,41 @@ def reduce_scatter(
         raise ValueError(f"{collective.name} is an all-reduce")
     if inputs[0].shape[0] % len(inputs):
         raise ValueError(f"the first axis of {list(inputs[0].shape)} does not divide by {len(inputs)} ranks")
-    return list(_reduced(collective, inputs, average=average, executor=executor).chunk(len(inputs)))
+    return list(_sum(collective, inputs, average=average, executor=executor).chunk(len(inputs)))
 
 
-def _reduced(
-    collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool, executor: Executor
-) -> torch.Tensor:
-    first = inputs[0]
-    if any(x.shape != first.shape or x.dtype != first.dtype for x in inputs):
+def log_softmax(
+    shards: Sequence[torch.Tensor],
+    total: Callable[[torch.Tensor], torch.Tensor],
+    reduce: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Log-probabilities [..., V/n] of each rank's own part of the vocabulary, in the logits' dtype.
+
+    `shards`: one tensor [..., V/n] of logits for each of n ranks. The maximum over all ranks has no order. `total` adds
+    up a rank's own exponentials [..., V/n] -> [..., 1], `reduce` the n sums, as every rank gets them; the result is
+    (x - max) - log(sum). Source imitated: NVIDIA-NeMo/RL `nemo_rl/distributed/model_utils.py`
+    (_compute_distributed_log_softmax) at 0433dae8dd.
+    """
+    maximum = torch.stack([x.amax(-1, keepdim=True) for x in shards]).amax(0)
+    shifts = [x - maximum for x in shards]
+    totals = reduce([total(x.exp()) for x in shifts])
+    return [x - total.log() for x, total in zip(shifts, totals, strict=True)]
+
+
+def _sum(collective: Collective, inputs: Sequence[torch.Tensor], *, average: bool, executor: Executor) -> torch.Tensor:
+    example = inputs[0]
+    if any(x.shape != example.shape or x.dtype != example.dtype for x in inputs):
         raise ValueError(f"{collective.name}: the ranks' tensors differ in shape or dtype")
-    message = Message(first.numel(), first.element_size(), len(inputs))
-    collective.check(message, name_of(first.dtype) or str(first.dtype))
+    message = Message(example.numel(), example.element_size(), len(inputs))
+    collective.check(message, name_of(example.dtype) or str(example.dtype))
     if average and collective.average is None:
         raise ValueError(f"{collective.name} has no AVG")
     mode = collective.average if average else None
-    flat = [_entering(x.reshape(-1), collective.order_map.inputs, mode, len(inputs)) for x in inputs]
-    return _summed(collective.order_map, flat, message, mode, executor).view(first.shape)
+    flat = [_rank_input(x.reshape(-1), collective.order_map.inputs, mode, len(inputs)) for x in inputs]
+    return _sum_parts(collective.order_map, flat, message, mode, executor).view(example.shape)
 
 
-def _summed(
+def _sum_parts(
     order_map: OrderMap, flat: Sequence[torch.Tensor], message: Message, average: Average | None, executor: Executor
 ) -> torch.Tensor:
     dtype = flat[0].dtype
@@ -78,11 +94,11 @@ def _summed(
         target = result[part.start : part.stop]
         for span in at_once(part.stop - part.start, message.ranks):
             total = sum_leaves([x[span] for x in pieces], tree, accumulate=accumulate, start=start, executor=executor)
-            target[span] = _leaving(total, average, message.ranks)
+            target[span] = _rank_output(total, average, message.ranks)
     return result
 
 
-def _entering(x: torch.Tensor, zeros: Zeros, average: Average | None, ranks: int) -> torch.Tensor:
+def _rank_input(x: torch.Tensor, zeros: Zeros, average: Average | None, ranks: int) -> torch.Tensor:
     if average == "scaled_inputs":
         x = x * torch.tensor(1 / ranks, dtype=torch.float32).to(x.dtype)
     if zeros == "negative_to_positive" or (zeros != "keep" and x.element_size() == 4):
@@ -93,7 +109,7 @@ def _entering(x: torch.Tensor, zeros: Zeros, average: Average | None, ranks: int
     return x
 
 
-def _leaving(total: torch.Tensor, average: Average | None, ranks: int) -> torch.Tensor:
+def _rank_output(total: torch.Tensor, average: Average | None, ranks: int) -> torch.Tensor:
     if average == "divided":
         return rounded(total.to(working(total.dtype)) / ranks, total.dtype)
     if average == "scaled_fp32":

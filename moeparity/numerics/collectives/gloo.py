@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moeparity.numerics.collectives.declaration import Collective, Evidence
-from moeparity.numerics.order_map import Message, OrderMap, Part, PerDestination, Rotation, tiled
+from moeparity.numerics.order_map import Message, OrderMap, Part, PerDestination, Rotation, tiles
 
 SEGMENT = 1 << 20
 
@@ -35,7 +35,7 @@ class GlooSegments:
         ranks, itemsize = message.ranks, message.itemsize
         segments = _up(max(-(-message.bytes // SEGMENT), 2 * ranks), ranks)
         segment = _up(-(-message.bytes // segments), itemsize)
-        return tiled(message.elements, segments // ranks * segment // itemsize)
+        return tiles(message.elements, segments // ranks * segment // itemsize)
 
 
 def _up(value: int, multiple: int) -> int:

@@ -19,7 +19,7 @@ from moeparity.numerics.order_map import (
     When,
     Whole,
     chain,
-    tiled,
+    tiles,
 )
 from moeparity.numerics.orders import AnyTree
 
@@ -43,10 +43,10 @@ class MpiBlocks:
         if late == 0:
             raise ValueError(f"the ring needs an element a rank: {message.elements} for {message.ranks} ranks")
         edge = longer * (late + 1)
-        early = tiled(edge, late + 1)
+        early = tiles(edge, late + 1)
         return early + tuple(
             Part(edge + part.start, edge + part.stop, longer + part.owner)
-            for part in tiled(message.elements - edge, late)
+            for part in tiles(message.elements - edge, late)
         )
 
 

@@ -25,7 +25,7 @@ from moeparity.numerics.order_map import (
     RankOrder,
     Rotation,
     Whole,
-    tiled,
+    tiles,
 )
 
 Protocol = Literal["simple", "ll", "ll128"]
@@ -69,17 +69,17 @@ class NcclChannels:
         return tuple(Part(start, stop, channel=channel) for channel, (start, stop) in enumerate(bounds))
 
 
-def _cells_per_channel(cells: int, wanted: int, existing: int) -> list[int]:
+def _cells_per_channel(cells: int, target: int, existing: int) -> list[int]:
     """scheduleCollTasksToPlan's low, middle and high channels, for an operation that starts on channel 0."""
-    wanted = min(cells, wanted)
-    low = cells if existing == 1 else wanted
-    left = cells - low
-    middle, high = divmod(left, wanted) if wanted else (0, 0)
+    target = min(cells, target)
+    low = cells if existing == 1 else target
+    remainder = cells - low
+    middle, high = divmod(remainder, target) if target else (0, 0)
     if existing < (low != 0) + middle + (high != 0):
         middle = existing - 2
-        wanted, rest = divmod(left, middle + 1)
-        high = wanted + rest
-    return [count for count in (low, *[wanted] * middle, high) if count]
+        target, odd_cells = divmod(remainder, middle + 1)
+        high = target + odd_cells
+    return [count for count in (low, *[target] * middle, high) if count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _chunks(channel: Part, full: int, message: Message) -> list[Part]:
         if count < full * message.ranks:
             size = _up(-(-count // message.ranks), 16 // message.itemsize)
         parts += [
-            Part(start + part.start, start + part.stop, part.owner, channel.channel) for part in tiled(count, size)
+            Part(start + part.start, start + part.stop, part.owner, channel.channel) for part in tiles(count, size)
         ]
         start += count
     return parts
@@ -208,9 +208,9 @@ def as_set(
     if collective.name != TREE.name:
         return collective
     nodes = None if node == 0 else [range(first, first + node) for first in range(0, ranks, node)]
-    used: Pattern = "tree" if node == 1 else pattern
+    node_pattern: Pattern = "tree" if node == 1 else pattern
     half = max(1, channels // 2)
-    return tree_all_reduce(channels, protocol=protocol, nodes=nodes, pattern=used, double_after=half)
+    return tree_all_reduce(channels, protocol=protocol, nodes=nodes, pattern=node_pattern, double_after=half)
 
 
 RING = ring_all_reduce()

@@ -31,7 +31,7 @@ class PatOrder:
     def tree(self, part: Part, ranks: int) -> AnyTree:
         """The tree of destination `part.owner`."""
         children: dict[int, list[int]] = {offset: [] for offset in range(ranks)}
-        for child in _received(ranks):
+        for child in _senders(ranks):
             if child < ranks:
                 children[child & (child - 1)].append(child)
 
@@ -41,7 +41,7 @@ class PatOrder:
         return value(0)
 
 
-def _received(ranks: int) -> Iterator[int]:
+def _senders(ranks: int) -> Iterator[int]:
     """Offsets of the senders, in the order in which their sums are taken in (phases 1 to 4 of getNextOp).
 
     Within a step the schedule mirrors the bits of the offsets; they all have different receivers, so nothing shows.

@@ -53,7 +53,7 @@ class NcclTree:
         self, nodes: Nodes, children: dict[int, tuple[int | None, int | None]], node: int, place: int
     ) -> AnyTree:
         """What the rank at `place` in `node`'s chain sends up."""
-        first, second = _takers(self.pattern)
+        first, second = _receivers(self.pattern)
         terms: list[AnyTree] = [nodes[node][place]]
         if place + 1 < len(nodes[node]):
             terms.append(self._value(nodes, children, node, place + 1))
@@ -63,7 +63,7 @@ class NcclTree:
         return chain(terms)
 
 
-def _takers(pattern: Pattern) -> tuple[int, int]:
+def _receivers(pattern: Pattern) -> tuple[int, int]:
     return (0 if pattern == "tree" else 1), (1 if pattern == "split_tree" else 0)
 
 
@@ -90,14 +90,14 @@ def dtree_children(count: int, index: int, *, second: bool) -> tuple[int | None,
         return btree_children(count, index)
     if count % 2:
         left, right = btree_children(count, (index - 1) % count)
-        return _shifted(left, count), _shifted(right, count)
+        return _shift(left, count), _shift(right, count)
     left, right = btree_children(count, count - 1 - index)
-    return _mirrored(left, count), _mirrored(right, count)
+    return _mirror(left, count), _mirror(right, count)
 
 
-def _shifted(index: int | None, count: int) -> int | None:
+def _shift(index: int | None, count: int) -> int | None:
     return None if index is None else (index + 1) % count
 
 
-def _mirrored(index: int | None, count: int) -> int | None:
+def _mirror(index: int | None, count: int) -> int | None:
     return None if index is None else count - 1 - index

@@ -20,11 +20,11 @@ def find(name: str, message: Message) -> Collective:
 
     ValueError for an unknown name, and where no row of the table holds.
     """
-    chosen = SELECTIONS[name].choose(message) if name in SELECTIONS else name
-    if chosen not in COLLECTIVES:
-        known = (*SELECTIONS, *COLLECTIVES)
-        raise ValueError(f"unknown collective {name!r}.{did_you_mean(name, known)} Known: {listed(known)}")
-    return COLLECTIVES[chosen]
+    choice = SELECTIONS[name].choose(message) if name in SELECTIONS else name
+    if choice not in COLLECTIVES:
+        names = (*SELECTIONS, *COLLECTIVES)
+        raise ValueError(f"unknown collective {name!r}.{did_you_mean(name, names)} Known: {listed(names)}")
+    return COLLECTIVES[choice]
 
 
 def scattering(collective: Collective) -> Collective | None:

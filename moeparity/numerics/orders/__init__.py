@@ -1,7 +1,7 @@
 """Summation orders: what they are called, how they are written, and the tree each is over n leaves. No torch here."""
 
 from moeparity.numerics.orders.build import tree
-from moeparity.numerics.orders.text import parse
+from moeparity.numerics.orders.parser import parse
 from moeparity.numerics.orders.types import (
     EXPLICIT,
     FORMS,

@@ -32,13 +32,13 @@ def tree(order: Order, leaves: int, *, rooted: bool = False) -> AnyTree:
         raise ValueError(f"a sum of {leaves} leaves has no tree; at least 1 expected")
     values: Values = range(leaves)
     for level in order.levels:
-        given, values = values, _BUILD[level.name](values, level)
+        inputs, values = values, _BUILD[level.name](values, level)
     (root,) = values
-    last = order.levels[-1]
-    own = children_of(root) and not (len(given) == 1 and root is given[0])
-    if own or not (rooted or last.accumulate or isinstance(root, Sum)):
+    final = order.levels[-1]
+    adds = children_of(root) and not (len(inputs) == 1 and root is inputs[0])
+    if adds or not (rooted or final.accumulate or isinstance(root, Sum)):
         return root
-    return _stated(Sum(children=(root,), accumulate=last.accumulate, fma=CONTRACTED in last.words))
+    return _shortest(Sum(children=(root,), accumulate=final.accumulate, fma=CONTRACTED in final.words))
 
 
 def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1) -> AnyTree:
@@ -49,7 +49,7 @@ def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1)
     if len(children) == 1 and not zero and level.round is None:
         return children[0]
     compensated = [word for word in COMPENSATED if word in level.words]
-    made = Sum(
+    accumulator = Sum(
         children=tuple(children),
         accumulate=level.accumulate,
         round=level.round,
@@ -58,29 +58,29 @@ def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1)
         how=compensated[0] if compensated else how,
         width=width,
     )
-    return _stated(made)
+    return _shortest(accumulator)
 
 
-def _stated(made: Sum) -> AnyTree:
+def _shortest(accumulator: Sum) -> AnyTree:
     """A sum about which nothing is stated is a tuple."""
-    return made.children if made == Sum(children=made.children) else made
+    return accumulator.children if accumulator == Sum(children=accumulator.children) else accumulator
 
 
 def _fold(values: Values, level: Level) -> Values:
     (width,) = level.numbers
-    return [_folded(run, level) for run in _runs(values, width or len(values))]
+    return [_fold_run(run, level) for run in _runs(values, width or len(values))]
 
 
-def _folded(values: Values, level: Level) -> AnyTree:
+def _fold_run(values: Values, level: Level) -> AnyTree:
     skip = "skip" in level.words
-    missing = (1 << (len(values) - 1).bit_length()) - len(values)
+    pads = (1 << (len(values) - 1).bit_length()) - len(values)
     # Pads that are left out are the empty tuple while folding; no tree is one.
-    row: list[AnyTree] = [*values, *([()] * missing if skip else [None] * missing)]
+    row: list[AnyTree] = [*values, *([()] * pads if skip else [None] * pads)]
     while len(row) > 1:
         half = len(row) // 2
         low, high = (row[:half], row[half:]) if level.name == "fold_hi" else (row[::2], row[1::2])
         row = [_pair(left, right, level) for left, right in zip(low, high, strict=True)]
-    return _finished(row[0], level)
+    return _with_rounding(row[0], level)
 
 
 def _pair(left: AnyTree, right: AnyTree, level: Level) -> AnyTree:
@@ -91,7 +91,7 @@ def _pair(left: AnyTree, right: AnyTree, level: Level) -> AnyTree:
     return (left, right) if level.accumulate is None else Sum(children=(left, right), accumulate=level.accumulate)
 
 
-def _finished(value: AnyTree, level: Level) -> AnyTree:
+def _with_rounding(value: AnyTree, level: Level) -> AnyTree:
     """`value` with the rounding of what a level leaves."""
     if level.round is None or value is None:
         return value
@@ -101,8 +101,8 @@ def _finished(value: AnyTree, level: Level) -> AnyTree:
 def _threads(values: Values, level: Level) -> Values:
     threads, vector = level.numbers if level.name == "threads" else (level.numbers[0], 1)
     runs = _runs(values, vector)
-    own = [[value for run in runs[i::threads] for value in run] for i in range(threads)]
-    return [chain(values, level) for values in own]
+    by_thread = [[value for run in runs[i::threads] for value in run] for i in range(threads)]
+    return [chain(values, level) for values in by_thread]
 
 
 def _lanes(values: Values, level: Level) -> Values:
@@ -114,7 +114,7 @@ def _rotate(values: Values, level: Level) -> Values:
     return [values[(start + step * i) % len(values)] for i in range(len(values))]
 
 
-def _shuffled(values: Values, level: Level) -> Values:
+def _shuffle(values: Values, level: Level) -> Values:
     order = list(values)
     random.Random(level.numbers[0]).shuffle(order)  # noqa: S311
     return order
@@ -128,17 +128,17 @@ def _explicit(values: Values, level: Level) -> Values:
 
     inner = Level(name="tree", words=level.words, accumulate=level.accumulate)
 
-    def placed(node: AnyTree) -> AnyTree:
+    def subtree(node: AnyTree) -> AnyTree:
         if isinstance(node, int):
             return values[node]
-        children = [placed(child) for child in children_of(node)]
+        children = [subtree(child) for child in children_of(node)]
         return (
             chain(children, inner, how="fused", width=len(children))
             if isinstance(node, Sum)
             else chain(children, inner)
         )
 
-    return [_finished(placed(level.explicit), level)]
+    return [_with_rounding(subtree(level.explicit), level)]
 
 
 def _runs(values: Values, size: int) -> list[Values]:
@@ -153,9 +153,9 @@ _BUILD: dict[str, Callable[[Values, Level], Values]] = {
     "threads": _threads,
     "lanes": _lanes,
     "blocks": lambda values, level: [chain(run, level) for run in _runs(values, level.numbers[0])],
-    "cascade": lambda values, level: [_finished(cascade(values, level), level)],
+    "cascade": lambda values, level: [_with_rounding(cascade(values, level), level)],
     "fused": lambda values, level: [chain(values, level, how="fused", width=level.numbers[0])],
     "rotate": lambda values, level: [chain(_rotate(values, level), level)],
     "tree": _explicit,
-    "unordered": lambda values, level: [chain(_shuffled(values, level), level)],
+    "unordered": lambda values, level: [chain(_shuffle(values, level), level)],
 }

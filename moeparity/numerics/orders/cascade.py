@@ -21,30 +21,30 @@ def cascade(values: Values, level: Level) -> AnyTree:
     load = 2 * lanes if "halves" in level.words else lanes
     if len(values) < load:
         return _row(values, accumulators, level)
-    whole = len(values) // load * load
+    full = len(values) // load * load
     if load > lanes:
         vectors = [
             [_plain(level, values[i + lane], values[i + lanes + lane]) for lane in range(lanes)]
-            for i in range(0, whole, load)
+            for i in range(0, full, load)
         ]
     else:
-        vectors = [list(values[i : i + lanes]) for i in range(0, whole, lanes)]
+        vectors = [list(values[i : i + lanes]) for i in range(0, full, lanes)]
     by_lane = [_row([vector[lane] for vector in vectors], accumulators, level) for lane in range(lanes)]
-    tail = values[whole:]
+    tail = values[full:]
     return by_lane[0] if lanes == 1 and not tail else _plain(level, *tail, *by_lane, zero=True)
 
 
 def _row(values: Values, accumulators: int, level: Level) -> AnyTree:
     """Value i in accumulator i mod `accumulators`, what does not fill them all in the first, then their sum."""
     rows = len(values) // accumulators
-    whole = rows * accumulators
-    sums = [_multi_row(values[i:whole:accumulators], level) for i in range(accumulators)]
-    rest = values[whole:]
-    if rest:
-        sums[0] = _plain(level, *rest, zero=True) if sums[0] is None else _plain(level, sums[0], *rest)
+    full = rows * accumulators
+    sums = [_multi_row(values[i:full:accumulators], level) for i in range(accumulators)]
+    tail = values[full:]
+    if tail:
+        sums[0] = _plain(level, *tail, zero=True) if sums[0] is None else _plain(level, sums[0], *tail)
     # What an empty accumulator adds is +0, to a sum that is never -0.
-    filled = [total for total in sums if total is not None]
-    return filled[0] if len(filled) == 1 else _plain(level, *filled)
+    totals = [total for total in sums if total is not None]
+    return totals[0] if len(totals) == 1 else _plain(level, *totals)
 
 
 def _multi_row(values: Values, level: Level) -> AnyTree:
@@ -54,17 +54,17 @@ def _multi_row(values: Values, level: Level) -> AnyTree:
     power = max(4, (len(values) - 1).bit_length() // _LEVELS)
     step = 1 << power
     sums: list[list[AnyTree]] = [[] for _ in range(_LEVELS)]
-    done = 0
-    while done + step <= len(values):
-        sums[0] += values[done : done + step]
-        done += step
+    position = 0
+    while position + step <= len(values):
+        sums[0] += values[position : position + step]
+        position += step
         for j in range(1, _LEVELS):
             sums[j].append(_plain(level, *sums[j - 1], zero=j == 1))
             sums[j - 1] = []
-            if done & ((step - 1) << (j * power)):
+            if position & ((step - 1) << (j * power)):
                 break
-    sums[0] += values[done:]
-    totals = [_plain(level, *held, zero=j == 0) for j, held in enumerate(sums) if held]
+    sums[0] += values[position:]
+    totals = [_plain(level, *children, zero=j == 0) for j, children in enumerate(sums) if children]
     return totals[0] if len(totals) == 1 else _plain(level, *totals)
 
 

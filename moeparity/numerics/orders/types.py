@@ -1,4 +1,6 @@
-"""The types of summation orders: trees over the leaves of a sum, and an `Order` that is one for any number of them.
+"""The types of summation orders, and how they are spelled.
+
+Trees lie over the leaves of a sum; an `Order` is one for any number of them.
 
 A `Tree` is the index of a leaf, or a tuple of trees that are added from left to right. An `AnyTree` may also hold a
 `Sum`, whose accumulator is described further, or None: a padded zero, +0, which is added like any other value. An
@@ -47,14 +49,14 @@ class Sum:
 class Number:
     """A whole-number argument of a level, at least `least`; optional where it has a default.
 
-    An optional one that is `named` is printed with its name: `threads(8, vector=4)`.
+    An optional one that goes `by_name` is printed with its name: `threads(8, vector=4)`.
     """
 
     name: str
     least: int | None = None
     default: int | None = None
-    named: bool = False
-    allowed: tuple[int, ...] = ()
+    by_name: bool = False
+    choices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,16 @@ class Level:
     round: str | None = None
     explicit: AnyTree = None
 
+    def __str__(self) -> str:
+        """As it is parsed: numbers, words and dtypes in parentheses, those of its form's defaults left out."""
+        arguments = [] if self.explicit is None else [_spelling(self.explicit, "")]
+        for number, value in zip(FORMS[self.name].numbers, self.numbers, strict=True):
+            if value != number.default:
+                arguments.append(f"{number.name}={value}" if number.by_name else str(value))
+        arguments += self.words
+        arguments += [f"{name}={dtype}" for name in DTYPES if (dtype := getattr(self, name)) is not None]
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
+
     @property
     def partial(self) -> bool:
         """Whether it can leave more than one value."""
@@ -105,12 +117,13 @@ class Order:
         return None if first.explicit is None else len(leaves_of(first.explicit))
 
     def __str__(self) -> str:
-        from moeparity.numerics.orders.text import printed
-
-        return printed(self)
+        """The one canonical spelling."""
+        return " | ".join(map(str, self.levels))
 
 
 FOLDS = ("fold_hi", "fold_lo")
+DTYPES = ("accumulate", "round")
+"""What a level may state of its own rounding."""
 CONTRACTED = "fma"
 COMPENSATED: tuple[How, ...] = ("kahan", "neumaier")
 _CHAIN = ("fma", "kahan", "neumaier", "zero")
@@ -129,7 +142,7 @@ FORMS: dict[str, Form] = {
     "fold_lo": Form(says="as fold_hi, but neighbours first", numbers=_WIDTH, words=("skip",), partial=True),
     "threads": Form(
         says="thread i owns elements (k*t+i)*v+j and adds them k, then j ascending; t threads, idle ones hold +0",
-        numbers=(Number(name="threads", least=1), Number(name="vector", least=1, default=1, named=True)),
+        numbers=(Number(name="threads", least=1), Number(name="vector", least=1, default=1, by_name=True)),
         words=_CHAIN,
         partial=True,
     ),
@@ -149,8 +162,8 @@ FORMS: dict[str, Form] = {
         says="torch CPU's sum (SumKernel.cpp, torch 2.13): 8 lanes of 4 accumulators, cascaded in blocks; `halves`: "
         "16-bit leaves, of which those 8 apart are added first. Outer dimensions: lanes=1, accumulators=1",
         numbers=(
-            Number(name="lanes", least=1, default=8, named=True),
-            Number(name="accumulators", least=1, default=4, named=True),
+            Number(name="lanes", least=1, default=8, by_name=True),
+            Number(name="accumulators", least=1, default=4, by_name=True),
         ),
         words=("halves",),
     ),
@@ -161,7 +174,7 @@ FORMS: dict[str, Form] = {
     ),
     "rotate": Form(
         says="cyclic, from value `start` upwards (step 1) or downwards (step -1)",
-        numbers=(Number(name="start"), Number(name="step", allowed=(1, -1))),
+        numbers=(Number(name="start"), Number(name="step", choices=(1, -1))),
         words=_CHAIN,
     ),
     "tree": Form(says="written out: + adds from left to right, [a+b+c] adds exactly with one rounding", words=("fma",)),
@@ -182,3 +195,10 @@ def children_of(tree: AnyTree) -> tuple[AnyTree, ...]:
 def leaves_of(tree: AnyTree) -> list[int]:
     """The leaves of a tree, in the order they are written."""
     return [tree] if isinstance(tree, int) else [leaf for child in children_of(tree) for leaf in leaves_of(child)]
+
+
+def _spelling(tree: AnyTree, brackets: str = "()") -> str:
+    if isinstance(tree, int):
+        return str(tree)
+    text = "+".join(map(_spelling, children_of(tree)))
+    return f"[{text}]" if isinstance(tree, Sum) else f"{brackets[:1]}{text}{brackets[1:]}"

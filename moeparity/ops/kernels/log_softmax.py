@@ -9,7 +9,7 @@ import torch
 
 from moeparity.numerics import orders
 from moeparity.numerics.collectives.execute import all_reduce
-from moeparity.numerics.collectives.log_softmax import log_softmax as over_vocabulary
+from moeparity.numerics.collectives.execute import log_softmax as over_vocabulary
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree

@@ -1,8 +1,11 @@
-"""What every model of the schema is built on: strict, frozen, unknown keys refused, lines of the file kept."""
+"""What every model of the schema is built on: strict, frozen, unknown keys refused, lines of the file kept.
+
+With it stand the words that the files and the command line share.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -18,15 +21,20 @@ from moeparity.plan.spec import yaml
 
 Setting = str | int | float
 
+Side = Literal["candidate", "reference"]
+
+By = Literal["rule", "attribute", "node", "layer", "block"]
+"""How differences are bundled into toggles."""
+
 
 def _with_lines(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     """What pydantic makes of a mapping, with the lines of its keys kept."""
-    checked = handler(data)
+    settings = handler(data)
     if not isinstance(data, yaml.Mapping):
-        return checked
-    kept = yaml.Mapping(checked)
-    kept.line, kept.key_lines = data.line, data.key_lines
-    return kept
+        return settings
+    mapping = yaml.Mapping(settings)
+    mapping.line, mapping.key_lines = data.line, data.key_lines
+    return mapping
 
 
 Settings = Annotated[dict[str, Setting], WrapValidator(_with_lines)]

@@ -24,8 +24,8 @@ class Expecting(Model):
             if getattr(self, key) in (None, "", []):
                 raise ValueError(f"{key!r} is empty, which any report would meet; give it a value or drop it")
         if not self.model_fields_set and not self.may_be_empty:
-            known = ", ".join(type(self).model_fields)
-            raise ValueError(f"nothing is given, which any report would meet; expected one or more of {known}")
+            keys = ", ".join(type(self).model_fields)
+            raise ValueError(f"nothing is given, which any report would meet; expected one or more of {keys}")
         return self
 
 
@@ -162,9 +162,9 @@ class Expect(Expecting):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        both = set(self.no_effect or ()) & set(self.culprits if isinstance(self.culprits, list) else ())
-        if both:
-            raise ValueError(f"{min(both)!r} stands under both `culprits` and `no_effect`")
+        contradictions = set(self.no_effect or ()) & set(self.culprits if isinstance(self.culprits, list) else ())
+        if contradictions:
+            raise ValueError(f"{min(contradictions)!r} stands under both `culprits` and `no_effect`")
         return self
 
 

@@ -50,12 +50,12 @@ def is_log_check(path: Path) -> bool:
     return yaml.load(path).get("kind") == "log"
 
 
-def read_placement(given: Mapping[str, Any], where: Where) -> schema.Placement:
+def read_placement(fields: Mapping[str, Any], where: Where) -> schema.Placement:
     """A placement that was not written in a file. Raises SpecError."""
     try:
-        return schema.Placement.model_validate(dict(given))
+        return schema.Placement.model_validate(dict(fields))
     except ValidationError as error:
-        _, says = complaint(dict(given), schema.Placement, error)
+        _, says = complaint(dict(fields), schema.Placement, error)
         raise SpecError(f"{where}: placement: {says}") from None
 
 
@@ -65,37 +65,37 @@ def shipped(folder: str, ending: str = "yaml") -> dict[str, Path]:
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 
 
-def find_profile(name: str, beside: Where) -> Path:
+def find_profile(name: str, where: Where) -> Path:
     """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
     if "/" in name or name.endswith(".yaml"):
-        path = beside.path.parent / name
+        path = where.path.parent / name
         if not path.is_file():
-            raise SpecError(f"{beside}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
+            raise SpecError(f"{where}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
         return path
-    known = shipped("profiles")
-    if name not in known:
+    profiles = shipped("profiles")
+    if name not in profiles:
         raise SpecError(
-            f"{beside}: profile {name!r} is not shipped; expected one that `moeparity engines` lists, or a path with "
-            f"`/` or `.yaml` to a file of your own.{did_you_mean(name, known)}"
+            f"{where}: profile {name!r} is not shipped; expected one that `moeparity engines` lists, or a path with "
+            f"`/` or `.yaml` to a file of your own.{did_you_mean(name, profiles)}"
         )
-    return known[name]
+    return profiles[name]
 
 
-def beside(name: str, where: Where, what: str) -> Path:
+def find_file(name: str, where: Where, noun: str) -> Path:
     """The file or folder a recipe names, relative to the recipe's own folder. Raises SpecError where it is missing."""
     path = where.path.parent / name
     if not path.exists():
-        raise SpecError(f"{where}: {what} {name!r} does not exist. A relative path starts at this file's folder.")
+        raise SpecError(f"{where}: {noun} {name!r} does not exist. A relative path starts at this file's folder.")
     return path
 
 
 def _read(path: Path, model: type[File]) -> File:
     data = yaml.load(path)
-    kind = next(name for name, known in KINDS.items() if known is model)
+    kind = next(name for name, kind_model in KINDS.items() if kind_model is model)
     if data.get("kind") != kind:
         where = Where(path, data.key_lines.get("kind", 1))
-        given = f"kind is {shown(data['kind'])}" if "kind" in data else "key 'kind' is missing"
-        raise SpecError(f"{where}: {given}; a {kind} is expected here, which says `kind: {kind}`.")
+        fault = f"kind is {shown(data['kind'])}" if "kind" in data else "key 'kind' is missing"
+        raise SpecError(f"{where}: {fault}; a {kind} is expected here, which says `kind: {kind}`.")
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -132,29 +132,29 @@ def complaint(data: Any, model: type[BaseModel], error: ValidationError) -> tupl
     It is the complaint that lies deepest: unions report every branch, and the deepest is the branch meant.
     """
     errors = error.errors()
-    found = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
-    keys = _in_file(data, found["loc"])
-    return keys, _says(model, found, keys, [e for e in errors if _in_file(data, e["loc"]) == keys])
+    deepest = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
+    keys = _in_file(data, deepest["loc"])
+    return keys, _says(model, deepest, keys, [e for e in errors if _in_file(data, e["loc"]) == keys])
 
 
-def _says(model: type[BaseModel], found: ErrorDetails, keys: list[int | str], here: list[ErrorDetails]) -> str:
-    """One of pydantic's complaints in words; `here` are all of them at the same place."""
+def _says(model: type[BaseModel], error: ErrorDetails, keys: list[int | str], errors: list[ErrorDetails]) -> str:
+    """One of pydantic's complaints in words; `errors` are all of them at the same place."""
     place = _place(keys)
-    if found["type"] == "extra_forbidden":
-        known = _allowed(model, found["loc"])
-        return f"unknown key {place!r}; expected one of {listed(known)}." + did_you_mean(str(keys[-1]), known)
-    if found["type"] == "missing":
-        return f"{place + ': ' if place else ''}key {found['loc'][-1]!r} is missing. Add it."
-    if found["type"] == "value_error":
-        return f"{place}: {found['msg'].removeprefix('Value error, ')}."
-    branches = [e for e in here if e["type"] in _EXPECTED]
-    if found["type"] == "string_pattern_mismatch":
-        return f"{place!r} is no name; expected {_expected(branches)}."
-    near = did_you_mean(str(found["input"]), re.findall("'([^']+)'", str(found.get("ctx", {}).get("expected", ""))))
-    return f"{place} is {shown(found['input'])}; expected {_expected(branches or [found])}.{near}"
+    if error["type"] == "extra_forbidden":
+        keys_there = _keys_of(model, error["loc"])
+        return f"unknown key {place!r}; expected one of {listed(keys_there)}." + did_you_mean(str(keys[-1]), keys_there)
+    if error["type"] == "missing":
+        return f"{place + ': ' if place else ''}key {error['loc'][-1]!r} is missing. Add it."
+    if error["type"] == "value_error":
+        return f"{place}: {error['msg'].removeprefix('Value error, ')}."
+    branches = [e for e in errors if e["type"] in _EXPECTED]
+    if error["type"] == "string_pattern_mismatch":
+        return f"{place!r} is no name; expected {_expectation(branches)}."
+    hint = did_you_mean(str(error["input"]), re.findall("'([^']+)'", str(error.get("ctx", {}).get("expected", ""))))
+    return f"{place} is {shown(error['input'])}; expected {_expectation(branches or [error])}.{hint}"
 
 
-def _expected(branches: Iterable[ErrorDetails]) -> str:
+def _expectation(branches: Iterable[ErrorDetails]) -> str:
     """What the branches of a union expect, joined: `a word or a number`."""
     words = [_EXPECTED.get(e["type"], e["msg"]).format_map(e.get("ctx", {})) for e in branches]
     if "a number" in words:
@@ -188,16 +188,16 @@ def _line(data: Any, keys: Iterable[int | str]) -> int:
     return line
 
 
-def _allowed(annotation: Any, location: Sequence[int | str]) -> list[str]:
+def _keys_of(annotation: Any, location: Sequence[int | str]) -> list[str]:
     """The keys allowed where an unknown one was found: the schema's types are walked along pydantic's location."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
-        return list(fields) if len(location) == 1 else _allowed(fields[str(location[0])], location[1:])
+        return list(fields) if len(location) == 1 else _keys_of(fields[str(location[0])], location[1:])
     inner = [argument for argument in get_args(annotation) if argument is not NoneType]
     if get_origin(annotation) in {dict, list}:
-        return _allowed(inner[-1], location[1:])
+        return _keys_of(inner[-1], location[1:])
     if len(inner) == 1:
-        return _allowed(inner[0], location)
+        return _keys_of(inner[0], location)
     # Of `Node | list[Node]` pydantic's location names the branch it tried.
     is_list = str(location[0]).startswith("list[")
-    return _allowed(next(branch for branch in inner if (get_origin(branch) is list) == is_list), location[1:])
+    return _keys_of(next(branch for branch in inner if (get_origin(branch) is list) == is_list), location[1:])

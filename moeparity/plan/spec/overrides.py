@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.plan.spec import files, schema, yaml
-from moeparity.plan.spec.base import Model, Setting
-from moeparity.plan.spec.names import Side
+from moeparity.plan.spec.base import Model, Setting, Side
 
 HERE = Where(Path("--over"))
 
@@ -43,42 +42,42 @@ class Override:
         """Whether it sets an attribute, as `set:` does, and not a field of a side."""
         return _ADDRESS.match(self.key) is not None
 
-    def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
+    def apply(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with this field in place of its own; an address leaves it as it is. Raises SpecError."""
         if self.is_address:
             return recipe
-        changed: dict[str, Any] = {
-            side: _changed(getattr(recipe, side), self.key.split("."), self.value) for side in self.sides
+        sides: dict[str, Any] = {
+            side: _with_value(getattr(recipe, side), self.key.split("."), self.value) for side in self.sides
         }
-        return recipe.model_copy(update=changed)
+        return recipe.model_copy(update=sides)
 
 
 Axis = tuple[Override, ...]
 """One `--over`: the same field or attribute with each of its values."""
 
 
-def axes(given: Sequence[str]) -> list[Axis]:
+def axes(options: Sequence[str]) -> list[Axis]:
     """Every `KEY=VALUE,...` read and checked against the schema.
 
     Raises SpecError for a key or a value that no recipe may hold, and where two keys set one thing on one side.
     """
-    found = [_axis(text) for text in given]
-    seen: dict[tuple[str, str], str] = {}
-    for first, *_ in found:
-        for side in first.sides:
-            if (side, first.key) in seen:
+    result = [_axis(text) for text in options]
+    name_of: dict[tuple[str, str], str] = {}
+    for override, *_ in result:
+        for side in override.sides:
+            if (side, override.key) in name_of:
                 raise SpecError(
-                    f"{HERE}: {first.key!r} of the {side} is given twice, by {seen[side, first.key]!r} and "
-                    f"{first.name!r}. Give all its values in one --over."
+                    f"{HERE}: {override.key!r} of the {side} is given twice, by {name_of[side, override.key]!r} and "
+                    f"{override.name!r}. Give all its values in one --over."
                 )
-            seen[side, first.key] = first.name
-    return found
+            name_of[side, override.key] = override.name
+    return result
 
 
 def addresses(overrides: Iterable[Override], side: Side) -> dict[str, Setting]:
     """What is set at addresses on one side, as in a recipe's `set:`."""
-    mine = (each for each in overrides if each.is_address and side in each.sides)
-    return {each.key: each.value for each in mine if each.value is not None}
+    mine = (override for override in overrides if override.is_address and side in override.sides)
+    return {override.key: override.value for override in mine if override.value is not None}
 
 
 def fields(model: type[Model] = schema.Variant, prefix: str = "") -> Iterator[str]:
@@ -96,16 +95,16 @@ def _axis(text: str) -> Axis:
         raise SpecError(f"{HERE}: {text!r} has no value; expected KEY=VALUE,VALUE as in micro_batch=1,2,4.")
     prefix = next((prefix for prefix in _SIDES if name.startswith(prefix)), "")
     key = name.removeprefix(prefix)
-    address, known = _ADDRESS.match(key) is not None, list(fields())
-    if not address and key not in known:
+    address, names = _ADDRESS.match(key) is not None, list(fields())
+    if not address and key not in names:
         raise SpecError(
-            f"{HERE}: {key!r} is nothing that can be swept; expected one of {listed(known)}, or an address such as "
-            f"layers[*].moe.gate:output; `reference.` or `both.` in front says whose.{did_you_mean(key, known)}"
+            f"{HERE}: {key!r} is nothing that can be swept; expected one of {listed(names)}, or an address such as "
+            f"layers[*].moe.gate:output; `reference.` or `both.` in front says whose.{did_you_mean(key, names)}"
         )
-    read = [yaml.scalar(value, Where(Path(f"--over {name}"))) for value in _values(values)]
-    for value in read:
-        _changed(schema.Variant(profile=""), ["set", key] if address else key.split("."), value)
-    return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in read)
+    scalars = [yaml.scalar(value, Where(Path(f"--over {name}"))) for value in _values(values)]
+    for value in scalars:
+        _with_value(schema.Variant(profile=""), ["set", key] if address else key.split("."), value)
+    return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in scalars)
 
 
 def _values(text: str) -> list[str]:
@@ -120,7 +119,7 @@ def _values(text: str) -> list[str]:
     return parts
 
 
-def _changed(variant: schema.Variant, keys: Sequence[str], value: Any) -> schema.Variant:
+def _with_value(variant: schema.Variant, keys: Sequence[str], value: Any) -> schema.Variant:
     data = _data(variant, keys, value)
     try:
         return schema.Variant.model_validate(data)
@@ -128,14 +127,14 @@ def _changed(variant: schema.Variant, keys: Sequence[str], value: Any) -> schema
         raise SpecError(f"{HERE}: {files.complaint(data, schema.Variant, error)[1]}") from None
 
 
-def _data(held: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:
+def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:
     """What a file would hold for a model or a mapping with one field changed, lines included."""
-    first, *rest = keys
-    if isinstance(held, Model):
-        data = yaml.Mapping({name: getattr(held, name) for name in held.model_fields_set})
-        data.line, data.key_lines = held.line, {name: held.line_of(name) for name in data}
-        data[first] = _data(getattr(held, first), rest, value) if rest else value
+    key, *inner_keys = keys
+    if isinstance(container, Model):
+        data = yaml.Mapping({name: getattr(container, name) for name in container.model_fields_set})
+        data.line, data.key_lines = container.line, {name: container.line_of(name) for name in data}
+        data[key] = _data(getattr(container, key), inner_keys, value) if inner_keys else value
     else:
-        data = yaml.Mapping({**held, first: value})
+        data = yaml.Mapping({**container, key: value})
         data.line, data.key_lines = 0, {}
     return data

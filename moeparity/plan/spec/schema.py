@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from moeparity.plan.spec.base import Model, Settings
+from moeparity.plan.spec.base import By, Model, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
-from moeparity.plan.spec.names import By, Side
 
 Reference = Any
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -163,10 +162,10 @@ class ProfileFile(Model):
 _CALL = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
 
-def _call(given: str) -> str:
-    if not re.fullmatch(_CALL, given):
-        raise ValueError(f"{given!r} names no function; expected `module:function`, as in `my_kernels:experts`")
-    return given
+def _call(text: str) -> str:
+    if not re.fullmatch(_CALL, text):
+        raise ValueError(f"{text!r} names no function; expected `module:function`, as in `my_kernels:experts`")
+    return text
 
 
 Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
@@ -194,8 +193,8 @@ class Placement(Model):
 
     def __str__(self) -> str:
         """`tensor 4, expert 2, sequence`; empty on one rank."""
-        cut = {"tensor": self.tensor, "expert": self.expert}
-        words = [f"{name} {ranks}" for name, ranks in cut.items() if ranks > 1]
+        ranks_of = {"tensor": self.tensor, "expert": self.expert}
+        words = [f"{name} {ranks}" for name, ranks in ranks_of.items() if ranks > 1]
         return ", ".join([*words, "sequence"] if self.sequence else words)
 
 
@@ -259,12 +258,12 @@ class Gate(Model):
 SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
 
 
-def _weights(given: str) -> str:
-    if given != "files" and not SYNTHETIC.fullmatch(given):
+def _weights(text: str) -> str:
+    if text != "files" and not SYNTHETIC.fullmatch(text):
         raise ValueError(
-            f"{given!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)"
+            f"{text!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)"
         )
-    return given
+    return text
 
 
 Weights = Annotated[
@@ -308,8 +307,8 @@ class RecipeFile(Model):
     @property
     def synthetic(self) -> int | None:
         """The seed of synthetic weights; None where the checkpoint's own are used."""
-        found = SYNTHETIC.fullmatch(self.weights)
-        return int(found[1]) if found else None
+        match = SYNTHETIC.fullmatch(self.weights)
+        return int(match[1]) if match else None
 
 
 class LogGate(Model):

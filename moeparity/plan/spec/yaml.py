@@ -44,7 +44,7 @@ class Mapping(dict[str, Any]):
 
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
-    return _parsed(path, _text(path))
+    return _parse(path, _text(path))
 
 
 def scalar(text: str, where: Where) -> Any:
@@ -60,7 +60,7 @@ def scalar(text: str, where: Where) -> Any:
 
 # PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
 @lru_cache(maxsize=64)
-def _parsed(path: Path, text: str) -> Mapping:
+def _parse(path: Path, text: str) -> Mapping:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
@@ -210,15 +210,15 @@ def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -
     if selector := _SELECTOR.search(line):
         return f'{where}: a selector with brackets must be quoted: {line!r}. Write "{selector[0].rstrip(":")}".'
     if "alias" in f"{error.context} {error.problem}":
-        given = _ALIAS.search(line)
-        example = given[0].rstrip(":") if given else "*.norm"
+        alias = _ALIAS.search(line)
+        example = alias[0].rstrip(":") if alias else "*.norm"
         return f'{where}: `*` starts an alias in YAML: {line!r}. Quote selectors: "{example}".'
     since, problem = error.context_mark, str(error.problem)
     if since is not None and "stream" in problem:
         at = min(since.line, len(lines) - 1)
         return f"{Where(path, at + 1)}: not YAML: what begins here is not closed: {lines[at].strip()!r}."
-    for known, said in _PROBLEMS.items():
-        if known in problem:
-            problem = said
+    for words, advice in _PROBLEMS.items():
+        if words in problem:
+            problem = advice
     began = f" (in what began on line {since.line + 1})" if since and since.line != mark.line else ""
     return f"{where}: not YAML: {problem}{began}: {line!r}."

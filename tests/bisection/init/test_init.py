@@ -19,8 +19,8 @@ from moeparity.bisection.init import write_starter
 from moeparity.bisection.init.prompts import PROMPTS
 from moeparity.bisection.prepare import prepare
 from moeparity.errors import CheckpointError, MoeparityError
-from moeparity.inputs.tokens.recipe import recipe_tokens
-from moeparity.inputs.weights import residency
+from moeparity.inputs.tokens.read import recipe_tokens
+from moeparity.inputs.weights import store
 from moeparity.plan.spec import files
 from tests.command import alone, inside
 
@@ -153,7 +153,7 @@ def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> Non
 def test_few_tokens_where_each_costs_a_pass_over_the_files(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "available_bytes", lambda _: 1000)
+    monkeypatch.setattr(store, "available_bytes", lambda _: 1000)
     made = write_starter(model, tmp_path / "recipe.yaml")
     sample = files.read_recipe(made.recipe).tokens.sample
     assert sample is not None

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from moeparity.bisection.shares.words import fix_reading, share_reading
-from moeparity.search.fixes import Fixes, fix_sets
+from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
-from moeparity.search.kept import keep
 from moeparity.search.memo import Coalition
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
-from tests.search.games import no_bounds, oracle
+from tests.search.games import memo_of, no_bounds
 
 
 def table(**values: float | None) -> dict[Coalition, float | None]:
@@ -22,12 +21,12 @@ def table(**values: float | None) -> dict[Coalition, float | None]:
 
 def shared(game: Mapping[Coalition, float | None]) -> Waterfall:
     players = tuple(sorted(frozenset().union(*game)))
-    return waterfall(oracle(players, game.__getitem__), Group("all", players), no_bounds)
+    return waterfall(memo_of(players, game.__getitem__), Group("all", players), no_bounds)
 
 
 def fixed(game: Mapping[Coalition, float | None], gate: float) -> Fixes:
     players = tuple(sorted(frozenset().union(*game)))
-    return fix_sets(oracle(players, game.__getitem__), gate)
+    return fix_sets(memo_of(players, game.__getitem__), gate)
 
 
 def said(game: Mapping[Coalition, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
@@ -62,20 +61,20 @@ def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     assert "Restoring b alone raises the KL: it undoes what others do." in said(table(a=1.3, b=0.8, ab=1.0))
     players = ("a", "b")
     game = table(a=0.5, b=0.4, ab=1.0)
-    wide = waterfall(oracle(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
+    wide = waterfall(memo_of(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
     undecided = share_reading(wide, None, [], None, "bf16")
     assert undecided == ["Not decided with these sequences: the shares of a and b may be 0."]
 
 
 def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
     game = table(a=0.1, b=0.1, ab=1.0)
-    pairs = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
+    pairs = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
     words = share_reading(shared(game), None, pairs, None, "bf16")
     assert words[-1] == "a and b interact: together they cost 80% of the KL more than each alone, added up."
-    unsure = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], lambda *_: (-1.0, 1.0))
+    unsure = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], lambda *_: (-1.0, 1.0))
     assert not any("interact" in one for one in share_reading(shared(game), None, unsure, None, "bf16"))
     full = table(a=0.9, b=0.8, ab=1.0)
-    pairs = interactions(oracle(("a", "b"), full.__getitem__), ["a", "b"], no_bounds)
+    pairs = interactions(memo_of(("a", "b"), full.__getitem__), ["a", "b"], no_bounds)
     assert not any("interact" in one for one in share_reading(shared(full), None, pairs, None, "bf16"))
 
 
@@ -101,7 +100,7 @@ def test_what_is_left_without_flips_is_laid_to_one_only_where_it_makes_most_of_i
     assert said(game, shared(even)).endswith("KL is 3.90e-01 (39%); of what is left without flips, b makes most: 51%.")
     several = table(a=0.1, b=0.1, c=0.1, ab=0.2, ac=0.2, bc=0.2, abc=0.3)
     assert said(game, shared(several)).endswith("KL is 3.00e-01 (30%).")
-    wide = waterfall(oracle(("a", "b"), even.__getitem__), Group("all", ("a", "b")), lambda *_: (0.01, 0.5))
+    wide = waterfall(memo_of(("a", "b"), even.__getitem__), Group("all", ("a", "b")), lambda *_: (0.01, 0.5))
     assert said(game, wide).endswith("KL is 3.90e-01 (39%).")
 
 
@@ -116,7 +115,7 @@ def test_a_large_share_that_is_no_culprits() -> None:
     def bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
         return (-0.9, 0.1) if sum(sums) < 0 else no_bounds(sums, tokens)
 
-    shares = waterfall(oracle(("a", "b"), game.__getitem__), Group("all", ("a", "b")), bounds)
+    shares = waterfall(memo_of(("a", "b"), game.__getitem__), Group("all", ("a", "b")), bounds)
     words = share_reading(shares, None, [], None, "bf16")
     assert words == [
         "a contributes 25% of the KL (25% to 25% over sequences), but restoring it alone does not surely lower it.",
@@ -134,7 +133,7 @@ def test_a_part_that_the_sequences_do_not_bound() -> None:
 
 def test_an_interaction_too_small_to_tell() -> None:
     game = table(a=0.5, b=0.5, ab=1.001)
-    pairs = interactions(oracle(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
+    pairs = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
     words = share_reading(shared(game), None, pairs, None, "bf16")
     assert not any("interact" in one for one in words)
 
@@ -174,7 +173,7 @@ def test_a_candidate_under_the_gate_and_one_that_nothing_fixes() -> None:
     assert fix_reading(passing, keep(passing), costs=False) == [
         "The candidate is under the gate 0.5 as it is: nothing needs restoring."
     ]
-    asked = oracle(("a", "b"), table(a=0.1, b=0.9, ab=0.2).__getitem__)
+    asked = memo_of(("a", "b"), table(a=0.1, b=0.9, ab=0.2).__getitem__)
     asked.ask([frozenset("a"), frozenset("b")])
     undoing = fix_sets(asked, 0.5)
     assert fix_reading(undoing, keep(undoing), costs=False) == [
@@ -189,14 +188,14 @@ def test_a_candidate_under_the_gate_and_one_that_nothing_fixes() -> None:
 
 def test_a_search_within_a_budget_says_so() -> None:
     players = tuple("abcdef")
-    found = fix_sets(oracle(players, lambda on: float(len(on))), 1.5, budget=12)
+    found = fix_sets(memo_of(players, lambda on: float(len(on))), 1.5, budget=12)
     assert not found.complete
     words = fix_reading(found, keep(found), costs=False)
     assert words[0].startswith("Smallest fix found under the gate 1.5: restore "), "a smaller one was not looked for"
     assert any(
         sentence.startswith(f"All fixes of up to {found.exhaustive} toggles were looked for") for sentence in words
     )
-    sure = fix_sets(oracle(players, lambda on: float("a" in on)), 0.5, budget=12)
+    sure = fix_sets(memo_of(players, lambda on: float("a" in on)), 0.5, budget=12)
     assert fix_reading(sure, keep(sure), costs=False)[0] == (
         "Smallest fix under the gate 0.5: restore a. Nothing of the difference is left then."
     )

@@ -31,9 +31,9 @@ def folder(qwen3_moe: Path, tmp_path: Path) -> Path:
 
 
 def test_ids_are_shown_beside_their_text(folder: Path) -> None:
-    done = alone("tokens", "shown.yaml", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    words = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    process = alone("tokens", "shown.yaml", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    words = [line.split() for line in process.stdout.splitlines() if line.strip()]
     assert " ".join(words[0]) == "2 sequences of up to 3 tokens, 2 scored, 2 pads"
     assert words[1:] == [
         ["sequence", "0"],
@@ -48,24 +48,24 @@ def test_ids_are_shown_beside_their_text(folder: Path) -> None:
 
 
 def test_prompts_are_not_scored(folder: Path) -> None:
-    done = inside("tokens", "sampled.yaml", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 sequences of up to 2 tokens, 0 scored, 1 pads")
+    process = inside("tokens", "sampled.yaml", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("2 sequences of up to 2 tokens, 0 scored, 1 pads")
 
 
 def test_a_file_is_shown_with_a_tokenizer_named_on_the_command_line(folder: Path) -> None:
-    done = inside("tokens", "t.jsonl", "--tokenizer", "bytes", "--sequences", "1", "--length", "2", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "sequence 1" not in done.stdout
-    assert "105" in done.stdout
-    assert "\\n" not in done.stdout
+    process = inside("tokens", "t.jsonl", "--tokenizer", "bytes", "--sequences", "1", "--length", "2", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    assert "sequence 1" not in process.stdout
+    assert "105" in process.stdout
+    assert "\\n" not in process.stdout
 
 
 def test_sampled_tokens_are_written_for_another_run(folder: Path) -> None:
-    done = alone("sample", "sampled.yaml", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "2 x 5 tokens, 6 generated, 1 pads" in done.stdout
-    assert "next: tokens: {file: out.safetensors, sampled_from: reference}" in done.stdout
+    process = alone("sample", "sampled.yaml", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    assert "2 x 5 tokens, 6 generated, 1 pads" in process.stdout
+    assert "next: tokens: {file: out.safetensors, sampled_from: reference}" in process.stdout
     tokens = read_tokens(folder / "out.safetensors")
     assert tokens.input_ids[0, :2].tolist() == [72, 105]
     assert tokens.loss_mask.long().tolist() == [[0, 0, 1, 1, 1], [0, 1, 1, 1, 0]]
@@ -73,8 +73,8 @@ def test_sampled_tokens_are_written_for_another_run(folder: Path) -> None:
 
 def test_forward_takes_json_lines(folder: Path, qwen3_moe: Path) -> None:
     arguments = ("--tokens", "t.jsonl", "--tokenizer", "bytes", "--out", "o.safetensors", "--device", "cpu")
-    done = inside("forward", qwen3_moe, *arguments, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = inside("forward", qwen3_moe, *arguments, cwd=folder)
+    assert process.returncode == 0, process.stderr
     logits = load_file(folder / "o.safetensors")["logits"]
     assert logits.shape[:2] == (2, 3)
     assert bool(torch.isfinite(logits).all())

@@ -28,5 +28,5 @@ def test_the_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_the_recipes_parts_are_valid() -> None:
-    found = [Tokens.model_validate(yaml.safe_load(block)["tokens"]) for block in blocks("yaml")]
-    assert [one.sampler for one in found] == ["candidate", "candidate"]
+    specs = [Tokens.model_validate(yaml.safe_load(block)["tokens"]) for block in blocks("yaml")]
+    assert [spec.sampler for spec in specs] == ["candidate", "candidate"]

@@ -27,9 +27,9 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def npy(array: np.ndarray[Any, Any], **how: Any) -> bytes:
+def npy(array: np.ndarray[Any, Any], **options: Any) -> bytes:
     file = io.BytesIO()
-    np.save(file, array, **how)
+    np.save(file, array, **options)
     return file.getvalue()
 
 
@@ -85,12 +85,12 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_the_same_routes(tmp_path: Path, form: str) -> None:
-    (found,) = read_routes(lines(tmp_path / "a.jsonl", FORMS[form]), top_k=2)
-    assert found.routes.dtype == torch.int64
-    assert found.routes[:3].tolist() == ROWS.tolist()
-    assert found.routes[3].tolist() == [[-1, -1], [-1, -1]], "engines do not run the last token"
+    (sequence,) = read_routes(lines(tmp_path / "a.jsonl", FORMS[form]), top_k=2)
+    assert sequence.routes.dtype == torch.int64
+    assert sequence.routes[:3].tolist() == ROWS.tolist()
+    assert sequence.routes[3].tolist() == [[-1, -1], [-1, -1]], "engines do not run the last token"
     expected = {"completion": (13, 14)} if form == "sglang" else {"sequence": tuple(IDS)}
-    assert (found.tokens, found.id) == (expected, "a" if form == "ours" else None)
+    assert (sequence.tokens, sequence.id) == (expected, "a" if form == "ours" else None)
 
 
 DENSE = np.insert(ROWS, 0, 0, axis=1)
@@ -99,52 +99,55 @@ DENSE = np.insert(ROWS, 0, 0, axis=1)
 
 def test_dense_layers_are_left_out_and_counted(tmp_path: Path) -> None:
     recorded = meta(routed_experts=b64(DENSE.astype("<i4").tobytes()))
-    (found,) = read_routes(lines(tmp_path / "a.jsonl", recorded), top_k=2)
-    assert (found.routes[:3].tolist(), found.layers) == (ROWS.tolist(), (1, 2))
-    (none,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[*DENSE.tolist(), None])))
-    assert (none.routes.tolist(), none.layers) == (found.routes.tolist(), (1, 2))
+    (sequence,) = read_routes(lines(tmp_path / "a.jsonl", recorded), top_k=2)
+    assert (sequence.routes[:3].tolist(), sequence.layers) == (ROWS.tolist(), (1, 2))
+    (sparse,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[*DENSE.tolist(), None])))
+    assert (sparse.routes.tolist(), sparse.layers) == (sequence.routes.tolist(), (1, 2))
     (plain,) = read_routes(lines(tmp_path / "a.jsonl", record()))
     assert plain.layers == (0, 1)
 
 
 def test_with_one_expert_per_token_a_layer_of_zeros_may_be_routes(tmp_path: Path) -> None:
-    (found,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[[[0], [5]]] * 3)))
-    assert (found.routes[:3].tolist(), found.layers) == ([[[0], [5]]] * 3, (0, 1))
+    (sequence,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=[[[0], [5]]] * 3)))
+    assert (sequence.routes[:3].tolist(), sequence.layers) == ([[[0], [5]]] * 3, (0, 1))
 
 
 def test_signed_bytes_with_a_missing_route(tmp_path: Path) -> None:
-    given = ROWS.astype("int8")
-    given[1] = -1
-    packed = f"nrlre1:int8:3x2x2:{b64(given.tobytes())}"
-    (found,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=packed)))
-    assert found.routes[:3].tolist() == given.tolist()
+    signed = ROWS.astype("int8")
+    signed[1] = -1
+    packed = f"nrlre1:int8:3x2x2:{b64(signed.tobytes())}"
+    (sequence,) = read_routes(lines(tmp_path / "a.jsonl", record(routed_experts=packed)))
+    assert sequence.routes[:3].tolist() == signed.tolist()
 
 
 def test_arrays_and_tensors(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", ROWS.astype("uint8"))
     np.save(tmp_path / "block.npy", np.stack([ROWS, ROWS[::-1]]))
-    assert [one.routes.tolist() for one in read_routes(tmp_path / "one.npy")] == [ROWS.tolist()]
-    assert [one.routes.tolist() for one in read_routes(tmp_path / "block.npy")] == [ROWS.tolist(), ROWS[::-1].tolist()]
+    assert [sequence.routes.tolist() for sequence in read_routes(tmp_path / "one.npy")] == [ROWS.tolist()]
+    assert [sequence.routes.tolist() for sequence in read_routes(tmp_path / "block.npy")] == [
+        ROWS.tolist(),
+        ROWS[::-1].tolist(),
+    ]
     block = torch.from_numpy(ROWS).unsqueeze(0)
     save_file({"routed_experts": block.int(), "input_ids": torch.tensor([IDS[:3]])}, tmp_path / "a.safetensors")
-    (found,) = read_routes(tmp_path / "a.safetensors")
-    assert (found.routes.tolist(), found.tokens) == (ROWS.tolist(), {"sequence": tuple(IDS[:3])})
+    (sequence,) = read_routes(tmp_path / "a.safetensors")
+    assert (sequence.routes.tolist(), sequence.tokens) == (ROWS.tolist(), {"sequence": tuple(IDS[:3])})
     mask = torch.tensor([[1, 1, 0]])
     save_file({"routed_experts": block, "attention_mask": mask}, tmp_path / "padded.safetensors")
     (padded,) = read_routes(tmp_path / "padded.safetensors")
     assert padded.routes[:, 0, 0].tolist() == [0, 2, -1]
 
 
-def record(**changed: Any) -> dict[str, Any]:
-    return {"input_ids": IDS, "routed_experts": ROWS.tolist(), **changed}
+def record(**fields: Any) -> dict[str, Any]:
+    return {"input_ids": IDS, "routed_experts": ROWS.tolist(), **fields}
 
 
-def meta(**changed: Any) -> dict[str, Any]:
-    return {"meta_info": {**SGLANG_META, "routed_experts": b64(ROWS.astype("<i4").tobytes()), **changed}}
+def meta(**fields: Any) -> dict[str, Any]:
+    return {"meta_info": {**SGLANG_META, "routed_experts": b64(ROWS.astype("<i4").tobytes()), **fields}}
 
 
-def envelope(**changed: Any) -> dict[str, Any]:
-    return record(routed_experts={"data": b64(bytes(12)), "shape": [3, 2, 2], "dtype": "uint8", **changed})
+def envelope(**fields: Any) -> dict[str, Any]:
+    return record(routed_experts={"data": b64(bytes(12)), "shape": [3, 2, 2], "dtype": "uint8", **fields})
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -182,9 +185,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_told_with_its_number(tmp_path: Path, name: str) -> None:
-    given, message = BAD[name]
+    line, message = BAD[name]
     with pytest.raises(TokensError, match=rf"log\.jsonl:2: .*{message}"):
-        read_routes(lines(tmp_path / "log.jsonl", record(), given))
+        read_routes(lines(tmp_path / "log.jsonl", record(), line))
 
 
 FLAT: dict[str, tuple[dict[str, Any], int, str]] = {
@@ -195,9 +198,9 @@ FLAT: dict[str, tuple[dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize("name", FLAT)
 def test_flat_numbers(tmp_path: Path, name: str) -> None:
-    given, top_k, message = FLAT[name]
+    data, top_k, message = FLAT[name]
     with pytest.raises(TokensError, match=message):
-        read_routes(lines(tmp_path / "log.jsonl", given), top_k=top_k)
+        read_routes(lines(tmp_path / "log.jsonl", data), top_k=top_k)
 
 
 _ROUTES = torch.zeros(1, 3, 1, 1, dtype=torch.int64)
@@ -248,13 +251,13 @@ def refusals(folder: Path) -> list[TokensError]:
     """The error of each bad line and file here, for tests/errors."""
     log = folder / "log.jsonl"
     calls: list[Callable[[], object]] = [
-        *(partial(lambda given: read_routes(lines(log, record(), given)), given) for given, _ in BAD.values()),
-        *(partial(lambda given, k: read_routes(lines(log, given), top_k=k), given, k) for given, k, _ in FLAT.values()),
+        *(partial(lambda line: read_routes(lines(log, record(), line)), line) for line, _ in BAD.values()),
+        *(partial(lambda line, k: read_routes(lines(log, line), top_k=k), line, k) for line, k, _ in FLAT.values()),
         *(partial(refuse, folder, name) for name in FILES),
     ]
-    found = []
+    messages = []
     for call in calls:
         with pytest.raises(TokensError) as caught:
             call()
-        found.append(caught.value)
-    return found
+        messages.append(caught.value)
+    return messages

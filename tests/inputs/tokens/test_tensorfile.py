@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from moeparity.errors import TokensError
 from moeparity.inputs.tokens import TokenSet, read_tokens
-from moeparity.inputs.tokens.tensorfile import written
+from moeparity.inputs.tokens.tensorfile import file_contents
 from moeparity.output.files import write_tensors
 
 IDS = torch.tensor([[3, 4, 5], [6, 7, 0]])
@@ -32,14 +32,14 @@ def everything() -> TokenSet:
 
 def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     tokens = everything()
-    write_tensors(tmp_path / "t.safetensors", *written(tokens))
-    again = read_tokens(tmp_path / "t.safetensors")
-    assert again.label_names == tokens.label_names
+    write_tensors(tmp_path / "t.safetensors", *file_contents(tokens))
+    copy = read_tokens(tmp_path / "t.safetensors")
+    assert copy.label_names == tokens.label_names
     for name in ("input_ids", "loss_mask", "attention_mask", "labels", "routed_experts"):
-        assert torch.equal(getattr(again, name), getattr(tokens, name)), name
-    assert again.logprobs is not None
+        assert torch.equal(getattr(copy, name), getattr(tokens, name)), name
+    assert copy.logprobs is not None
     assert tokens.logprobs is not None
-    assert torch.equal(again.logprobs.view(torch.int64), tokens.logprobs.view(torch.int64))
+    assert torch.equal(copy.logprobs.view(torch.int64), tokens.logprobs.view(torch.int64))
 
 
 def test_what_a_file_lacks_is_none(tmp_path: Path) -> None:

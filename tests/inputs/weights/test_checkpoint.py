@@ -22,20 +22,20 @@ def folder(tmp_path: Path) -> Path:
     return copy(tmp_path / "checkpoint")
 
 
-def checked(folder: Path) -> Checkpoint:
+def checked_checkpoint(folder: Path) -> Checkpoint:
     checkpoint = Checkpoint(folder)
     check(checkpoint, expand(Config(checkpoint.config_path)))
     return checkpoint
 
 
 def test_the_base_is_what_its_code_makes() -> None:
-    stored, made = load_file(BASE / WEIGHTS), weights()
-    assert stored.keys() == made.keys()
-    assert all(same_bits(stored[name], made[name]) for name in made)
+    file_weights, code_weights = load_file(BASE / WEIGHTS), weights()
+    assert file_weights.keys() == code_weights.keys()
+    assert all(same_bits(file_weights[name], code_weights[name]) for name in code_weights)
 
 
 def test_a_single_file(folder: Path) -> None:
-    checkpoint = checked(folder)
+    checkpoint = checked_checkpoint(folder)
     assert {name: entry.shape for name, entry in checkpoint.entries.items()} == shapes()
     assert {entry.dtype for entry in checkpoint.entries.values()} == {"BF16"}
     expected = load_file(folder / WEIGHTS)
@@ -43,10 +43,10 @@ def test_a_single_file(folder: Path) -> None:
 
 
 def test_shards_hold_the_same(folder: Path) -> None:
-    whole = load_file(folder / WEIGHTS)
-    checkpoint = checked(shard(folder))
+    single = load_file(folder / WEIGHTS)
+    checkpoint = checked_checkpoint(shard(folder))
     assert len({entry.file for entry in checkpoint.entries.values()}) == 2
-    assert all(same_bits(checkpoint.tensor(name), whole[name]) for name in whole)
+    assert all(same_bits(checkpoint.tensor(name), single[name]) for name in single)
 
 
 def test_shards_may_be_symbolic_links_as_in_the_hubs_cache(folder: Path, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_shards_may_be_symbolic_links_as_in_the_hubs_cache(folder: Path, tmp_pat
     for file in folder.glob("model-*.safetensors"):
         blob = file.rename(tmp_path / "blobs" / file.stem)
         file.symlink_to(blob)
-    assert len(checked(folder).entries) == len(shapes())
+    assert len(checked_checkpoint(folder).entries) == len(shapes())
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_shards_may_be_symbolic_links_as_in_the_hubs_cache(folder: Path, tmp_pat
 )
 def test_dtypes(folder: Path, dtype: torch.dtype, name: str) -> None:
     save_file({key: tensor.to(dtype) for key, tensor in weights().items()}, folder / WEIGHTS)
-    checkpoint = checked(folder)
+    checkpoint = checked_checkpoint(folder)
     assert file_dtype(checkpoint) == name
     assert checkpoint.tensor("model.norm.weight").dtype == dtype
 
 
 def test_the_dtype_of_a_file_is_that_of_most_tensors(folder: Path) -> None:
     rewrite(folder, {"model.norm.weight": torch.ones(16)})
-    assert file_dtype(checked(folder)) == "bf16"
+    assert file_dtype(checked_checkpoint(folder)) == "bf16"
 
 
 def test_tensors_are_views_of_the_mapped_file(folder: Path) -> None:
@@ -88,11 +88,11 @@ def test_tensors_are_views_of_the_mapped_file(folder: Path) -> None:
 
 
 def test_a_stored_but_tied_head_is_no_extra_tensor(tmp_path: Path) -> None:
-    assert checked(copy(tmp_path / "tied", config={"tie_word_embeddings": True})).entries["lm_head.weight"]
+    assert checked_checkpoint(copy(tmp_path / "tied", config={"tie_word_embeddings": True})).entries["lm_head.weight"]
 
 
 def test_inverse_frequencies_of_old_checkpoints_are_passed_over(folder: Path) -> None:
-    checked(rewrite(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    checked_checkpoint(rewrite(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -36,8 +36,8 @@ def in_mxfp4(source: Path, folder: Path) -> Path:
         tensors[f"{name}_scales"] = torch.randint(120, 125, scales, generator=generator).byte()
     save_file(tensors, folder / FILE, metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text("utf-8"))
-    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    config["quantization_config"] = {"modules_to_not_convert": kept, "quant_method": "mxfp4"}
+    unconverted = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config["quantization_config"] = {"modules_to_not_convert": unconverted, "quant_method": "mxfp4"}
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     return folder
 
@@ -55,5 +55,5 @@ def test_the_message_helps(tmp_path: Path) -> None:
     )
     model.save_pretrained(copy, save_original_format=False)
     ids = tokens(512, (2, 9))
-    opened = open_model(copy, device="cpu")
-    assert_is(opened, forward(opened, ids), reference(copy, "hf-eager", torch.bfloat16, ids))
+    readable = open_model(copy, device="cpu")
+    assert_is(readable, forward(readable, ids), reference(copy, "hf-eager", torch.bfloat16, ids))

@@ -37,7 +37,7 @@ def folder(qwen3_moe: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(folder: Path, seed: int = 0) -> Synthetic:
+def synthetic_source(folder: Path, seed: int = 0) -> Synthetic:
     config = Config(folder / "config.json")
     return Synthetic(config, expand(config), seed)
 
@@ -49,13 +49,13 @@ def logits(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "gpt_oss"])
 def test_the_tensors_are_those_of_the_files(request: pytest.FixtureRequest, name: str) -> None:
     folder = request.getfixturevalue(name)
-    stored = Checkpoint(folder).entries
-    entries = made(folder).entries
-    assert set(entries) == set(stored) - {"lm_head.weight"} or set(entries) == set(stored)
+    in_files = Checkpoint(folder).entries
+    entries = synthetic_source(folder).entries
+    assert set(entries) == set(in_files) - {"lm_head.weight"} or set(entries) == set(in_files)
     assert {n: (e.dtype, e.shape) for n, e in entries.items()} == {
-        n: (e.dtype, e.shape) for n, e in stored.items() if n in entries
+        n: (e.dtype, e.shape) for n, e in in_files.items() if n in entries
     }
-    source = made(folder)
+    source = synthetic_source(folder)
     for tensor_name, entry in entries.items():
         tensor = source.tensor(tensor_name)
         assert tuple(tensor.shape) == entry.shape
@@ -63,7 +63,7 @@ def test_the_tensors_are_those_of_the_files(request: pytest.FixtureRequest, name
 
 
 def test_scales_are_those_of_transformers_initialisation(folder: Path) -> None:
-    source = made(folder)
+    source = synthetic_source(folder)
     assert bool((source.tensor(NORM) == 1).all())
     for name in (GATE, Q, EMBED):
         values = source.tensor(name).double()
@@ -72,15 +72,15 @@ def test_scales_are_those_of_transformers_initialisation(folder: Path) -> None:
 
 
 def test_biases_are_zero(qwen3_moe_mha: Path, deepseek_v3: Path) -> None:
-    bias = made(qwen3_moe_mha).tensor("model.layers.0.self_attn.q_proj.bias")
-    correction = made(deepseek_v3).tensor("model.layers.1.mlp.gate.e_score_correction_bias")
+    bias = synthetic_source(qwen3_moe_mha).tensor("model.layers.0.self_attn.q_proj.bias")
+    correction = synthetic_source(deepseek_v3).tensor("model.layers.1.mlp.gate.e_score_correction_bias")
     assert not bias.any()
     assert not correction.any()
 
 
 def test_sinks_and_the_bias_of_a_routers_gemm_are_drawn(gpt_oss: Path) -> None:
     """As GptOssPreTrainedModel._init_weights has it, where the experts' biases are 0."""
-    source, at = made(gpt_oss), "model.layers.0."
+    source, at = synthetic_source(gpt_oss), "model.layers.0."
     for name in ("self_attn.sinks", "mlp.router.bias"):
         values = source.tensor(at + name)
         assert values.dim() == 1
@@ -92,25 +92,25 @@ def test_sinks_and_the_bias_of_a_routers_gemm_are_drawn(gpt_oss: Path) -> None:
 def test_initializer_range_is_the_configs(folder: Path) -> None:
     fields = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps({**fields, "initializer_range": 0.5}), "utf-8")
-    assert abs(float(made(folder).tensor(EMBED).double().std()) - 0.5) < 0.02
+    assert abs(float(synthetic_source(folder).tensor(EMBED).double().std()) - 0.5) < 0.02
 
 
-@pytest.mark.parametrize("given", ["0.02", 0, -1.0, True])
-def test_a_bad_initializer_range_is_refused(folder: Path, given: object) -> None:
+@pytest.mark.parametrize("value", ["0.02", 0, -1.0, True])
+def test_a_bad_initializer_range_is_refused(folder: Path, value: object) -> None:
     fields = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**fields, "initializer_range": given}), "utf-8")
+    (folder / "config.json").write_text(json.dumps({**fields, "initializer_range": value}), "utf-8")
     with pytest.raises(CheckpointError, match=r"initializer_range is .*; expected a number above 0"):
-        made(folder)
+        synthetic_source(folder)
 
 
 def test_a_tensor_depends_on_seed_and_name_only(folder: Path) -> None:
-    one, other = made(folder), made(folder)
-    for name in reversed(list(other.entries)):
-        other.tensor(name)
-    assert same_bits(one.tensor(GATE), other.tensor(GATE))
-    assert not same_bits(one.tensor(GATE), made(folder, seed=1).tensor(GATE))
+    first, second = synthetic_source(folder), synthetic_source(folder)
+    for name in reversed(list(second.entries)):
+        second.tensor(name)
+    assert same_bits(first.tensor(GATE), second.tensor(GATE))
+    assert not same_bits(first.tensor(GATE), synthetic_source(folder, seed=1).tensor(GATE))
     experts = [f"model.layers.0.mlp.experts.{e}.up_proj.weight" for e in range(2)]
-    assert not same_bits(*(one.tensor(name) for name in experts))
+    assert not same_bits(*(first.tensor(name) for name in experts))
 
 
 def test_another_process_makes_the_same(folder: Path) -> None:
@@ -120,16 +120,16 @@ def test_another_process_makes_the_same(folder: Path) -> None:
         f"t = open_model(sys.argv[1], synthetic=5, device='cpu').weights.checkpoint.tensor('{Q}')\n"
         "print(hashlib.sha256(t.view(torch.int16).numpy().tobytes()).hexdigest())"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
-    here = made(folder, seed=5).tensor(Q).view(torch.int16).numpy().tobytes()
-    assert done.stdout.strip() == hashlib.sha256(here).hexdigest()
+    process = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    data = synthetic_source(folder, seed=5).tensor(Q).view(torch.int16).numpy().tobytes()
+    assert process.stdout.strip() == hashlib.sha256(data).hexdigest()
 
 
 def test_large_tensors_are_drawn_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "_CHUNK", 1000)
-    drawn = made(folder).tensor(EMBED).double()
-    assert len(drawn.flatten().unique()) > 1000
-    assert abs(float(drawn.std()) / 0.02 - 1) < 0.05
+    embedding = synthetic_source(folder).tensor(EMBED).double()
+    assert len(embedding.flatten().unique()) > 1000
+    assert abs(float(embedding.std()) / 0.02 - 1) < 0.05
 
 
 def test_streamed_and_resident_runs_agree_and_need_no_weights(folder: Path) -> None:
@@ -144,6 +144,6 @@ def test_streamed_and_resident_runs_agree_and_need_no_weights(folder: Path) -> N
 
 def test_a_config_without_a_dtype_means_fp32(folder: Path) -> None:
     fields = json.loads((folder / "config.json").read_text("utf-8"))
-    kept = {key: value for key, value in fields.items() if key not in {"dtype", "torch_dtype"}}
-    (folder / "config.json").write_text(json.dumps(kept), "utf-8")
+    undeclared = {key: value for key, value in fields.items() if key not in {"dtype", "torch_dtype"}}
+    (folder / "config.json").write_text(json.dumps(undeclared), "utf-8")
     assert open_model(folder, device="cpu", synthetic=0).dtype == "fp32"

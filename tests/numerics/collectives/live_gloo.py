@@ -47,7 +47,7 @@ class Case:
             return self.inputs(world)[0].clamp(-40, 40).view(501, -1)
         return torch.cat([x.clamp(-40, 40).view(501, -1) for x in self.inputs(world)], dim=-1)
 
-    def given(self, world: int) -> list[torch.Tensor]:
+    def rank_inputs(self, world: int) -> list[torch.Tensor]:
         """What each rank takes."""
         if self.kind == "loss_parallel":
             return [self.logits(world)] * world
@@ -56,34 +56,34 @@ class Case:
 
 def cases(world: int) -> list[Case]:
     """Sizes below, at and above the limit at which a chunk gets more than two segments: 2 * world MiB."""
-    found: list[Case] = []
+    result: list[Case] = []
     for dtype in DTYPES:
         limit = 2 * world * MIB // dtype.itemsize
         large = [limit, limit + 12345] if world < 8 or dtype == torch.bfloat16 else []
-        found += [Case("all_reduce", dtype, elements) for elements in (1, 7, 64, 1000, 7169, *large)]
-        found += [Case("average", dtype, elements) for elements in (1, 1001)]
+        result += [Case("all_reduce", dtype, elements) for elements in (1, 7, 64, 1000, 7169, *large)]
+        result += [Case("average", dtype, elements) for elements in (1, 1001)]
         blocks = [1, 13, 1001, *([limit // world + 4321] if large else [])]
-        found += [Case("reduce_scatter_tensor", dtype, world * block) for block in blocks]
+        result += [Case("reduce_scatter_tensor", dtype, world * block) for block in blocks]
         blocks = [1, 13, 1001, *([limit + 321] if world < 4 and dtype == torch.bfloat16 else [])]
-        found += [Case("reduce_scatter_list", dtype, world * block) for block in blocks]
+        result += [Case("reduce_scatter_list", dtype, world * block) for block in blocks]
     dtypes = (torch.float32, torch.bfloat16)
-    found += [Case("log_softmax", dtype, 7 * 501) for dtype in dtypes]
-    return [*found, *(Case("loss_parallel", dtype, 37 * 501) for dtype in dtypes)]
+    result += [Case("log_softmax", dtype, 7 * 501) for dtype in dtypes]
+    return [*result, *(Case("loss_parallel", dtype, 37 * 501) for dtype in dtypes)]
 
 
-def run(case: Case, own: torch.Tensor, world: int) -> torch.Tensor:
+def run(case: Case, shard: torch.Tensor, world: int) -> torch.Tensor:
     if case.kind == "log_softmax":
-        return log_softmax(own)
+        return log_softmax(shard)
     if case.kind == "loss_parallel":
-        return torchs_own(own, world)
+        return torchs_own(shard, world)
     if case.kind in {"all_reduce", "average"}:
-        dist.all_reduce(own, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
-        return own
-    block = own.new_empty(case.elements // world)
+        dist.all_reduce(shard, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
+        return shard
+    block = shard.new_empty(case.elements // world)
     if case.kind == "reduce_scatter_tensor":
-        dist.reduce_scatter_tensor(block, own)
+        dist.reduce_scatter_tensor(block, shard)
     else:
-        dist.reduce_scatter(block, list(own.chunk(world)))
+        dist.reduce_scatter(block, list(shard.chunk(world)))
     return block
 
 
@@ -100,29 +100,29 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 def torchs_own(logits: torch.Tensor, world: int) -> torch.Tensor:
     """torch's log-softmax of a DTensor whose vocabulary is cut, as its cross entropy takes it: this rank's part."""
-    cut = distribute_tensor(logits, init_device_mesh("cpu", (world,)), [Shard(1)], src_data_rank=None)
+    shards = distribute_tensor(logits, init_device_mesh("cpu", (world,)), [Shard(1)], src_data_rank=None)
     with loss_parallel():
-        found = torch.log_softmax(cut, dim=-1)
-    assert isinstance(found, DTensor)
-    return found.to_local()
+        log_probs = torch.log_softmax(shards, dim=-1)
+    assert isinstance(log_probs, DTensor)
+    return log_probs.to_local()
 
 
 def digest(x: torch.Tensor) -> str:
     return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def work(rank: int, world: int, folder: Path, given: list[list[torch.Tensor]]) -> None:
+def work(rank: int, world: int, folder: Path, inputs: list[list[torch.Tensor]]) -> None:
     store = f"file://{folder}/store-{world}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=LIMIT)
-    found = [digest(run(case, ranks[rank], world)) for case, ranks in zip(cases(world), given, strict=True)]
-    torch.save(found, folder / f"{world}-{rank}.pt")
+    digests = [digest(run(case, ranks[rank], world)) for case, ranks in zip(cases(world), inputs, strict=True)]
+    torch.save(digests, folder / f"{world}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def group(world: int, folder: Path) -> int:
-    given = [case.given(world) for case in cases(world)]
-    return forked(world, lambda rank: work(rank, world, folder, given))
+    inputs = [case.rank_inputs(world) for case in cases(world)]
+    return forked(world, lambda rank: work(rank, world, folder, inputs))
 
 
 def main() -> int:

@@ -14,9 +14,9 @@ def main() -> None:
     folder, cases = Path(sys.argv[1]), int(sys.argv[2])
     rank = mpi.COMM_WORLD.Get_rank()
     for case in range(cases):
-        own = np.load(folder / f"{case}-{rank}.npy")
-        total = np.empty_like(own)
-        mpi.COMM_WORLD.Allreduce(own, total, op=mpi.SUM)
+        values = np.load(folder / f"{case}-{rank}.npy")
+        total = np.empty_like(values)
+        mpi.COMM_WORLD.Allreduce(values, total, op=mpi.SUM)
         np.save(folder / f"{case}-{rank}-out.npy", total)
 
 

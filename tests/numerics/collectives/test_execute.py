@@ -11,13 +11,12 @@ from moeparity.numerics.bits import same_bits
 from moeparity.numerics.collectives import gloo, mpi, nccl, nccl_pat
 from moeparity.numerics.collectives import inference_engines as engines
 from moeparity.numerics.collectives.declaration import Collective
-from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
-from moeparity.numerics.collectives.log_softmax import log_softmax
+from moeparity.numerics.collectives.execute import all_reduce, log_softmax, reduce_scatter
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from tests.numerics.collectives.data import zero_sum
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-OF_TWO = [each for each in COLLECTIVES.values() if not each.worlds or 2 in each.worlds]
+OF_TWO = [x for x in COLLECTIVES.values() if not x.worlds or 2 in x.worlds]
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
@@ -30,10 +29,10 @@ def test_two_ranks_agree_over_all_collectives(dtype: torch.dtype) -> None:
     for collective in OF_TWO:
         if {FP32: "fp32", BF16: "bf16", FP16: "fp16"}[dtype] not in collective.dtypes:
             continue
-        got = (
+        result = (
             torch.cat(reduce_scatter(collective, inputs)) if collective.scatters else all_reduce(collective, inputs)[0]
         )
-        assert same_bits(got, expected), collective.name
+        assert same_bits(result, expected), collective.name
         run += 1
     assert run >= 20
 
@@ -41,24 +40,26 @@ def test_two_ranks_agree_over_all_collectives(dtype: torch.dtype) -> None:
 def test_accumulator_and_order_matter_from_four_ranks_on() -> None:
     inputs = zero_sum(4, 4096, BF16)
     results = [
-        all_reduce(each, inputs)[0]
-        for each in (nccl.RING, nccl.TREE, gloo.ALL_REDUCE, engines.SYMM_MEM[0], engines.VLLM_ONE_STAGE)
+        all_reduce(algorithm, inputs)[0]
+        for algorithm in (nccl.RING, nccl.TREE, gloo.ALL_REDUCE, engines.SYMM_MEM[0], engines.VLLM_ONE_STAGE)
     ]
-    for i, one in enumerate(results):
-        for other in results[i + 1 :]:
-            assert not same_bits(one, other)
+    for i, a in enumerate(results):
+        for b in results[i + 1 :]:
+            assert not same_bits(a, b)
 
 
 def test_lamport_turns_negative_zeros_and_two_shot_keeps_them() -> None:
     """+0 +0 | -0 -0 | +0 -0 | -0 +0 in 16-bit pairs; TensorRT-LLM compares 32-bit words, FlashInfer elements."""
     zeros = torch.tensor([0.0, 0.0, -0.0, -0.0, 0.0, -0.0, -0.0, 0.0], dtype=BF16)
     inputs = [zeros] * 4
-    by_name = {each.name: all_reduce(each, inputs)[0].signbit().tolist() for each in engines.lamport("io")}
+    by_name = {
+        algorithm.name: all_reduce(algorithm, inputs)[0].signbit().tolist() for algorithm in engines.lamport("io")
+    }
     assert by_name["flashinfer.one_shot"] == [False] * 8
     assert by_name["trtllm.one_shot"] == [False, False, True, True, False, False, True, False]
-    kept = [False, False, True, True, False, True, True, False]
-    assert by_name["flashinfer.two_shot"] == by_name["trtllm.two_shot"] == kept
-    words = [each for each in engines.lamport("io") if each.name == "trtllm.one_shot"]
+    signs = [False, False, True, True, False, True, True, False]
+    assert by_name["flashinfer.two_shot"] == by_name["trtllm.two_shot"] == signs
+    words = [algorithm for algorithm in engines.lamport("io") if algorithm.name == "trtllm.one_shot"]
     assert not all_reduce(words[0], [zeros.float()] * 4)[0].signbit().any()
 
 
@@ -67,14 +68,14 @@ def test_a_register_that_starts_at_zero_loses_the_sign_of_zero() -> None:
     assert all_reduce(engines.VLLM_ONE_STAGE, inputs)[0].signbit().all()
     assert not all_reduce(engines.MNNVL_ONE_SHOT, inputs)[0].signbit().any()
     # SGLang 0.5.23 starts from the first rank.
-    assert all(all_reduce(each, inputs)[0].signbit().all() for each in engines.SGLANG)
+    assert all(all_reduce(algorithm, inputs)[0].signbit().all() for algorithm in engines.SGLANG)
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
 def test_three_ways_to_average(dtype: torch.dtype) -> None:
     x = zero_sum(3, 5, dtype)
     third = torch.tensor(1 / 3).to(dtype)
-    scaled = [(each.double() * third.double()).float().to(dtype) for each in x]
+    scaled = [(tensor.double() * third.double()).float().to(dtype) for tensor in x]
     # NCCL, 5 elements: 16-byte steps hold them in at most two chunks; PAT and the rings scale before they add.
     span = 16 // x[0].element_size()
     ring = torch.cat(
@@ -84,7 +85,7 @@ def test_three_ways_to_average(dtype: torch.dtype) -> None:
         ]
     )
     assert same_bits(all_reduce(nccl.RING, x, average=True)[0], ring)
-    wide = [each.float() for each in x]
+    wide = [tensor.float() for tensor in x]
     after = (((wide[0] + wide[1]) + wide[2]) * torch.tensor(1 / 3)).to(dtype)
     assert same_bits(all_reduce(nccl.SYMMETRIC_LL, x, average=True)[0], after)
     # gloo: 2 elements a chunk here, then a division.
@@ -99,12 +100,15 @@ def test_vocabulary_parallel_log_softmax() -> None:
     sums = [(x - maximum).exp().sum(-1, keepdim=True) for x in wide]
     # gloo, 3 elements: one a segment, two a chunk.
     total = torch.cat([((sums[2] + sums[1]) + sums[0])[:2], ((sums[0] + sums[2]) + sums[1])[2:]])
-    own = partial(torch.sum, dim=-1, keepdim=True)
-    for rank, got in enumerate(log_softmax(wide, own, partial(all_reduce, gloo.ALL_REDUCE))):
-        assert same_bits(got, (wide[rank] - maximum) - total.log())
-    whole = torch.cat(shards, -1).double().log_softmax(-1)
+    rank_total = partial(torch.sum, dim=-1, keepdim=True)
+    for rank, result in enumerate(log_softmax(wide, rank_total, partial(all_reduce, gloo.ALL_REDUCE))):
+        assert same_bits(result, (wide[rank] - maximum) - total.log())
+    joint = torch.cat(shards, -1).double().log_softmax(-1)
     torch.testing.assert_close(
-        torch.cat(log_softmax(wide, own, partial(all_reduce, nccl.RING)), -1).double(), whole, atol=1e-4, rtol=0
+        torch.cat(log_softmax(wide, rank_total, partial(all_reduce, nccl.RING)), -1).double(),
+        joint,
+        atol=1e-4,
+        rtol=0,
     )
 
 
@@ -113,7 +117,7 @@ def test_shapes_are_kept_and_blocks_are_rows() -> None:
     assert all_reduce(gloo.ALL_REDUCE, inputs)[0].shape == (6, 5)
     blocks = reduce_scatter(nccl_pat.PAT, inputs)
     assert [tuple(block.shape) for block in blocks] == [(2, 5)] * 3
-    x = [each[4:] for each in inputs]
+    x = [tensor[4:] for tensor in inputs]
     assert same_bits(blocks[2], (x[2] + x[0]) + x[1])
 
 

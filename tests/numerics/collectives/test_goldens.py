@@ -92,9 +92,9 @@ def pat8(d: int) -> Sum:
 def looped(full: int) -> list[Span]:
     """Three ranks: a loop of three full chunks, then 21 elements in chunks of 8 + 8 + 5 (16-byte steps)."""
     sums = (ring3(1, 2, 0), ring3(2, 0, 1), ring3(0, 1, 2))
-    rest = 3 * full
-    last = ((rest, rest + 8), (rest + 8, rest + 16), (rest + 16, rest + 21))
-    first = ((0, full), (full, 2 * full), (2 * full, rest))
+    border = 3 * full
+    last = ((border, border + 8), (border + 8, border + 16), (border + 16, border + 21))
+    first = ((0, full), (full, 2 * full), (2 * full, border))
     return [(start, stop, sums[i % 3]) for i, (start, stop) in enumerate((*first, *last))]
 
 
@@ -341,11 +341,11 @@ GOLDENS: list[Golden] = [
 
 def ascending(collectives: Iterable[Collective], adds_in: torch.dtype) -> list[Golden]:
     """Seven 16-byte packs over four ranks, or three where the kernel is for other numbers of ranks."""
-    found: list[Golden] = []
-    for each in collectives:
-        ranks, sum_ = (4, ascending4) if 4 in each.worlds else (3, ring3(0, 1, 2))
-        found.append((each, ranks, BF16, adds_in, 56, [(0, 56, sum_)]))
-    return found
+    goldens: list[Golden] = []
+    for collective in collectives:
+        ranks, sum_ = (4, ascending4) if 4 in collective.worlds else (3, ring3(0, 1, 2))
+        goldens.append((collective, ranks, BF16, adds_in, 56, [(0, 56, sum_)]))
+    return goldens
 
 
 GOLDENS += ascending([*engines.lamport("io"), *engines.SYMM_MEM], BF16)
@@ -395,8 +395,8 @@ def test_every_collective_has_a_golden() -> None:
 def test_the_data_tells_orders_apart(dtype: torch.dtype) -> None:
     a, b, c = zero_sum(3, 5001, dtype)
     orders = [(a + b) + c, (b + c) + a, (c + a) + b]
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert (orders[one] != orders[other]).float().mean() > 0.2
+    for i, j in ((0, 1), (1, 2), (0, 2)):
+        assert (orders[i] != orders[j]).float().mean() > 0.2
 
 
 def test_ring_order_probe() -> None:

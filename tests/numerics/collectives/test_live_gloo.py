@@ -37,8 +37,8 @@ def choices(case: Case, world: int) -> dict[str, Any]:
 
 def simulated(case: Case, world: int) -> list[torch.Tensor]:
     if case.kind in LOG_PROBS:
-        found = log_softmax(case.logits(world)[None], w={}, p={}, at=choices(case, world))
-        return list(found[0].chunk(world, -1))
+        log_probs = log_softmax(case.logits(world)[None], w={}, p={}, at=choices(case, world))
+        return list(log_probs[0].chunk(world, -1))
     inputs = case.inputs(world)
     if case.kind == "reduce_scatter_tensor":
         return reduce_scatter(gloo.REDUCE_SCATTER_TENSOR, inputs)
@@ -51,20 +51,20 @@ def simulated(case: Case, world: int) -> list[torch.Tensor]:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a digest of what each rank of each world got in each case."""
     folder = tmp_path_factory.mktemp("live")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "tests.numerics.collectives.live_gloo", str(folder), *map(str, WORLDS)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr
     return folder
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_live_groups_equal_simulated_ranks(world: int, live: Path) -> None:
-    got: list[list[str]] = [torch.load(live / f"{world}-{rank}.pt") for rank in range(world)]
+    digests: list[list[str]] = [torch.load(live / f"{world}-{rank}.pt") for rank in range(world)]
     wrong = []
     for index, case in enumerate(cases(world)):
         expected = [digest(output) for output in simulated(case, world)]
-        wrong += [(case, rank) for rank in range(world) if got[rank][index] != expected[rank]]
+        wrong += [(case, rank) for rank in range(world) if digests[rank][index] != expected[rank]]
     assert wrong == []
     for collective in gloo.ALL:
         record("all_reduce", {"reduce": "now", "collective": collective.name}, "gloo processes")
@@ -95,11 +95,11 @@ def test_the_cases_would_show_another_order_or_cut(dtype: torch.dtype) -> None:
 def test_the_logits_would_show_another_order_or_number_of_ranks(kind: Kind, dtype: torch.dtype) -> None:
     case = Case(kind, dtype, 37 * 501 if kind == "loss_parallel" else 7 * 501)
     at, x = choices(case, 4) | {"output": torch.float32}, case.logits(4)[None]
-    others: list[dict[str, Any]] = [
+    choices_: list[dict[str, Any]] = [
         {},
         {"collective": nccl.RING.name},
         {"tensor": 3},
         {"tensor": 1},
         {"order": "sequential"},
     ]
-    assert len({digest(log_softmax(x, w={}, p={}, at=at | other)) for other in others}) == len(others)
+    assert len({digest(log_softmax(x, w={}, p={}, at=at | choice)) for choice in choices_}) == len(choices_)

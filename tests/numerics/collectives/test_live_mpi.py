@@ -29,7 +29,7 @@ ELEMENTS = (1, 2, 7, 64, 1001, 458753)
 ALGORITHMS = {"recursive doubling": (3, mpi.RECURSIVE_DOUBLING.name), "ring": (4, mpi.RING_TABLE.name)}
 
 
-def missing() -> str:
+def absence() -> str:
     """What is not installed, in words; empty where all is."""
     absent = [] if importlib.util.find_spec("mpi4py") else ["mpi4py (pip install mpi4py)"]
     if shutil.which("mpirun") is None:
@@ -39,15 +39,15 @@ def missing() -> str:
 
 def version() -> str:
     """`Open MPI 4.1.4`, or another library's name and version."""
-    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
-    return said.splitlines()[0].removeprefix("mpirun ").replace("(Open MPI)", "Open MPI")
+    output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    return output.splitlines()[0].removeprefix("mpirun ").replace("(Open MPI)", "Open MPI")
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_live_open_mpi_equals_simulated_ranks(algorithm: str, world: int, tmp_path: Path) -> None:
-    if absent := missing():
+    if absent := absence():
         pytest.skip(f"Open MPI is not compared with simulated ranks here: no {absent}")
     number, name = ALGORITHMS[algorithm]
     inputs = [zero_sum(world, elements, torch.float32) for elements in ELEMENTS]
@@ -58,17 +58,17 @@ def test_live_open_mpi_equals_simulated_ranks(algorithm: str, world: int, tmp_pa
     for case, tensors in enumerate(inputs):
         expected = all_reduce(find(name, Message(tensors[0].numel(), 4, world)), tensors)
         for rank in range(world):
-            got = torch.from_numpy(np.load(tmp_path / f"{case}-{rank}-out.npy"))
-            assert same_bits(got, expected[rank]), (ELEMENTS[case], rank)
-        chosen = find(name, Message(tensors[0].numel(), 4, world)).name
-        for used in {name, chosen}:
-            record("all_reduce", {"reduce": "now", "collective": used}, f"{version()} processes")
+            result = torch.from_numpy(np.load(tmp_path / f"{case}-{rank}-out.npy"))
+            assert same_bits(result, expected[rank]), (ELEMENTS[case], rank)
+        choice = find(name, Message(tensors[0].numel(), 4, world)).name
+        for collective in {name, choice}:
+            record("all_reduce", {"reduce": "now", "collective": collective}, f"{version()} processes")
 
 
 def run(world: int, algorithm: int, folder: Path) -> None:
-    chosen = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", str(algorithm)]
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(world), *chosen]
+    options = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", str(algorithm)]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(world), *options]
     command += [sys.executable, "-m", "tests.numerics.collectives.live_mpi", str(folder), str(len(ELEMENTS))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr

@@ -30,7 +30,7 @@ def test_only_what_runs_live_here_is_verified() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "message", "chosen"),
+    ("table", "message", "name"),
     [
         ("vllm.custom", Message(256 * KIB - 4, 2, 4), "vllm.one_stage"),
         ("vllm.custom", Message(256 * KIB, 2, 4), "vllm.two_stage"),
@@ -49,8 +49,8 @@ def test_only_what_runs_live_here_is_verified() -> None:
         ("openmpi.allreduce_algorithm_4", Message(5, 4, 5), "openmpi.ring"),
     ],
 )
-def test_tables_at_their_limits(table: str, message: Message, chosen: str) -> None:
-    assert find(table, message).name == chosen
+def test_tables_at_their_limits(table: str, message: Message, name: str) -> None:
+    assert find(table, message).name == name
 
 
 def test_a_message_no_row_takes_and_an_unknown_name() -> None:

@@ -32,7 +32,7 @@ def recipe(tmp_path: Path) -> schema.RecipeFile:
     return files.read_recipe(path)
 
 
-def one(text: str) -> list[Override]:
+def single_axis(text: str) -> list[Override]:
     (axis,) = axes([text])
     return list(axis)
 
@@ -44,7 +44,7 @@ def test_every_field_of_a_side_that_holds_one_value_can_be_swept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "values"),
+    ("text", "values"),
     [
         ("placement.tensor=1,2,4", [1, 2, 4]),
         ("placement.tensor= 1 , 0x10", [1, 16]),
@@ -62,10 +62,10 @@ def test_every_field_of_a_side_that_holds_one_value_can_be_swept() -> None:
         ("layers[*].moe.combine:order='native'", ["native"]),
     ],
 )
-def test_values_are_cut_at_commas_outside_parentheses_and_read_as_yaml(written: str, values: list[Any]) -> None:
-    found = [override.value for override in one(written)]
-    assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+def test_values_are_cut_at_commas_outside_parentheses_and_read_as_yaml(text: str, values: list[Any]) -> None:
+    scalars = [override.value for override in single_axis(text)]
+    assert scalars == values
+    assert [type(value) for value in scalars] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_values_are_cut_at_commas_outside_parentheses_and_read_as_yaml(written: 
 def test_a_key_names_a_field_or_an_address_of_some_sides(
     name: str, sides: tuple[str, ...], key: str, is_address: bool
 ) -> None:
-    (override,) = one(f"{name}={1 if key == 'placement.tensor' else 'fp32'}")
+    (override,) = single_axis(f"{name}={1 if key == 'placement.tensor' else 'fp32'}")
     assert (override.name, override.sides, override.key, override.is_address) == (name, sides, key, is_address)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "says"),
     [
         (["micro_batch"], "'micro_batch' has no value; expected KEY=VALUE,VALUE"),
         (["=1"], "'' is nothing that can be swept"),
@@ -112,42 +112,42 @@ def test_a_key_names_a_field_or_an_address_of_some_sides(
         (["both.a:b=1", "reference.a:b=2"], "'a:b' of the reference is given twice, by 'both.a:b' and"),
     ],
 )
-def test_what_no_recipe_may_hold_is_refused(given: list[str], says: str) -> None:
+def test_what_no_recipe_may_hold_is_refused(options: list[str], says: str) -> None:
     with pytest.raises(SpecError) as caught:
-        axes(given)
+        axes(options)
     assert says in str(caught.value)
     assert str(caught.value).startswith("--over")
 
 
 def test_a_field_takes_the_place_of_the_recipes_own_and_everything_else_stays(recipe: schema.RecipeFile) -> None:
-    (override,) = one("placement.tensor=2")
-    changed = override.applied(recipe)
-    assert (changed.candidate.placement.tensor, changed.candidate.placement.expert) == (2, 4)
-    kept = changed.candidate.model_copy(update={"placement": recipe.candidate.placement})
-    assert changed.model_copy(update={"candidate": kept}) == recipe
+    (override,) = single_axis("placement.tensor=2")
+    copy = override.apply(recipe)
+    assert (copy.candidate.placement.tensor, copy.candidate.placement.expert) == (2, 4)
+    original = copy.candidate.model_copy(update={"placement": recipe.candidate.placement})
+    assert copy.model_copy(update={"candidate": original}) == recipe
 
 
 def test_lines_stay_where_they_were(recipe: schema.RecipeFile) -> None:
-    (override,) = one("both.dtype=fp32")
-    changed = override.applied(recipe)
-    assert (changed.reference.dtype, changed.candidate.dtype) == ("fp32", "fp32")
-    assert (changed.reference.line, changed.candidate.line) == (recipe.reference.line, recipe.candidate.line) == (4, 6)
-    assert changed.candidate.line_of("placement") == 7
-    kept = changed.candidate.set
-    assert isinstance(kept, yaml.Mapping)
-    assert kept.key_lines == {"layers[*].moe.gate:output": 9}
-    (nested,) = one("placement.tensor=2")
-    assert nested.applied(recipe).candidate.placement.line == recipe.candidate.placement.line == 7
+    (override,) = single_axis("both.dtype=fp32")
+    copy = override.apply(recipe)
+    assert (copy.reference.dtype, copy.candidate.dtype) == ("fp32", "fp32")
+    assert (copy.reference.line, copy.candidate.line) == (recipe.reference.line, recipe.candidate.line) == (4, 6)
+    assert copy.candidate.line_of("placement") == 7
+    settings = copy.candidate.set
+    assert isinstance(settings, yaml.Mapping)
+    assert settings.key_lines == {"layers[*].moe.gate:output": 9}
+    (nested,) = single_axis("placement.tensor=2")
+    assert nested.apply(recipe).candidate.placement.line == recipe.candidate.placement.line == 7
 
 
 def test_null_takes_a_value_away(recipe: schema.RecipeFile) -> None:
-    (override,) = one("reference.micro_batch=null")
+    (override,) = single_axis("reference.micro_batch=null")
     assert recipe.reference.micro_batch == 2
-    assert override.applied(recipe).reference.micro_batch is None
+    assert override.apply(recipe).reference.micro_batch is None
 
 
 def test_addresses_are_kept_apart_by_side(recipe: schema.RecipeFile) -> None:
-    given = [axis[0] for axis in axes(["a:b=1", "reference.c:d=x", "both.e:f=2.5", "dtype=fp32"])]
-    assert addresses(given, "candidate") == {"a:b": 1, "e:f": 2.5}
-    assert addresses(given, "reference") == {"c:d": "x", "e:f": 2.5}
-    assert given[0].applied(recipe) is recipe
+    overrides = [axis[0] for axis in axes(["a:b=1", "reference.c:d=x", "both.e:f=2.5", "dtype=fp32"])]
+    assert addresses(overrides, "candidate") == {"a:b": 1, "e:f": 2.5}
+    assert addresses(overrides, "reference") == {"c:d": "x", "e:f": 2.5}
+    assert overrides[0].apply(recipe) is recipe

@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("text", "scalar"),
     [
         ("1e-6", 1e-6),
         ("1E+3", 1000.0),
@@ -62,10 +62,10 @@ def file(tmp_path: Path) -> Path:
         ("9223372036854775807", 2**63 - 1),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(file: Path, written: str, read: Any) -> None:
-    value = load(file, f"key: {written}\n")["key"]
-    assert value == read
-    assert type(value) is type(read)
+def test_scalars_are_those_of_yaml_1_2(file: Path, text: str, scalar: Any) -> None:
+    value = load(file, f"key: {text}\n")["key"]
+    assert value == scalar
+    assert type(value) is type(scalar)
 
 
 def test_nan(file: Path) -> None:
@@ -140,10 +140,10 @@ SYNTAX = st.sampled_from(
 def test_no_bytes_raise_anything_but_spec_error(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
     path.write_bytes(raw)
-    said = "nothing"
+    message = "nothing"
     try:
         yaml.load(path)
     except SpecError as error:
-        said = str(error)
-    assert said
-    assert "\n" not in said
+        message = str(error)
+    assert message
+    assert "\n" not in message

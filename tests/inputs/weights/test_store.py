@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from moeparity.inputs.weights import residency
+from moeparity.inputs.weights import store
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from tests.checkpoint_factory import FILE
@@ -21,10 +21,10 @@ def test_the_size_is_that_of_every_tensor_in_every_dtype(deepseek_v3: Path) -> N
     graph = expand(Config(deepseek_v3 / "config.json"))
     tensors = load_file(deepseek_v3 / FILE).values()
     elements = {dtype: sum(t.numel() for t in tensors if t.dtype == dtype) for dtype in (torch.bfloat16, torch.float32)}
-    kept = 4 * elements[torch.float32]
-    assert kept > 0
-    assert residency.resident_bytes(graph, ["bf16"]) == 2 * elements[torch.bfloat16] + kept
-    assert residency.resident_bytes(graph, ["bf16", "fp32"]) == 6 * elements[torch.bfloat16] + 2 * kept
+    fp32_bytes = 4 * elements[torch.float32]
+    assert fp32_bytes > 0
+    assert store.resident_bytes(graph, ["bf16"]) == 2 * elements[torch.bfloat16] + fp32_bytes
+    assert store.resident_bytes(graph, ["bf16", "fp32"]) == 6 * elements[torch.bfloat16] + 2 * fp32_bytes
 
 
 @pytest.mark.parametrize(("free", "expected"), [(2.01, True), (1.99, False), (None, False)])
@@ -32,8 +32,8 @@ def test_half_of_the_free_memory_is_used(
     qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch, free: float | None, expected: bool
 ) -> None:
     graph = expand(Config(qwen3_moe / "config.json"))
-    size = residency.resident_bytes(graph, ["bf16"])
-    monkeypatch.setattr(residency, "available_bytes", lambda _: None if free is None else int(free * size))
-    assert residency.fits(graph, ["bf16"], CPU) is expected
-    assert residency.fits(graph, ["bf16"], CPU, math.inf) is expected
-    assert not residency.fits(graph, ["bf16"], CPU, 1.99 * size)
+    size = store.resident_bytes(graph, ["bf16"])
+    monkeypatch.setattr(store, "available_bytes", lambda _: None if free is None else int(free * size))
+    assert store.fits(graph, ["bf16"], CPU) is expected
+    assert store.fits(graph, ["bf16"], CPU, math.inf) is expected
+    assert not store.fits(graph, ["bf16"], CPU, 1.99 * size)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from moeparity.inputs.tokens.padding import defect, scored
+from moeparity.inputs.tokens.tokenset import defect, scored_mask
 
 
 @pytest.mark.parametrize("row", list(itertools.product([False, True], repeat=5)), ids=str)
@@ -32,6 +32,6 @@ def test_a_single_column() -> None:
 def test_padding_and_the_first_token_after_it_are_not_scored() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
     loss = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 0, 1]]).bool()
-    kept = scored(loss, mask)
-    assert kept.tolist() == torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]]).bool().tolist()
+    scorable = scored_mask(loss, mask)
+    assert scorable.tolist() == torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]]).bool().tolist()
     assert loss[0].all(), "what was given stays as it is"

@@ -1,4 +1,4 @@
-"""Orders as text: `threads(1024, vector=8) | fold_hi(32) | fold_hi`. The printer writes what the parser reads."""
+"""Orders read from text: `threads(1024, vector=8) | fold_hi(32) | fold_hi`. They print themselves as they are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import lru_cache
 from moeparity.errors import did_you_mean, listed
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.numerics.orders.types import (
+    DTYPES,
     FOLDS,
     FORMS,
     NATIVE,
@@ -24,7 +25,6 @@ from moeparity.numerics.orders.types import (
 )
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_]\w*)|(-?\d+)|(\S)|$)")
-_DTYPES = ("accumulate", "round")
 _EXCLUSIVE = ("fma", "kahan", "neumaier")
 _DEEPEST, _LARGEST = 200, 1 << 20
 
@@ -33,28 +33,6 @@ _DEEPEST, _LARGEST = 200, 1 << 20
 def parse(text: str) -> Order:
     """The order that `text` writes. Raises OrderError, which says at which character and what was expected."""
     return _Parser(text).order()
-
-
-def printed(order: Order) -> str:
-    """An order in its one canonical spelling."""
-    return " | ".join(_level(level) for level in order.levels)
-
-
-def _level(level: Level) -> str:
-    given = [] if level.explicit is None else [_tree(level.explicit, "")]
-    for number, value in zip(FORMS[level.name].numbers, level.numbers, strict=True):
-        if value != number.default:
-            given.append(f"{number.name}={value}" if number.named else str(value))
-    given += level.words
-    given += [f"{name}={dtype}" for name in _DTYPES if (dtype := getattr(level, name)) is not None]
-    return f"{level.name}({', '.join(given)})" if given else level.name
-
-
-def _tree(tree: AnyTree, brackets: str = "()") -> str:
-    if isinstance(tree, int):
-        return str(tree)
-    text = "+".join(map(_tree, children_of(tree)))
-    return f"[{text}]" if isinstance(tree, Sum) else f"{brackets[:1]}{text}{brackets[1:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +67,10 @@ class _Parser:
         self.next += 1
         return True
 
-    def fail(self, token: _Token, expected: str, near: Iterable[str] = ()) -> OrderError:
-        given = repr(token.text) if token.text else "nothing more"
+    def fail(self, token: _Token, expectation: str, names: Iterable[str] = ()) -> OrderError:
+        text = repr(token.text) if token.text else "nothing more"
         start = token.at - len(token.text) + 1
-        return OrderError(f"character {start}: {given}; expected {expected}.{did_you_mean(token.text, near)}")
+        return OrderError(f"character {start}: {text}; expected {expectation}.{did_you_mean(token.text, names)}")
 
     def order(self) -> Order:
         levels = [self.level(first=True)]
@@ -108,8 +86,7 @@ class _Parser:
             raise self.fail(token, "`|` or the end")
         if levels[-1].partial:
             raise OrderError(
-                f"{_level(levels[-1])} can leave several values; say how they are added, as in "
-                f"`{_level(levels[-1])} | sequential`."
+                f"{levels[-1]} can leave several values; say how they are added, as in `{levels[-1]} | sequential`."
             )
         return Order(tuple(levels))
 
@@ -119,7 +96,7 @@ class _Parser:
             raise OrderError("native is no order that can be written out or combined: it is torch's own sum.")
         if token.kind != "word" or token.text not in FORMS:
             raise self.fail(token, f"one of {listed(FORMS)}", FORMS)
-        level = self.arguments(token) if self.accept("(") else self.finished(token, {}, {}, (), None)
+        level = self.arguments(token) if self.accept("(") else self.build(token, {}, {}, (), None)
         if not first and "fma" in level.words:
             raise OrderError(f"fma in {level.name}: only the first level adds leaves, which are the products.")
         return level
@@ -134,16 +111,16 @@ class _Parser:
         while more:
             token = self.take()
             if token.kind == "number":
-                left = [number for number in form.numbers if number.name not in numbers]
-                if not left:
+                unset = [number for number in form.numbers if number.name not in numbers]
+                if not unset:
                     raise self.fail(token, f"no further number: {name.text} takes {len(form.numbers)}")
-                numbers[left[0].name] = self.number(token, left[0])
+                numbers[unset[0].name] = self.number(token, unset[0])
             elif token.text in form.words and token.text not in words:
                 words.append(token.text)
             else:
-                self.named(token, form.numbers, form.words, numbers, dtypes)
+                self.keyword(token, form.numbers, form.words, numbers, dtypes)
             more = not self.closed()
-        return self.finished(name, numbers, dtypes, tuple(sorted(words)), explicit)
+        return self.build(name, numbers, dtypes, tuple(sorted(words)), explicit)
 
     def closed(self) -> bool:
         token = self.take()
@@ -151,16 +128,16 @@ class _Parser:
             raise self.fail(token, "`,` or `)`")
         return token.text == ")"
 
-    def named(
+    def keyword(
         self,
         token: _Token,
-        known: tuple[Number, ...],
+        numbers_of_form: tuple[Number, ...],
         words: tuple[str, ...],
         numbers: dict[str, int],
         dtypes: dict[str, str],
     ) -> None:
-        names = {number.name: number for number in known if number.name not in numbers}
-        free = [*names, *(name for name in _DTYPES if name not in dtypes)]
+        names = {number.name: number for number in numbers_of_form if number.name not in numbers}
+        free = [*names, *(name for name in DTYPES if name not in dtypes)]
         if token.text not in free:
             raise self.fail(token, f"one of {listed([*words, *(f'{name}=' for name in free)])}", [*words, *free])
         if not self.accept("="):
@@ -178,11 +155,11 @@ class _Parser:
         if value is None or abs(value) > _LARGEST or (number.least is not None and value < number.least):
             least = "" if number.least is None else f" from {number.least}"
             raise self.fail(token, f"a whole number{least} to {_LARGEST} for {number.name}")
-        if number.allowed and value not in number.allowed:
-            raise self.fail(token, f"{' or '.join(map(str, number.allowed))} for {number.name}")
+        if number.choices and value not in number.choices:
+            raise self.fail(token, f"{' or '.join(map(str, number.choices))} for {number.name}")
         return value
 
-    def finished(
+    def build(
         self,
         name: _Token,
         numbers: dict[str, int],
@@ -192,20 +169,20 @@ class _Parser:
     ) -> Level:
         if name.text == "tree" and explicit is None:
             raise OrderError("tree: expected the sum written out, as in `tree((0+1)+(2+3))`.")
-        both = [word for word in words if word in _EXCLUSIVE]
-        if len(both) > 1:
-            raise OrderError(f"{name.text}: {both[0]} and {both[1]} exclude each other.")
+        exclusive = [word for word in words if word in _EXCLUSIVE]
+        if len(exclusive) > 1:
+            raise OrderError(f"{name.text}: {exclusive[0]} and {exclusive[1]} exclude each other.")
         if "fma" in words and explicit is not None and _has_fused(explicit):
             raise OrderError("tree: fma contracts additions one by one; [a+b+c] is one addition of all.")
-        given = []
+        values = []
         for number in FORMS[name.text].numbers:
             value = numbers.get(number.name, number.default)
             if value is None:
                 raise OrderError(f"{name.text} needs {number.name}: write `{_example(name.text)}`.")
-            given.append(value)
+            values.append(value)
         return Level(
             name=name.text,
-            numbers=tuple(given),
+            numbers=tuple(values),
             words=words,
             accumulate=dtypes.get("accumulate"),
             round=dtypes.get("round"),
@@ -234,14 +211,14 @@ class _Parser:
                 break
         if len(stack) > 1:
             raise self.fail(self.take(), f"`+` or `{'])'[stack[-1][0] == '(']}`")
-        return self.checked(start, stack[0][1])
+        return self.check_leaves(start, stack[0][1])
 
-    def checked(self, start: _Token, children: list[AnyTree]) -> AnyTree:
-        whole = _explicit_sum("", children)
-        found = sorted(leaves_of(whole))
-        if len(found) < 2 or found != list(range(len(found))):
-            raise self.fail(start, f"each of the leaves 0 to {max(len(found) - 1, 1)} once")
-        return whole
+    def check_leaves(self, start: _Token, children: list[AnyTree]) -> AnyTree:
+        total = _explicit_sum("", children)
+        leaves = sorted(leaves_of(total))
+        if len(leaves) < 2 or leaves != list(range(len(leaves))):
+            raise self.fail(start, f"each of the leaves 0 to {max(len(leaves) - 1, 1)} once")
+        return total
 
 
 def _explicit_sum(sign: str, children: list[AnyTree]) -> AnyTree:
@@ -259,5 +236,5 @@ def _has_fused(tree: AnyTree) -> bool:
 
 
 def _example(name: str) -> str:
-    needed = [number for number in FORMS[name].numbers if number.default is None]
-    return f"{name}({', '.join(str(max(number.least or 1, 1)) for number in needed)})"
+    required = [number for number in FORMS[name].numbers if number.default is None]
+    return f"{name}({', '.join(str(max(number.least or 1, 1)) for number in required)})"

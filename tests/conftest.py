@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.checkpoint_factory import make_small, make_wide
 from tests.command import own_signals
+from tests.planted.together import groups
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
@@ -34,15 +35,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TAKEN_APART = {
     "test_bit_equality.py",
     "test_init.py",
-    "test_planted.py",
     "test_recipes.py",
-    "test_sweep.py",
 }
 
 
 class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
+        file, _, test = nodeid.partition("::")
+        _, _, parameters = test.removesuffix("]").partition("[")
+        if parameters in groups():
+            # Values that are planted together, which is done once.
+            return f"{file}::{groups()[parameters]}"
         return nodeid if Path(file).name in TAKEN_APART else file
 
 

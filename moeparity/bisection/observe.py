@@ -16,7 +16,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW
 from moeparity.engine.batches import micro_batches
 from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import Observer, Walker, run
+from moeparity.engine.lockstep import Counts, Observer, Walker, run
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.routes import Forced, Replayed
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
@@ -27,54 +27,71 @@ from moeparity.progress import Callback
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
     """One pass over the weights: both sides and these toggles' trials; the `first` also takes the local errors."""
     started = time.perf_counter()
-    trials = {**named.toggle_trials(plan, toggles), **(named.floor(plan) if first and plan.recipe.floor else {})}
-    trials |= named.arrival(plan) if first else {}
-    walkers = _walkers(plan, trials, named.replays(plan, toggles) if first and plan.recipe.replay else {})
-    names = [walker.name for walker in walkers][1:]
-    changes = Changes([*((name, base) for name, (_, base) in trials.items()), *named.against_reference(trials)])
-    tokens, mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
-    routes = Routes(REFERENCE, names, mask)
-    scored = plan.tokens.loss_mask.to(plan.model.device)
-    logits = Logits(plan.model.graph.scores, REFERENCE, names, tokens, scored, plan.recipe.tokens.sampler)
-    observers: list[Observer] = [changes, routes, logits]
-    divergence = truth = None
-    if first and plan.oracle is not None:
-        against = Logits(plan.model.graph.scores, ORACLE, (REFERENCE, CANDIDATE), tokens, scored, logits.sampled_from)
-        truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
-        observers.append(truth)
-        walkers.append(_walker(plan, ORACLE, plan.oracle))
-    if first:
-        divergence = Divergence(REFERENCE, CANDIDATE, SHADOW)
-        observers.append(divergence)
-    if first and plan.attribution:
-        walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
-    records, classes = (made.records(plan), made.classes(plan)) if first else (None, None)
-    whole = Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, tokens, scored) if first else None
-    flips = made.flip_observer(plan, list(trials)) if first else None
-    envelope = made.envelope(plan) if first else None
-    observers += [observer for observer in (records, classes, whole, flips, envelope) if observer is not None]
-    weights = plan.model.weights
-    footprint = require(walkers, weights, *tokens.shape, limit=plan.memory_limit)
+    ready = Pass(plan, toggles, first=first)
+    weights, tokens, mask = plan.model.weights, ready.tokens, ready.mask
+    footprint = require(ready.walkers, weights, *tokens.shape, limit=plan.memory_limit)
     with Peak(weights.device) as peak:
         work = footprint.work
-        counts = run(walkers, weights, tokens, observers, attention_mask=mask, work=work, progress=progress)
-    batches = sum(len(micro_batches(len(tokens), walker.micro_batch)) for walker in walkers)
-    return Observed(
-        divergence=divergence,
-        truth=truth,
-        changes=changes,
-        routes=routes,
-        logits=logits,
-        counts=counts,
-        naive_evaluations=batches * len(plan.model.graph.nodes),
-        seconds=time.perf_counter() - started,
-        records=records,
-        classes=classes,
-        distributions=whole,
-        census=None if flips is None else flips.census,
-        envelope=None if envelope is None else envelope.found,
-        memory=Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes),
-    )
+        counts = run(ready.walkers, weights, tokens, ready.observers, attention_mask=mask, work=work, progress=progress)
+    memory = Memory(estimated=footprint.total, held_before=peak.before, peak=peak.bytes)
+    return ready.observed(counts, memory, time.perf_counter() - started)
+
+
+class Pass:
+    """A pass made ready: its walkers, and the observers that see it."""
+
+    def __init__(self, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True) -> None:
+        self.graph = plan.model.graph
+        trials = {**named.toggle_trials(plan, toggles), **(named.floor(plan) if first and plan.recipe.floor else {})}
+        trials |= named.arrival(plan) if first else {}
+        self.walkers = _walkers(plan, trials, named.replays(plan, toggles) if first and plan.recipe.replay else {})
+        names = [walker.name for walker in self.walkers][1:]
+        self.tokens, self.mask = (x.to(plan.model.device) for x in (plan.tokens.input_ids, plan.tokens.attention_mask))
+        scored = plan.tokens.loss_mask.to(plan.model.device)
+        self.changes = Changes([*((n, base) for n, (_, base) in trials.items()), *named.against_reference(trials)])
+        self.routes = Routes(REFERENCE, names, self.mask)
+        sampler, scores = plan.recipe.tokens.sampler, self.graph.scores
+        self.logits = Logits(scores, REFERENCE, names, self.tokens, scored, sampler)
+        self.divergence = Divergence(REFERENCE, CANDIDATE, SHADOW) if first else None
+        self.truth = None
+        if first and plan.oracle is not None:
+            against = Logits(scores, ORACLE, (REFERENCE, CANDIDATE), self.tokens, scored, sampler)
+            self.truth = Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
+            self.walkers.append(_walker(plan, ORACLE, plan.oracle))
+        if first and plan.attribution:
+            self.walkers.append(_walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE))
+        self.records, self.classes = (made.records(plan), made.classes(plan)) if first else (None, None)
+        self.distributions = Distributions(scores, REFERENCE, CANDIDATE, self.tokens, scored) if first else None
+        self.flips = made.flip_observer(plan, list(trials)) if first else None
+        self.envelope = made.envelope(plan) if first else None
+
+    @property
+    def observers(self) -> list[Observer]:
+        """What sees every node of the pass."""
+        always: list[Observer] = [self.changes, self.routes, self.logits]
+        sides = (self.truth, self.divergence, self.records, self.classes, self.distributions)
+        return [*always, *(seen for seen in (*sides, self.flips, self.envelope) if seen is not None)]
+
+    def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
+        """What the observers have seen, and what the pass cost."""
+        sequences = len(self.tokens)
+        batches = sum(len(micro_batches(sequences, walker.micro_batch)) for walker in self.walkers)
+        return Observed(
+            divergence=self.divergence,
+            truth=self.truth,
+            changes=self.changes,
+            routes=self.routes,
+            logits=self.logits,
+            counts=counts,
+            naive_evaluations=batches * len(self.graph.nodes),
+            seconds=seconds,
+            records=self.records,
+            classes=self.classes,
+            distributions=self.distributions,
+            census=None if self.flips is None else self.flips.census,
+            envelope=None if self.envelope is None else self.envelope.found,
+            memory=memory,
+        )
 
 
 def _walkers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -24,6 +25,9 @@ from tests.planted.together import groups
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+# Hundreds of modules are compiled once, not in each of the many processes that tests start, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # The same examples in every run; `pytest --hypothesis-profile explore` looks for others.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("explore", derandomize=False)

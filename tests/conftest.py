@@ -7,11 +7,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
+import typer.testing
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -74,6 +77,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Kept passes go to a folder of this session, never to the user's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MOEPARITY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """Typer makes all commands out of their signatures whenever one is called, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        built = cache(typer.main.get_command)
+        patched.setattr(typer.main, "get_command", built)
+        patched.setattr(typer.testing, "_get_command", built)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -28,6 +29,8 @@ from tests.planted.together import groups
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+# What is made while tests are collected stays to the end: the garbage collector need not look through it again and again.
+gc.disable()
 # Hundreds of modules are compiled once, not in each of the many processes that tests start, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -54,6 +57,11 @@ class ByFile(LoadScopeScheduling):
             # Values that are planted together, which is done once.
             return f"{file}::{groups()[parameters]}"
         return nodeid if Path(file).name in TAKEN_APART else file
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

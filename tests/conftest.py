@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
+import typer.testing
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -20,9 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.checkpoint_factory import make_small, make_wide
 from tests.command import own_signals
+from tests.planted.together import groups
 from tests.small_models import SMALL
 
 torch.set_num_threads(1)
+# What is made while tests are collected stays to the end: the garbage collector need not look through it every time.
+gc.disable()
+# Hundreds of modules are compiled once, not in each of the many processes that tests start, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # The same examples in every run; `pytest --hypothesis-profile explore` looks for others.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("explore", derandomize=False)
@@ -34,16 +45,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TAKEN_APART = {
     "test_bit_equality.py",
     "test_init.py",
-    "test_planted.py",
     "test_recipes.py",
-    "test_sweep.py",
 }
 
 
 class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
+        file, _, test = nodeid.partition("::")
+        _, _, parameters = test.removesuffix("]").partition("[")
+        if parameters in groups():
+            # Values that are planted together, which is done once.
+            return f"{file}::{groups()[parameters]}"
         return nodeid if Path(file).name in TAKEN_APART else file
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
@@ -67,6 +85,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Kept passes go to a folder of this session, never to the user's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MOEPARITY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """Typer makes all commands out of their signatures whenever one is called, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        built = cache(typer.main.get_command)
+        patched.setattr(typer.main, "get_command", built)
+        patched.setattr(typer.testing, "_get_command", built)
         yield
 
 

@@ -14,9 +14,8 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
 from moeparity.engine.batches import micro_batches
-from moeparity.engine.lockstep import NodeView, Observer
+from moeparity.engine.lockstep import Counts, NodeView, Observer
 from moeparity.engine.memory import Memory, Peak
-from moeparity.engine.passes import Pass
 from moeparity.engine.walker import Walker
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
@@ -43,7 +42,7 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     with Peak(plan.model.device) as peak:
         finished = plan.passes(progress).run(observation.walkers, observation.observers)
     memory = Memory(estimated=finished.footprint.total, held_before=peak.before, peak=peak.bytes)
-    return observation.observed(finished, memory, time.perf_counter() - started)
+    return observation.observed(finished.counts, memory, time.perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ class Observation:
         """All that look at the pass."""
         return [self.changes, self.routes, self.logits, *self.sections.values()]
 
-    def observed(self, finished: Pass, memory: Memory, seconds: float) -> Observed:
+    def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
         """What was seen, after the pass."""
         sequences = len(self.plan.tokens.input_ids)
         batches = sum(len(micro_batches(sequences, each.micro_batch)) for each in self.walkers)
@@ -92,7 +91,7 @@ class Observation:
             routes=self.routes,
             logits=self.logits,
             cost=Cost(
-                counts=finished.counts,
+                counts=counts,
                 naive_evaluations=batches * len(self.plan.model.graph.nodes),
                 seconds=seconds,
                 memory=memory,

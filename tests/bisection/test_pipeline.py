@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection import prepare as plan
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import SCHEMA, Report
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.batches import cells, micro_batches
 from moeparity.engine.forward import forward
-from moeparity.inputs.model import Model, open_model
+from moeparity.inputs.model import Model
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key
 from moeparity.plan.graph import Node
 from tests.checkpoint_factory import make_small
+from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
 Side = Mapping[str, Any]
@@ -35,16 +34,6 @@ Tensors = dict[str, torch.Tensor]
 
 SEQUENCES = 30
 ACCUMULATE = {"set": {"layers[*].moe.combine:accumulate": "fp32"}}
-
-
-@lru_cache(maxsize=8)
-def opened(folder: Path, *, device: str, **_: None) -> Model:
-    return open_model(folder, device=device, residency="resident")
-
-
-@pytest.fixture(autouse=True)
-def _models_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "open_model", opened)
 
 
 def report_of(
@@ -57,7 +46,7 @@ def report_of(
     **gate: Any,
 ) -> Report:
     given = tokens or {"input_ids": random_tokens(SEQUENCES, 8)}
-    return bisect(write_recipe(folder, checkpoint, given, reference, candidate, **gate), device="cpu")
+    return bisect(write_recipe(folder, checkpoint, given, reference, candidate, **gate), device="cpu", opener=opened)
 
 
 def strict(report: Report) -> dict[str, Any]:
@@ -85,7 +74,7 @@ def test_identical_sides(tmp_path: Path, qwen3_moe: Path) -> None:
             assert (size.equal_share, size.max_abs, size.max_ulp, size.relative_l2) == (1.0, 0.0, 0, 0.0)
     assert report.flips is not None
     assert report.flips.tokens_any_layer == 0
-    assert report.run.evaluations == len(opened(qwen3_moe, device="cpu").graph.nodes), "both sides are computed once"
+    assert report.run.evaluations == len(opened(qwen3_moe).graph.nodes), "both sides are computed once"
 
 
 def test_identical_sides_pass_with_one_sequence(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -137,7 +126,8 @@ def test_a_choice_without_effect_at_a_root_is_not_named(tmp_path: Path, qwen3_mo
 def test_choices_of_which_none_acts_alone_are_all_named(tmp_path: Path, qwen3_moe: Path) -> None:
     node = "layers[1].moe.combine"
     own = {"set": {f"{node}:accumulate": "fp32", f"{node}:leaves": "slot"}}
-    ready = prepare(write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, 5)}, {}, own), device="cpu")
+    recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, 5)}, {}, own)
+    ready = prepare(recipe, device="cpu", opener=opened)
     observed = observe(ready, ready.toggles)
     for nodes in observed.changes.roots.values():
         nodes.clear()
@@ -156,7 +146,7 @@ def test_micro_batch(tmp_path: Path, qwen3_moe: Path, dtype: str, sizes: tuple[i
     sides = [{"dtype": dtype, "micro_batch": size} for size in sizes]
     report = report_of(tmp_path, qwen3_moe, *sides, tokens={"input_ids": ids})
     values = [everything(qwen3_moe, ids, side) for side in sides]
-    assert_roots_are_first(report, opened(qwen3_moe, device="cpu"), *values)
+    assert_roots_are_first(report, opened(qwen3_moe), *values)
     (toggle,) = report.toggles
     assert (toggle.name, toggle.kind, toggle.nodes) == ("micro_batch", "schedule", 0)
     assert (toggle.reference, toggle.candidate) == tuple(map(str, sizes))
@@ -356,13 +346,13 @@ def test_the_first_root_is_the_first_node_that_differs(
     report = report_of(tmp_path, checkpoint, *CASES[case], tokens={"input_ids": ids})
     assert report.roots
     values = [everything(checkpoint, ids, side) for side in CASES[case]]
-    assert_roots_are_first(report, opened(checkpoint, device="cpu"), *values)
+    assert_roots_are_first(report, opened(checkpoint), *values)
 
 
 def everything(checkpoint: Path, ids: torch.Tensor, side: Side) -> Tensors:
     """Every value of a variant run on its own."""
     return forward(
-        opened(checkpoint, device="cpu"),
+        opened(checkpoint),
         ids,
         profile=side.get("profile", "hf-eager"),
         dtype=side.get("dtype"),

@@ -66,10 +66,14 @@ else:
 """
 
 
-def forward_in(folder: Path) -> tuple[list[str], Path]:
-    """A forward of some seconds, and the file it is to write, alone in its folder."""
+LONG, SHORT = (64, 96), (4, 6)
+"""Sequences and tokens of a forward of some seconds, to be killed at any time, and of one with certain moments only."""
+
+
+def forward_in(folder: Path, shape: tuple[int, int]) -> tuple[list[str], Path]:
+    """A forward, and the file it is to write, alone in its folder."""
     tokens, out = folder / "tokens.safetensors", folder / "out" / "out.safetensors"
-    save_file({"input_ids": torch.randint(0, 256, (64, 96))}, tokens)
+    save_file({"input_ids": torch.randint(0, 256, shape)}, tokens)
     out.parent.mkdir(parents=True)
     options = ["--tokens", str(tokens), "--out", str(out), "--micro-batch", "4", "--device", "cpu", "--dtype", "fp32"]
     return ["forward", str(CHECKPOINT), *options], out
@@ -77,7 +81,7 @@ def forward_in(folder: Path) -> tuple[list[str], Path]:
 
 @pytest.fixture
 def forward(tmp_path: Path) -> tuple[list[str], Path]:
-    return forward_in(tmp_path)
+    return forward_in(tmp_path, LONG)
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,12 @@ def ended(process: subprocess.Popen[str]) -> Ended:
     return Ended(process.returncode, stdout, stderr, time.monotonic() - begun)
 
 
-def judge(process: Ended, number: signal.Signals, out: Path) -> int:
+def judge(process: Ended, number: signal.Signals, out: Path, shape: tuple[int, int] = SHORT) -> int:
     """Its exit code: that of the signal, with all that goes with it, unless it had finished before."""
     stdout, stderr = process.stdout, process.stderr
     assert "Traceback" not in stderr
     if out.exists():
-        assert load_file(out)["logits"].shape == (64, 96, 256)
+        assert load_file(out)["logits"].shape == (*shape, 256)
     assert [path.name for path in out.parent.iterdir()] == ([out.name] if out.exists() else [])
     if process.returncode:
         assert process.returncode == CODES[number]
@@ -137,7 +141,7 @@ def test_killed_at_any_moment(forward: tuple[list[str], Path]) -> None:
         listening(process)
         time.sleep(seconds)
         process.send_signal(number)
-        codes.add(judge(ended(process), number, out))
+        codes.add(judge(ended(process), number, out, LONG))
     assert codes >= {*CODES.values()}
 
 
@@ -174,7 +178,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Pat
     given, files = [], {}
     for number, (name, (line, (module, function, when), sent)) in enumerate(JOBS.items()):
         folder = tmp_path_factory.mktemp(f"job-{number}")
-        command, files[name] = forward_in(folder)
+        command, files[name] = forward_in(folder, SHORT)
         arguments = [module, function, str(int(sent)), when, *command]
         given.append((line, arguments, str(folder / "stdout"), str(folder / "stderr")))
     process = started([sys.executable, "-c", FORKED + AT, json.dumps(given)])
@@ -204,7 +208,7 @@ def test_a_signal_after_the_file_is_written_does_not_undo_it(ends: dict[str, tup
 def test_killed_while_torch_is_imported(forward: tuple[list[str], Path]) -> None:
     command, out = forward
     place = ["moeparity.inputs.machine", "choose", str(int(signal.SIGTERM)), "before"]
-    assert judge(ended(started([sys.executable, "-c", AT, *place, *command])), signal.SIGTERM, out) == 143
+    assert judge(ended(started([sys.executable, "-c", AT, *place, *command])), signal.SIGTERM, out, LONG) == 143
     assert not out.exists()
 
 

@@ -22,12 +22,16 @@ def nearest(x: Fraction | float, dtype: torch.dtype) -> float:
     if x == 0 or (isinstance(x, float) and math.isinf(x)):
         return float(x)
     precision, least, greatest = FORMATS[dtype]
-    magnitude = abs(Fraction(x))
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < Fraction(2) ** exponent
-    step = Fraction(2) ** (max(exponent, least) - precision + 1)
-    multiple = round(magnitude / step) * step
-    value = math.inf if multiple >= Fraction(2) ** (greatest + 1) else float(multiple)
+    signed, below = x.as_integer_ratio()
+    above = abs(signed)
+    exponent = above.bit_length() - below.bit_length()
+    exponent -= above << max(-exponent, 0) < below << max(exponent, 0)
+    # How often 2^unit goes into the number, and what is left over.
+    unit = max(exponent, least) - precision + 1
+    below <<= max(unit, 0)
+    count, left = divmod(above << max(-unit, 0), below)
+    count += 2 * left > below or (2 * left == below and count % 2 == 1)
+    value = math.inf if count.bit_length() + unit > greatest + 1 else math.ldexp(count, unit)
     return math.copysign(value, x)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.ops.plain import BF16, FP16, FP32, random
 from tests.ops.scalar import bf16, fp16, fp32
 
 Row = list[float]
+ROUNDINGS = {BF16: bf16, FP16: fp16, FP32: fp32}
 DEFAULTS: dict[str, Any] = {
     "form": "shifted",
     "temperature": 1.0,
@@ -56,7 +58,7 @@ def kept(x: float, step: torch.dtype) -> float:
 
 def into(x: float, dtype: torch.dtype) -> float:
     """As torch casts: to 16 bits by way of fp32."""
-    return x if dtype == FP64 else float({BF16: bf16, FP16: fp16, FP32: fp32}[dtype](np.float32(x)))
+    return x if dtype == FP64 else float(ROUNDINGS[dtype](np.float32(x)))
 
 
 def exp(xs: Sequence[float], step: torch.dtype) -> Row:
@@ -69,15 +71,25 @@ def log(x: float, step: torch.dtype) -> float:
 
 
 def over_temperature(x: float, at: dict[str, Any]) -> float:
-    x = into(x, at["inputs"])
-    if at["temperature"] == 1:
+    return divided(into(x, at["inputs"]), at["temperature"], at["division"], at["inputs"], at["scaled"])
+
+
+@lru_cache(maxsize=1 << 16)
+def divided(x: float, temperature: float, division: str, inputs: torch.dtype, scaled: torch.dtype) -> float:
+    """Of the same numbers in every test."""
+    if temperature == 1:
         return x
-    step = FP64 if FP64 in (at["inputs"], at["scaled"]) else FP32
-    divisor = Fraction(nearest(at["temperature"], step))
-    exact = (
-        Fraction(x) * Fraction(nearest(1 / divisor, step)) if at["division"] == "reciprocal" else Fraction(x) / divisor
-    )
-    return into(nearest(exact, step), at["scaled"])
+    step = FP64 if FP64 in (inputs, scaled) else FP32
+    divisor, reciprocal = rounded_temperature(temperature, step)
+    exact = Fraction(x) * reciprocal if division == "reciprocal" else Fraction(x) / divisor
+    return into(nearest(exact, step), scaled)
+
+
+@lru_cache
+def rounded_temperature(temperature: float, step: torch.dtype) -> tuple[Fraction, Fraction]:
+    """The temperature and its reciprocal, each in `step`."""
+    divisor = Fraction(nearest(temperature, step))
+    return divisor, Fraction(nearest(1 / divisor, step))
 
 
 def in_turn(terms: Row, step: torch.dtype) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+import torch._dynamo  # before the fork: the first op on a DTensor imports it, in every rank
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor

@@ -1,4 +1,6 @@
-"""One rank of a live MPI all-reduce: FOLDER/CASE-RANK.npy in, FOLDER/CASE-RANK-out.npy out. Imports no torch."""
+"""One rank of live MPI all-reduces, of the first 3, 4 ... ranks of the job: FOLDER/WORLD-CASE-RANK.npy in,
+FOLDER/WORLD-CASE-RANK-out.npy out. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ import numpy as np
 
 def main() -> None:
     mpi = importlib.import_module("mpi4py.MPI")
-    folder, cases = Path(sys.argv[1]), int(sys.argv[2])
+    folder, cases, worlds = Path(sys.argv[1]), int(sys.argv[2]), map(int, sys.argv[3:])
     rank = mpi.COMM_WORLD.Get_rank()
-    for case in range(cases):
-        values = np.load(folder / f"{case}-{rank}.npy")
-        total = np.empty_like(values)
-        mpi.COMM_WORLD.Allreduce(values, total, op=mpi.SUM)
-        np.save(folder / f"{case}-{rank}-out.npy", total)
+    for world in worlds:
+        group = mpi.COMM_WORLD.Split(0 if rank < world else mpi.UNDEFINED, rank)
+        for case in range(cases if rank < world else 0):
+            own = np.load(folder / f"{world}-{case}-{rank}.npy")
+            total = np.empty_like(own)
+            group.Allreduce(own, total, op=mpi.SUM)
+            np.save(folder / f"{world}-{case}-{rank}-out.npy", total)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import math
 import random
 import struct
 from collections.abc import Callable
-from fractions import Fraction
 
 import torch
 
@@ -18,8 +17,12 @@ from tests.ops.plain import FP32
 Row = list[float]
 
 
+_FP32 = struct.Struct("f")
+
+
 def f32(x: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", x))[0])
+    rounded: float = _FP32.unpack(_FP32.pack(x))[0]
+    return rounded
 
 
 def plus(a: float, b: float) -> float:
@@ -28,24 +31,14 @@ def plus(a: float, b: float) -> float:
 
 
 def square_added(total: float, x: float) -> float:
-    """fma(x, x, total): the exact sum, rounded to odd in 60 bits and then to fp32."""
-    exact = Fraction(x) * Fraction(x) + Fraction(total)
-    if not exact:
-        return 0.0
-    shift = 60 - (exact.numerator.bit_length() - exact.denominator.bit_length())
-    scaled = exact * Fraction(2) ** shift
-    low, high = math.floor(scaled), math.ceil(scaled)
-    odd = low if low == high or low % 2 else high
-    return _fp32_of(odd, shift)
-
-
-def _fp32_of(whole: int, shift: int) -> float:
-    """whole * 2^-shift in fp32, ties to even: normal numbers only."""
-    drop = whole.bit_length() - 24
-    kept, rest = divmod(whole, 1 << drop)
-    half = 1 << drop - 1
-    kept += rest > half or (rest == half and kept % 2 == 1)
-    return math.ldexp(kept, drop - shift)
+    """fma(x, x, total): the exact sum, rounded to odd in fp64 and then to fp32."""
+    square = x * x  # exact: 48 bits
+    near = square + total
+    of_total = near - square
+    missed = (square - (near - of_total)) + (total - of_total)
+    if missed and int(math.ldexp(math.frexp(near)[0], 53)) % 2 == 0:
+        near = math.nextafter(near, math.copysign(math.inf, missed))
+    return f32(near)
 
 
 def then_added(total: float, x: float) -> float:

@@ -1,0 +1,135 @@
+"""Many candidates with one planted value each, bisected in one pass: each sees what its own walkers do, nothing else.
+
+Candidates of one checkpoint on the same tokens share all that lies before their planted nodes. Each has a reference and
+trials of its own, and walks under a name of its own; `observe`'s observers and `summarise` meet one of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from moeparity.bisection.observe import Observation
+from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.report import Report
+from moeparity.bisection.summarise import summarise
+from moeparity.engine.lockstep import NodeView, Observer, run
+from moeparity.engine.memory import Memory
+from moeparity.engine.walker import Name, Walker
+from moeparity.errors import Where
+from moeparity.ops.declaration import Value
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.sides import Side, bound_side
+from moeparity.plan.spec.schema import Variant
+from moeparity.plan.toggles import toggles
+from tests.opened import opened
+from tests.planted.places import PROFILE, Planted, Sides, all_values, plant, random_tokens, write_recipe
+
+VALUES = {planted.label: planted for planted in all_values()}
+
+TOGETHER = 40
+"""Candidates in one pass: some 200 walkers, whose values of a few tokens are some MB."""
+
+Group = tuple[str, ...]
+T = TypeVar("T")
+
+
+@cache
+def groups() -> dict[str, Group]:
+    """For each label the labels that it is planted beside: of the same checkpoint, the same tokens and micro-batch."""
+    alike: dict[tuple[str, tuple[int, int, int]], list[str]] = {}
+    for label, planted in VALUES.items():
+        alike.setdefault((planted.model, planted.shape), []).append(label)
+    cut = (tuple(labels[i : i + TOGETHER]) for labels in alike.values() for i in range(0, len(labels), TOGETHER))
+    return {label: group for group in cut for label in group}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bisected:
+    """One candidate: where its value was planted, its plan, and its report."""
+
+    sides: Sides
+    plan: Plan
+    report: Report
+
+
+def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str, Bisected]:
+    """By label, the bisection of each value of a group."""
+    base = _prepared(VALUES[group[0]], checkpoint, folder)
+    sides = {label: plant(VALUES[label], base.model) for label in group}
+    bound = _binder(base)
+    plans = {label: _planted(base, bound, sides[label]) for label in group}
+    passes = {label: Observation.of(plan, plan.toggles) for label, plan in plans.items()}
+    walkers = [_renamed(walker, label) for label, own in passes.items() for walker in own.walkers]
+    observers = [_Restricted(label, own.walkers, own.observers) for label, own in passes.items()]
+    tokens = base.tokens
+    counts = run(walkers, base.model.weights, tokens.input_ids, observers, attention_mask=tokens.attention_mask)
+    # What a pass takes is none of these tests' business.
+    nothing = Memory(estimated=0, held_before=None, peak=None)
+    reports = {label: summarise(plans[label], own.observed(counts, nothing, 0.0)) for label, own in passes.items()}
+    return {label: Bisected(sides=sides[label], plan=plans[label], report=reports[label]) for label in group}
+
+
+def _prepared(planted: Planted, checkpoint: Path, folder: Path) -> Plan:
+    """The recipe of a group, in which nothing is planted."""
+    sequences, tokens, micro_batch = planted.shape
+    ids = {"input_ids": random_tokens(sequences, tokens, vocab=opened(checkpoint).vocab_size)}
+    side = {"micro_batch": micro_batch}
+    return prepare(write_recipe(folder, checkpoint, ids, side, side), device="cpu", opener=opened)
+
+
+def _planted(base: Plan, bound: Callable[[Variant], Side], sides: Sides) -> Plan:
+    """What `prepare` makes of the same recipe with these values in it."""
+    micro_batch = base.recipe.reference.micro_batch
+    variants = [Variant(profile=PROFILE, micro_batch=micro_batch, set={**values}) for values in sides.sets]
+    reference, candidate = map(bound, variants)
+    return replace(
+        base,
+        recipe=base.recipe.model_copy(update={"reference": variants[0], "candidate": variants[1]}),
+        reference=reference,
+        candidate=candidate,
+        toggles=tuple(toggles(reference, candidate, base.recipe.by)),
+    )
+
+
+def _binder(base: Plan) -> Callable[[Variant], Side]:
+    """Binds a variant as `prepare` does; of many candidates the references are one."""
+    where, sequences = Where(base.path), len(base.tokens.input_ids)
+    profile = load_profile(PROFILE, where)
+    known: dict[tuple[tuple[str, Value], ...], Side] = {}
+
+    def bound(variant: Variant) -> Side:
+        values = tuple(variant.set.items())
+        if values not in known:
+            known[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
+        return known[values]
+
+    return bound
+
+
+def _renamed(walker: Walker, label: str) -> Walker:
+    """The same walker under a name of its candidate's own."""
+    followed = None if walker.inputs_of is None else (label, walker.inputs_of)
+    routes = None if walker.routes is None else replace(walker.routes, of=(label, walker.routes.of))
+    return replace(walker, name=(label, walker.name), inputs_of=followed, routes=routes)
+
+
+class _Restricted:
+    """Shows the observers of one candidate its own walkers, under the names it gave them."""
+
+    def __init__(self, label: str, walkers: Iterable[Walker], observers: Sequence[Observer]) -> None:
+        self.names = {walker.name: (label, walker.name) for walker in walkers}
+        self.observers = observers
+
+    def see(self, view: NodeView) -> None:
+        own = replace(
+            view, outputs=self._own(view.outputs), inputs=self._own(view.inputs), active=self._own(view.active)
+        )
+        for observer in self.observers:
+            observer.see(own)
+
+    def _own(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
+        return {name: of_walkers[full] for name, full in self.names.items() if full in of_walkers}

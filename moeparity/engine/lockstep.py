@@ -54,7 +54,7 @@ class NodeView:
 
     A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
-    that took effect there. `entered` are the identities of the values that enter a region, by walker and name.
+    that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
     """
 
     node: Node
@@ -162,7 +162,7 @@ class _Lockstep:
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str], dict[Rows, Block]] = {}
-        self.entered: dict[tuple[Name, str], list[int]] = {}
+        self.entered: dict[Rows, dict[tuple[Name, str], list[int]]] = {wave: {} for wave in self.waves}
         self._add_sources(tokens, mask)
 
     def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
@@ -189,7 +189,7 @@ class _Lockstep:
             results = [self._ports(visit, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             active[walker.name] = todo.numerics.active
-            self._keep(walker, node, outputs[walker.name])
+            self._keep(walker, node, wave, outputs[walker.name])
         followed = {name: leader for name, leader in leaders.items() if leader in outputs}
         outputs = {name: outputs[leader] for name, leader in followed.items()}
         inputs = {name: inputs[leader] for name, leader in followed.items()}
@@ -199,7 +199,7 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered)
+        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave])
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
@@ -243,7 +243,7 @@ class _Lockstep:
             None if value is None else [self.values[holder[value][source], value][r] for r in rows] for value in reads
         )
 
-    def _keep(self, walker: Walker, node: Node, outputs: tuple[list[Block], ...]) -> None:
+    def _keep(self, walker: Walker, node: Node, wave: Rows, outputs: tuple[list[Block], ...]) -> None:
         if walker.inputs_of is not None:
             return
         for value, blocks in zip((*node.values, *self.work.edge_values[node.name]), outputs, strict=True):
@@ -251,7 +251,9 @@ class _Lockstep:
                 self.values.setdefault((walker.name, value), {}).update({b.rows: b for b in blocks})
             if value in self.work.entering:
                 leaders = self.work.leaders[node.name]
-                self.entered |= {(w, value): _ids(blocks) for w, leader in leaders.items() if leader == walker.name}
+                self.entered[wave] |= {
+                    (w, value): _ids(blocks) for w, leader in leaders.items() if leader == walker.name
+                }
 
     def _forget(self, node: Node, wave: Rows) -> None:
         for value in self.work.dying[node.name]:

@@ -24,7 +24,7 @@ def progress_line() -> Iterator[Callback | None]:
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn())
-    line = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    line = Bar(*columns, console=Console(stderr=True, emoji=False), transient=True, auto_refresh=False)
     with on_interruption(line.stop), line as bar:
         yield Line(bar)
 

@@ -21,6 +21,8 @@ _EVIDENCE = (
     "evidence: how sure the profiles are of a value (docs/fidelity.md); "
     "unknown: none speaks of it, the op's default holds."
 )
+_AS_WRITTEN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+"""No word is read as a colour, and no `:leaves:` as a picture."""
 _BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
@@ -37,8 +39,8 @@ class _Piped(Console):
 def console() -> Console:
     """Standard output: the terminal's width, or a fixed one where there is no terminal."""
     if sys.stdout.isatty():
-        return Console(highlight=False, markup=False)
-    return _Piped(width=PIPED_WIDTH, highlight=False, markup=False)
+        return Console(**_AS_WRITTEN)
+    return _Piped(width=PIPED_WIDTH, **_AS_WRITTEN)
 
 
 def print_plan(outline: Outline, out: Console) -> None:

@@ -37,17 +37,19 @@ def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectatio
 
 def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
     """Raise SpecError where an expectation names what is no toggle of the recipe."""
-    known = list(toggles)
+    toggle_names = list(toggles)
     culprits = expect.culprits if isinstance(expect.culprits, list) else []
-    named = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
-    named |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
-    for key, names in named.items():
+    mentions = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
+    mentions |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
+    for key, names in mentions.items():
         for name in names or ():
-            if name not in known:
-                has = f"it has {listed(known)}" if known else "it has none: both sides are set alike"
+            if name not in toggle_names:
+                inventory = (
+                    f"it has {listed(toggle_names)}" if toggle_names else "it has none: both sides are set alike"
+                )
                 raise SpecError(
                     f"{Where(where.path, expect.line_of(key))}: expect.{key} names {name!r}, which is no toggle of "
-                    f"this recipe; {has}.{did_you_mean(name, known)}"
+                    f"this recipe; {inventory}.{did_you_mean(name, toggle_names)}"
                 )
 
 
@@ -84,12 +86,12 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
 
 
 def _metrics(
-    bounds: MetricBounds | DistributionBounds | None, found: Callable[[str, Report], float]
+    bounds: MetricBounds | DistributionBounds | None, measure: Callable[[str, Report], float]
 ) -> Iterator[Expectation]:
     for name in type(bounds).model_fields if bounds is not None else ():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            value = partial(found, name)
+            value = partial(measure, name)
             yield Expectation(says=f"{name} {_range(range_)}", judge=partial(_within, range_, value))
 
 
@@ -115,11 +117,11 @@ def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
         "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
         "step_without_flips": (" where no token flips", lambda step: step.flips == 0),
     }
-    for name, (where, chosen) in kinds.items():
+    for name, (condition, predicate) in kinds.items():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            says = f"growth over a layer{where} {_range(range_)}"
-            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, chosen)))
+            says = f"growth over a layer{condition} {_range(range_)}"
+            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, predicate)))
 
 
 def _range(bounds: Bounds) -> str:
@@ -127,8 +129,8 @@ def _range(bounds: Bounds) -> str:
     return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
 
 
-def _verdict(expected: str, report: Report) -> Outcome:
-    return agrees(expected, report.verdict)
+def _verdict(status: str, report: Report) -> Outcome:
+    return agrees(status, report.verdict)
 
 
 def _metric(name: str, report: Report) -> float:
@@ -150,8 +152,8 @@ def _flipped_token_layers(report: Report) -> float:
     return sum(layer.set_flips for layer in layers) / tokens if tokens else math.nan
 
 
-def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
-    return largest(filter(chosen, steps(report.growth, report.flips)))
+def _largest_step(predicate: Callable[[Step], bool], report: Report) -> float:
+    return largest(filter(predicate, steps(report.growth, report.flips)))
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:
@@ -168,20 +170,20 @@ def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:
     return "ok" if report.roots[0].node in nodes else "fail", report.roots[0].node
 
 
-def _toggle(name: str, wanted: bool, report: Report) -> Outcome:
+def _toggle(name: str, effect: bool, report: Report) -> Outcome:
     toggle = next(toggle for toggle in report.toggles if toggle.name == name)
-    return _status(_acts(toggle), wanted=wanted), _effect(toggle)
+    return _status(_acts(toggle), expectation=effect), _effect(toggle)
 
 
 def _none_acts(report: Report) -> Outcome:
-    acts = {toggle.name: _acts(toggle) for toggle in report.toggles}
-    acting = [name for name, effect in acts.items() if effect]
-    unknown = [name for name, effect in acts.items() if effect is None]
-    if acting:
-        return "fail", f"had an effect: {listed(acting)}"
-    if unknown:
-        return "inconclusive", f"cannot be told, an op refuses the mixture: {listed(unknown)}"
-    return "ok", "no toggle had an effect" if acts else "there is no toggle: both sides are set alike"
+    effects = {toggle.name: _acts(toggle) for toggle in report.toggles}
+    active_names = [name for name, effect in effects.items() if effect]
+    open_names = [name for name, effect in effects.items() if effect is None]
+    if active_names:
+        return "fail", f"had an effect: {listed(active_names)}"
+    if open_names:
+        return "inconclusive", f"cannot be told, an op refuses the mixture: {listed(open_names)}"
+    return "ok", "no toggle had an effect" if effects else "there is no toggle: both sides are set alike"
 
 
 def _acts(toggle: ToggleResult) -> bool | None:
@@ -192,10 +194,10 @@ def _acts(toggle: ToggleResult) -> bool | None:
     return None if None in trials else False
 
 
-def _status(acts: bool | None, *, wanted: bool) -> Status:
-    if acts is None:
+def _status(effect: bool | None, *, expectation: bool) -> Status:
+    if effect is None:
         return "inconclusive"
-    return "ok" if acts == wanted else "fail"
+    return "ok" if effect == expectation else "fail"
 
 
 def _effect(toggle: ToggleResult) -> str:

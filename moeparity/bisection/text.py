@@ -49,8 +49,8 @@ def checkpoint(run: Run) -> str:
 
 def machine(run: Run) -> str:
     """What a run ran on."""
-    where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
-    return f"{where}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}"
+    hardware = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
+    return f"{hardware}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}"
 
 
 def _cost(report: Report) -> str:

@@ -84,12 +84,12 @@ def bullets(sentences: Iterable[str]) -> Table:
     return table
 
 
-def thinned(rows: Sequence[Row], telling: Collection[int]) -> tuple[list[Row], list[Text]]:
-    """Some of many layers, the first, the last and the `telling` ones among them, and a note that says so."""
+def thinned(rows: Sequence[Row], peaks: Collection[int]) -> tuple[list[Row], list[Text]]:
+    """Some of many layers, the first, the last and the `peaks` among them, and a note that says so."""
     if len(rows) <= MOST_ROWS:
         return list(rows), []
-    even = MOST_ROWS - len(telling)
-    step = (len(rows) - 1) / (even - 1)
-    kept = sorted({round(i * step) for i in range(even)} | set(telling))
-    note = Text(f"{len(kept)} of {len(rows)} rows; all of them are in --json.", style="dim")
-    return [rows[i] for i in kept], [note]
+    count = MOST_ROWS - len(peaks)
+    step = (len(rows) - 1) / (count - 1)
+    indices = sorted({round(i * step) for i in range(count)} | set(peaks))
+    note = Text(f"{len(indices)} of {len(rows)} rows; all of them are in --json.", style="dim")
+    return [rows[i] for i in indices], [note]

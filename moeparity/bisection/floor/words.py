@@ -32,8 +32,8 @@ def floor_reading(values: Sequence[FloorValue], *, metric: str, value: float, ga
     if all(trial.bit_identical for trial in values):
         names = enumerated([trial.name for trial in values])
         return [f"Floor: bit-identical. The reference gives the same bits under {names}.", contains]
-    moved = [trial for trial in values if not trial.bit_identical]
-    largest = max(moved, key=lambda trial: (math.isnan(trial.value), trial.value))
+    deviations = [trial for trial in values if not trial.bit_identical]
+    largest = max(deviations, key=lambda trial: (math.isnan(trial.value), trial.value))
     if not largest.value > 0:
         return [f"Floor: {metric} {largest.value:g}, although bits differ under {largest.name}.", contains]
     sentences = [f"{metric} is {value / largest.value:.2g} x the floor, {largest.value:.3g} ({largest.name})."]

@@ -44,19 +44,19 @@ def replay(plan: Plan, observed: Observed) -> Replay | None:
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
-    above = None
+    sums_above = None
     rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
-    rungs += [(what, TrialKey("candidate", forced=what)) for what in REPLAYED]
+    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in REPLAYED]
     for routes, walker in rungs:
-        if walker not in observed.logits.others:
+        if walker not in observed.logits.walkers:
             return
         sums = observed.logits.sums(walker)
-        yield _rung(routes, walker, sums, sums if above is None else above, observed)
-        above = sums
+        yield _rung(routes, walker, sums, sums if sums_above is None else sums_above, observed)
+        sums_above = sums
 
 
-def _rung(routes: Routes, walker: Name, sums: SequenceSums, above: SequenceSums, observed: Observed) -> Rung:
-    change = token_mean(sums.kl_candidate_reference - above.kl_candidate_reference, sums.tokens)
+def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: SequenceSums, observed: Observed) -> Rung:
+    change = token_mean(sums.kl_candidate_reference - sums_above.kl_candidate_reference, sums.tokens)
     flips = observed.routes.total(walker)
     assert flips is not None, "a model with a router whose routes are seen"
     return Rung(
@@ -84,4 +84,4 @@ def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
 
 def _kl(observed: Observed, key: TrialKey) -> float | None:
     """Nats per scored token; None where the walker did not run."""
-    return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.others else None
+    return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.walkers else None

@@ -24,41 +24,45 @@ def blame_expectations(expect: Expect) -> Iterator[tuple[str, Callable[[Report],
 
 def refuse_unshared(expect: Expect, where: Where, *, attribute: bool) -> None:
     """Raise SpecError where something is expected of shares that the recipe does not take."""
-    asked = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
-    if asked and not attribute:
-        at = Where(where.path, expect.line_of(asked[0]))
-        raise SpecError(f"{at}: expect.{asked[0]} needs shares, and this recipe takes none. Add `attribute: true`.")
+    keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
+    if keys and not attribute:
+        at = Where(where.path, expect.line_of(keys[0]))
+        raise SpecError(f"{at}: expect.{keys[0]} needs shares, and this recipe takes none. Add `attribute: true`.")
 
 
 def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
     """Met where the whole interval lies inside, not met where it lies beyond a bound, else open."""
-    found = report.attribution
-    row = next((row for row in found.shares.rows if row.name == name), None) if found else None
-    total = found.shares.total if found else None
+    attribution = report.attribution
+    row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
+    total = attribution.shares.total if attribution else None
     if row is None or not total:
         return "fail", "there are no shares: no divergence, or an op refuses a mixture"
     low, high = row.of_whole_low, row.of_whole_high
     interval = f"{low:.1%} to {high:.1%}" if math.isfinite(low) and math.isfinite(high) else "not bounded"
-    said = f"{row.of_whole:.1%} ({interval}), {row.role}"
+    text = f"{row.of_whole:.1%} ({interval}), {row.role}"
     below, above = bounds.below, bounds.above
     if (below is not None and low >= below) or (above is not None and high <= above):
-        return "fail", said
+        return "fail", text
     inside = (below is None or high < below) and (above is None or low > above)
-    return "ok" if inside else "inconclusive", said
+    return "ok" if inside else "inconclusive", text
 
 
 def _saturated(name: str, report: Report) -> Outcome:
-    found = report.attribution
-    role = next((row.role for row in found.shares.rows if row.name == name), "no share") if found else "no share"
+    attribution = report.attribution
+    role = (
+        next((row.role for row in attribution.shares.rows if row.name == name), "no share")
+        if attribution
+        else "no share"
+    )
     return "ok" if role == "saturated" else "fail", role
 
 
 def _smallest(toggles: frozenset[str], report: Report) -> Outcome:
-    found = report.attribution
-    fixes = found.fixes if found else ()
+    attribution = report.attribution
+    fixes = attribution.fixes if attribution else ()
     if not fixes:
         return "fail", "no fix was found"
-    least = len(fixes[0].toggles)
-    smallest = [set(one.toggles) for one in fixes if len(one.toggles) == least]
-    said = "; or ".join(", ".join(one.toggles) or "nothing" for one in fixes if len(one.toggles) == least)
-    return "ok" if toggles in smallest else "fail", said
+    size = len(fixes[0].toggles)
+    smallest = [set(fix.toggles) for fix in fixes if len(fix.toggles) == size]
+    text = "; or ".join(", ".join(fix.toggles) or "nothing" for fix in fixes if len(fix.toggles) == size)
+    return "ok" if toggles in smallest else "fail", text

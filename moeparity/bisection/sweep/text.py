@@ -59,16 +59,16 @@ def _table(sweep: Sweep, width: int) -> RenderableType:
     """A line per point where all fits; else cells on two lines; else the swept values on a line of their own, too."""
     keys = [_broken(key) for key in sweep.keys]
     values = [[_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
-    swept = [min(wide, _WIDE) for wide in _widths([keys, *values])]
-    left = width - sum(swept) - GAP * len(swept)
+    key_widths = [min(key_width, _WIDE) for key_width in _widths([keys, *values])]
+    space = width - sum(key_widths) - GAP * len(key_widths)
     heads: list[Cell] = [("verdict", ""), ("k3", ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
     cells = [heads, *(list(_cells(point)) for point in sweep.points)]
-    for between in (" ", "\n"):
-        texts = [[between.join(filter(None, cell)) for cell in row] for row in cells]
+    for separator in (" ", "\n"):
+        texts = [[separator.join(filter(None, cell)) for cell in row] for row in cells]
         widths = _widths([row for row in texts if len(row) == len(heads)])
         widths[0] = max(widths[0], len(_CANNOT))
-        if sum(widths) + GAP * (len(widths) - 1) <= left:
-            return _columns(keys, swept, values, [_row(row, widths) for row in texts])
+        if sum(widths) + GAP * (len(widths) - 1) <= space:
+            return _columns(keys, key_widths, values, [_row(row, widths) for row in texts])
     return _blocks(sweep, [_row(row, widths) for row in texts])
 
 
@@ -76,8 +76,8 @@ def _columns(
     keys: Sequence[str], widths: Sequence[int], values: Sequence[Sequence[str]], rows: Sequence[RenderableType]
 ) -> RenderableType:
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
-    for key, wide in zip(keys, widths, strict=True):
-        table.add_column(key, width=wide, overflow="fold")
+    for key, column_width in zip(keys, widths, strict=True):
+        table.add_column(key, width=column_width, overflow="fold")
     table.add_column(rows[0])
     for line, row in zip(values, rows[1:], strict=True):
         table.add_row(*line, row)
@@ -87,8 +87,8 @@ def _columns(
 def _blocks(sweep: Sweep, rows: Sequence[RenderableType]) -> RenderableType:
     parts: list[RenderableType] = [Padding(rows[0], (0, 0, 0, GAP), style="dim", expand=False)]
     for point, row in zip(sweep.points, rows[1:], strict=True):
-        at = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
-        parts += [Text(at, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
+        title = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
+        parts += [Text(title, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
     return Group(*parts)
 
 
@@ -113,11 +113,11 @@ def _flipped_routes(flips: RoutingFlips) -> str:
 def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
     """Cells at fixed widths, so that those of all rows stand below each other; the last may wrap."""
     grid = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-    for wide in widths[: len(texts) - 1]:
-        grid.add_column(width=wide, no_wrap=True)
+    for column_width in widths[: len(texts) - 1]:
+        grid.add_column(width=column_width, no_wrap=True)
     grid.add_column(overflow="fold")
-    first, *others = texts
-    grid.add_row(Text(first, style=COLOUR.get(first, "bold red" if first == _CANNOT else "")), *others)
+    head, *cells = texts
+    grid.add_row(Text(head, style=COLOUR.get(head, "bold red" if head == _CANNOT else "")), *cells)
     return grid
 
 

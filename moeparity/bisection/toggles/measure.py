@@ -21,7 +21,7 @@ from moeparity.plan.toggles import Toggle
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every toggle, every swapped block, and what they mean."""
     effects = [measured(toggle, observed) for toggle in plan.tried]
-    blame: Blame | None = observed.searched.get("shares")
+    blame: Blame | None = observed.answers.get("shares")
     sentences = None if blame is None else _share_sentences(plan, blame)
     return {
         "toggles": tuple(_toggle_result(effect) for effect in effects),
@@ -35,9 +35,11 @@ def measured(toggle: Toggle, observed: Observed) -> Effect:
     trial = _trial(restored(toggle), CANDIDATE, observed)
     change = (-math.inf, math.inf)
     if trial is not None:
-        with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
-        paired = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
-        change = (paired.low, paired.high)
+        candidate_sums, restored_sums = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
+        interval = token_mean(
+            restored_sums.kl_candidate_reference - candidate_sums.kl_candidate_reference, candidate_sums.tokens
+        )
+        change = (interval.low, interval.high)
     return Effect(
         toggle=toggle,
         alone=_trial(alone(toggle), REFERENCE, observed),

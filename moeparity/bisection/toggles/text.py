@@ -59,8 +59,8 @@ def _swaps(report: Report) -> RenderableType:
         if swap.toggle is None:
             table.add_row(f"{swap.selector}\n  {_nodes(swap.nodes)}, nothing differs", "", "", "", "")
         else:
-            what = f"{_nodes(swap.nodes)}, {_nodes(swap.toggle.nodes)} differ"
-            table.add_row(f"{swap.selector}\n  {what}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
+            counts = f"{_nodes(swap.nodes)}, {_nodes(swap.toggle.nodes)} differ"
+            table.add_row(f"{swap.selector}\n  {counts}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
     note = Text("restored: the candidate with the reference's numerics in the whole block.", style="dim")
     return Group(table, note)
 

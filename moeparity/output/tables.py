@@ -14,6 +14,8 @@ COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow
 """Styles of the verdicts."""
 MOST_ROWS = 24
 """Rows of a table over layers."""
+PEAKS = 4
+"""Layers that a long table shows whatever else it leaves out: the greatest jumps, or the most flips."""
 Row = TypeVar("Row")
 
 _GAP = 2
@@ -22,9 +24,9 @@ _NAMES = 16
 
 
 class PlainTable(Table):
-    """A table that keeps its numbers whole where a terminal is narrow: it wraps headers, then leaves out `less`."""
+    """A table that keeps numbers whole where a terminal is narrow: it wraps headers, then leaves out the `optional`."""
 
-    less: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """As a Table, in the width there is."""
@@ -32,7 +34,7 @@ class PlainTable(Table):
             for column in self.columns:
                 column.no_wrap = False
                 column.width = _least(column) - _GAP if column.overflow != "fold" else None
-            for header in self.less:
+            for header in self.optional:
                 if sum(map(_least, self.columns)) > options.max_width:
                     self.columns = [column for column in self.columns if column.header != header]
         yield from super().__rich_console__(console, options)
@@ -51,14 +53,14 @@ def _least(column: Column) -> int:
 
 
 def plain_table(
-    *columns: str, names: str | None = None, names_first: bool = False, less: tuple[str, ...] = ()
+    *columns: str, names: str | None = None, names_first: bool = False, optional: tuple[str, ...] = ()
 ) -> PlainTable:
     """A plain table of numbers, which never wrap, and at most one column of names, which may.
 
-    `less` are columns of numbers that a narrow terminal goes without, the first one first.
+    `optional` are columns of numbers that a narrow terminal goes without, the first one first.
     """
     table = PlainTable(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
-    table.less = less
+    table.optional = optional
     if names and names_first:
         table.add_column(names, overflow="fold")
     for column in columns:

@@ -12,10 +12,9 @@ from moeparity.bisection.divergence.report import Choice, LayerGrowth, Root
 from moeparity.bisection.divergence.steps import JUMP, steps
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import plain_grid, plain_table, thinned
+from moeparity.output.tables import PEAKS, plain_grid, plain_table, thinned
+from moeparity.output.words import percent
 
-_TOLD = 4
-"""Layers that a long table shows whatever else it leaves out: the greatest jumps, or the most flips."""
 _BAR = 12
 _MORE_ROOTS = 4
 
@@ -60,10 +59,10 @@ def growth_table(report: Report) -> RenderableType:
     """The error after each layer, as a number, as a bar on a log scale, and as a multiple of the layer before."""
     scale = _Scale(layer.carried.relative_l2 for layer in report.growth)
     columns = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")
-    table = plain_table(*columns, names="largest local error", less=(scale.label, "mean ulp", "equal bits"))
-    flips = {f"layers[{f.layer}]": f"{f.set_flips / f.tokens:.2%}" for f in report.flips.layers} if report.flips else {}
+    table = plain_table(*columns, names="largest local error", optional=(scale.label, "mean ulp", "equal bits"))
+    flips = {f"layers[{f.layer}]": percent(f.set_flips / f.tokens) for f in report.flips.layers} if report.flips else {}
     factors = {step.layer: step.factor for step in steps(report.growth, report.flips)}
-    jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:_TOLD]
+    jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:PEAKS]
     at = {layer.name: i for i, layer in enumerate(report.growth)}
     rows, note = thinned(report.growth, {i for name in jumps for i in (at[name] - 1, at[name])})
     for layer in rows:

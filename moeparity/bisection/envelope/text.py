@@ -12,6 +12,7 @@ from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBa
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
+from moeparity.output.words import percent
 
 _WORDS = {"inside": "inside", "one_sided": "inside one way", "outside": "outside", "not_drawn": "not drawn"}
 
@@ -58,10 +59,10 @@ def _figures(bands: Sequence[OrderBand]) -> tuple[str, ...]:
     elements, differences = (sum(getattr(b, name) for b in bands) for name in ("elements", "differing"))
     outliers = sum(b.outside for b in bands)
     return (
-        f"{differences / elements:.2%}",
-        f"{1 - outliers / differences:.2%}" if differences else "",
+        percent(differences / elements),
+        percent(1 - outliers / differences) if differences else "",
         f"{max(b.furthest for b in bands):.2g} ulp" if outliers else "",
-        f"{max(b.draws_outside / b.elements for b in bands):.2%}",
+        percent(max(b.draws_outside / b.elements for b in bands)),
     )
 
 

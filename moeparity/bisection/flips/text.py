@@ -21,16 +21,13 @@ from moeparity.bisection.flips.report import (
 )
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import plain_table, thinned
+from moeparity.output.tables import PEAKS, plain_table, thinned
+from moeparity.output.words import percent
 
 _ROWS = 10
 """Rows of a list that goes on in --json."""
 _POWER = 1024
 """From here on a number of ulps is printed as a power of two."""
-
-
-_TOLD = 4
-"""Layers that a long table shows whatever else it leaves out: those with the most flips."""
 
 
 def _section(report: Report) -> Shown:
@@ -41,18 +38,11 @@ def _section(report: Report) -> Shown:
 def flips_table(flips: RoutingFlips) -> RenderableType:
     """The flips of each MoE layer, and the share of tokens that flip anywhere."""
     table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
-    indices = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
-    peaks = sorted(indices, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
-    rows, note = thinned(flips.layers, peaks)
+    rows, note = thinned(flips.layers, _peaks(flips))
     for layer in rows:
-        table.add_row(
-            str(layer.layer),
-            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
-            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
-            str(layer.zero_overlap),
-        )
+        table.add_row(*_layer(layer))
     flip_count = flips.tokens_any_layer
-    total = Text(f"{flip_count} of {flips.tokens} tokens ({flip_count / flips.tokens:.2%}) flip in some layer")
+    total = Text(f"{flip_count} of {flips.tokens} tokens ({percent(flip_count / flips.tokens)}) flip in some layer")
     return Group(table, *note, total)
 
 
@@ -107,12 +97,12 @@ def _rates(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
     rates, routes = detail.rates, sum(layer.tokens for layer in flips.layers)
     table = plain_table("definition", "value", names="of")
     for name, value, basis in (
-        ("set differs", _percent(rates.set_differs), f"{routes} token-layers: another set of experts (a flip)"),
-        ("any layer", _percent(rates.any_layer), f"{flips.tokens} tokens: a flip in some layer"),
+        ("set differs", percent(rates.set_differs), f"{routes} token-layers: another set of experts (a flip)"),
+        ("any layer", percent(rates.any_layer), f"{flips.tokens} tokens: a flip in some layer"),
         ("layers per token", f"{rates.layers_per_token:.3f}", f"of {len(flips.layers)} layers, mean"),
-        ("slot overlap", _percent(rates.slot_overlap), "a token's experts that both sides picked, mean"),
-        ("zero overlap", _percent(rates.zero_overlap), "token-layers: no expert in common"),
-        ("ordered slots", _percent(rates.ordered_slots), "token-layers: another expert in some slot"),
+        ("slot overlap", percent(rates.slot_overlap), "a token's experts that both sides picked, mean"),
+        ("zero overlap", percent(rates.zero_overlap), "token-layers: no expert in common"),
+        ("ordered slots", percent(rates.ordered_slots), "token-layers: another expert in some slot"),
     ):
         table.add_row(name, value, basis)
     if rates.weight_drift is not None:
@@ -124,14 +114,18 @@ def _rates(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
 def _layers(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
     with_origin = detail.origin is not None
     extra = ("root", "inherited", "tied", "median margin") if with_origin else ()
-    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra, less=("zero overlap",))
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra, optional=("zero overlap",))
     rows = list(zip(flips.layers, detail.layers, strict=True))
-    indices = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
-    peaks = sorted(indices, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
-    selection, note = thinned(rows, peaks)
+    selection, note = thinned(rows, _peaks(flips))
     for counts, layer_detail in selection:
         table.add_row(*_layer(counts), *(_layer_origin(layer_detail) if with_origin else ()))
     return Group(table, *note)
+
+
+def _peaks(flips: RoutingFlips) -> list[int]:
+    """The places of the layers with the most flips."""
+    places = [place for place, layer in enumerate(flips.layers) if layer.set_flips]
+    return sorted(places, key=lambda place: -flips.layers[place].set_flips)[:PEAKS]
 
 
 def _layer(counts: LayerFlips) -> tuple[str, ...]:
@@ -166,7 +160,7 @@ def _spread(counts: Sequence[int]) -> RenderableType:
     for low, high in ranges:
         tokens = sum(counts[low:high])
         name = str(low) if high == low + 1 else f"{low} to {min(high, len(counts)) - 1}"
-        table.add_row(name, str(tokens), _percent(tokens / total))
+        table.add_row(name, str(tokens), percent(tokens / total))
     return table
 
 
@@ -182,7 +176,7 @@ def _origin(origin: Origin) -> RenderableType:
     )
     for name, count in rows:
         if count or not name.startswith("unknown"):
-            table.add_row(name, str(count), _percent(count / origin.total))
+            table.add_row(name, str(count), percent(count / origin.total))
     return table
 
 
@@ -211,7 +205,7 @@ def _of(count: int | None, total: int) -> str:
 def _margins(margins: Margins) -> RenderableType:
     table = plain_table(f"margin (ulp of {margins.dtype})", "token-layers", "flips", "share")
     for low, high, routes, flips in _coarse(margins):
-        table.add_row(_range((low, high)), str(routes), str(flips), _percent(flips / routes))
+        table.add_row(_range((low, high)), str(routes), str(flips), percent(flips / routes))
     lines = [_margin_line(margins)]
     lines.append(f"{margins.within_reach} token-layers have a margin of at most twice their perturbation")
     noun = "flips" if margins.tie_flips != 1 else "flip"
@@ -248,7 +242,7 @@ def _cost(detail: FlipDetail) -> RenderableType:
             table.add_row(name, *_cost_row(part))
     note = "Nats per token with 95% intervals over sequences."
     if cost.kl_share is not None:
-        note = f"{note} Positions that flip carry {_percent(cost.kl_share)} of the KL."
+        note = f"{note} Positions that flip carry {percent(cost.kl_share)} of the KL."
     return Group(table, Text(note, style="dim"))
 
 
@@ -290,12 +284,8 @@ def _ulps(value: float) -> str:
     return f"{value:.0f}" if value < _POWER else f"2^{round(math.log2(value))}"
 
 
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
-
-
 def _counted(count: int, total: int) -> str:
-    return f"{count} ({_percent(count / total)})" if total else str(count)
+    return f"{count} ({percent(count / total)})" if total else str(count)
 
 
 def _more(total: int) -> list[Text]:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from moeparity.bisection.mine.report import Lifts, Mined
 from moeparity.output.tables import plain_table
+from moeparity.output.words import percent, quantity
 
 _ROWS = 10
 """Rows of a list that goes on in the files."""
@@ -19,14 +20,13 @@ def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
     """Print the first prompts and tokens, and how well the prediction held where that was checked."""
     calibration = mined.calibration
     out.print(f"reference  {mined.reference}\ncandidate  {mined.candidate}")
-    plural = "s" * (calibration.sequences != 1)
     out.print(
-        f"calibrated on {calibration.sequences} sequence{plural} of the recipe, {calibration.tokens} tokens: "
-        f"{calibration.flipped / calibration.tokens:.2%} flip in some layer"
+        f"calibrated on {quantity(calibration.sequences, 'sequence')} of the recipe, {calibration.tokens} tokens: "
+        f"{percent(calibration.flipped / calibration.tokens)} flip in some layer"
     )
     out.print(
         f"{mined.prompts_read} prompts, {mined.tokens_read} tokens, ranked from one pass of the reference: "
-        f"{mined.expected / mined.tokens_read:.2%} expected to flip"
+        f"{percent(mined.expected / mined.tokens_read)} expected to flip"
     )
     if not mined.expected:
         out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
@@ -57,8 +57,8 @@ def _print_check(mined: Mined, out: Console) -> None:
         table.add_row(
             f"{lifts.prompts} {name}",
             str(lifts.tokens),
-            f"{lifts.flipped / lifts.tokens:.2%}",
-            f"{lifts.expected / lifts.tokens:.2%}",
+            percent(lifts.flipped / lifts.tokens),
+            percent(lifts.expected / lifts.tokens),
             *(_number(value) for value in (lifts.lift, lifts.margin_lift, lifts.ceiling)),
         )
     out.print(table)

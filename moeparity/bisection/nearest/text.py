@@ -10,6 +10,7 @@ from rich.text import Text
 from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
+from moeparity.output.words import percent
 
 
 def _section(report: Report) -> Shown:
@@ -25,7 +26,7 @@ def nearest_lines(answer: Nearest) -> Iterator[str]:
     yield f"{answer.call} at {answer.node}: not in the vocabulary; none of {answer.tried} choices gives its bits"
     if answer.found and answer.found[0].equal > answer.as_it_is:
         best = answer.found[0]
-        yield f"  nearest: {best}, {best.equal:.2%} of elements equal ({answer.as_it_is:.2%} without it)"
+        yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"
 
 
 SHOWN = {"nearest": _section}

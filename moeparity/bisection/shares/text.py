@@ -12,6 +12,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
+from moeparity.output.words import quantity
 
 TOLD = 0.01
 """From this part of the KL on, an interaction is shown."""
@@ -77,7 +78,7 @@ def _orders(shares: Shares) -> str:
     if not shares.exact:
         return f"{shares.orders} drawn orders"
     every = "the" if shares.left_out or shares.orders == 1 else "all"
-    return f"{every} {shares.orders} order{'s' * (shares.orders != 1)}"
+    return f"{every} {quantity(shares.orders, 'order')}"
 
 
 def _left_out(shares: Shares) -> str:
@@ -129,10 +130,8 @@ def _note(fix: FixSetRow) -> str:
 
 
 def _cost(attribution: Attribution) -> str:
-    mixtures = f"{attribution.mixtures} mixture{'s' * (attribution.mixtures != 1)}"
-    passes, separate_passes = (
-        f"{count} pass{'es' * (count != 1)}" for count in (attribution.passes, attribution.mixtures)
-    )
+    mixtures = quantity(attribution.mixtures, "mixture")
+    passes, separate_passes = (quantity(count, "pass") for count in (attribution.passes, attribution.mixtures))
     return (
         f"{mixtures} in {passes} over the weights, {attribution.seconds:.1f} s, beyond what the bisection saw; one by "
         f"one they take {separate_passes}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from moeparity.output.words import enumerated
+from moeparity.output.words import enumerated, quantity
 from moeparity.search.fixes import Fixes, FixSet
 from moeparity.search.interactions import Interaction
 from moeparity.search.kept import Kept
@@ -194,7 +194,7 @@ def _scope(fixes: Fixes) -> Iterator[str]:
     else:
         yield (
             f"All fixes of up to {fixes.exhaustive} toggles were looked for; of larger ones some were "
-            f"({count} fix{'es' * (count > 1)} known)."
+            f"({quantity(count, 'fix')} known)."
         )
     if fixes.refused:
         yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."

@@ -15,6 +15,7 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
 from moeparity.output.tables import COLOUR
+from moeparity.output.words import percent
 
 GAP = 2
 """Columns between two cells."""
@@ -102,12 +103,12 @@ def _cells(point: Point) -> Iterator[Cell]:
     yield report.verdict.status, ""
     yield (_number(value.estimate), f"{_number(value.low)}..{_number(value.high)}") if roots else ("all bits equal", "")
     yield _number(report.metrics.kl), ""
-    yield ("", "") if flips is None else (_share(flips.tokens_any_layer, flips.tokens), _flipped_routes(flips))
+    yield ("", "") if flips is None else (percent(flips.tokens_any_layer / flips.tokens), _flipped_routes(flips))
     yield (roots[0].node, f"({roots[0].op})") if roots else ("none", "")
 
 
 def _flipped_routes(flips: RoutingFlips) -> str:
-    return _share(sum(layer.set_flips for layer in flips.layers), sum(layer.tokens for layer in flips.layers))
+    return percent(sum(layer.set_flips for layer in flips.layers) / sum(layer.tokens for layer in flips.layers))
 
 
 def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
@@ -123,10 +124,6 @@ def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line) for text in column for line in text.split("\n")) for column in zip(*rows, strict=True)]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}"
 
 
 def _number(value: float) -> str:

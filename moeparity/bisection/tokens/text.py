@@ -9,6 +9,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
 from moeparity.output.tables import plain_table
+from moeparity.output.words import percent
 
 
 def _warnings(report: Report) -> Shown:
@@ -38,7 +39,7 @@ def recorded_table(recorded: Recorded) -> RenderableType:
     if recorded.routes:
         table = plain_table("same expert set", "token-layers", names="routes", names_first=True)
         for routes in recorded.routes:
-            table.add_row(routes.side, f"{routes.same_sets / routes.token_layers:.2%}", str(routes.token_layers))
+            table.add_row(routes.side, percent(routes.same_sets / routes.token_layers), str(routes.token_layers))
         parts.append(table)
     return Group(*(parts or [Text("no scored token has a recorded log-probability, no token a recorded route")]))
 
@@ -47,7 +48,7 @@ def classes_table(classes: tuple[ClassMetrics, ...]) -> RenderableType:
     """k3, |delta| and flips per class of token."""
     table = plain_table("scored", "k3", "mean |delta|", "expert set differs", names="class", names_first=True)
     for metrics in classes:
-        flips = f"{metrics.set_flips / metrics.token_layers:.2%}" if metrics.token_layers else ""
+        flips = percent(metrics.set_flips / metrics.token_layers) if metrics.token_layers else ""
         table.add_row(
             metrics.name, str(metrics.scored_tokens), f"{metrics.k3:.3g}", f"{metrics.mean_abs_delta:.3g}", flips
         )

@@ -44,7 +44,7 @@ def drawn(p: dict[str, object], noise: float, output: torch.dtype) -> tuple[_Noi
 def chosen(found: _NoisyLogits, logits: torch.Tensor) -> torch.Tensor:
     from moeparity.ops.kernels.router import router
 
-    own = found.candidate
+    own = found.ranking
     return router(logits.unsqueeze(0), w=own.w, p=own.p, at=own.at)[0][0]
 
 

@@ -21,7 +21,7 @@ from moeparity.bisection.report import Report
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
 from moeparity.logs.report import LogReport
-from moeparity.output.findings import CODES, Finding, combined
+from moeparity.output.findings import Finding, findings_code
 from moeparity.plan.spec import files
 from moeparity.progress import Callback
 
@@ -42,7 +42,7 @@ class Checked:
     @property
     def exit_code(self) -> int:
         """0 every expectation met, 1 one is not met, 2 the recipe could not be checked, 3 one is open."""
-        return 2 if self.error is not None else combined(CODES[finding.status] for finding in self.findings)
+        return 2 if self.error is not None else findings_code(self.findings)
 
 
 def check(
@@ -93,8 +93,7 @@ def _recipe(
     options = Options(allow_code=allow_code, memory_limit=memory)
     report = bisect(path, device=device, options=options, progress=progress)
     refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
-    outcomes = ((expectation.says, *expectation.judge(report)) for expectation in recipe_expectations)
-    return report, tuple(Finding(expectation=says, status=status, found=value) for says, status, value in outcomes)
+    return report, tuple(expectation.finding(report) for expectation in recipe_expectations)
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:

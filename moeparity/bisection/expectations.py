@@ -1,4 +1,4 @@
-"""An `expect:` held against a report, of a recipe or of a log: which expectations are met, not met, or stay open."""
+"""The `expect:` of a recipe held against its report: which expectations are met, not met, or stay open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import partial
 
 from moeparity.bisection.divergence.steps import Step, largest, steps
 from moeparity.bisection.report import Report
-from moeparity.bisection.shares.expectations import blame_expectations
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.output.findings import Outcome, Status, agrees, keeps, lies
+from moeparity.output.findings import Finding, Outcome, Status, agrees, keeps, lies
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import covered
 from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
@@ -24,6 +23,11 @@ class Expectation:
 
     says: str
     judge: Callable[[Report], Outcome]
+
+    def finding(self, report: Report) -> Finding:
+        """What became of it in a report."""
+        status, found = self.judge(report)
+        return Finding(expectation=self.says, status=status, found=found)
 
 
 def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:
@@ -53,6 +57,14 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
+def refuse_unshared(expect: Expect, where: Where, *, attribute: bool) -> None:
+    """Raise SpecError where something is expected of shares that the recipe does not take."""
+    keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
+    if keys and not attribute:
+        at = Where(where.path, expect.line_of(keys[0]))
+        raise SpecError(f"{at}: expect.{keys[0]} needs shares, and this recipe takes none. Add `attribute: true`.")
+
+
 def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expectation]:
     verdict = expect.verdict or (None if expect.model_fields_set else "pass")
     if verdict is not None:
@@ -60,7 +72,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
     if expect.interval is not None:
-        yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
+        yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
         _refuse_flips("flips", expect, graph, where)
         yield from _flips(expect.flips)
@@ -81,8 +93,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
             yield Expectation(says=f"culprit {name}", judge=partial(_toggle, name, True))
     for name in expect.no_effect or ():
         yield Expectation(says=f"no effect of {name}", judge=partial(_toggle, name, False))
-    for says, judge in blame_expectations(expect):
-        yield Expectation(says=says, judge=judge)
+    yield from _blame(expect)
 
 
 def _metrics(
@@ -92,15 +103,15 @@ def _metrics(
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
             value = partial(measure, name)
-            yield Expectation(says=f"{name} {_range(range_)}", judge=partial(_within, range_, value))
+            yield Expectation(says=f"{name} {range_}", judge=partial(_within, range_, value))
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
     if bounds.tokens is not None:
-        says = f"flipped tokens {_range(bounds.tokens)}"
+        says = f"flipped tokens {bounds.tokens}"
         yield Expectation(says=says, judge=partial(_within, bounds.tokens, _flipped_tokens))
     if bounds.token_layers is not None:
-        says = f"flipped token-layers {_range(bounds.token_layers)}"
+        says = f"flipped token-layers {bounds.token_layers}"
         yield Expectation(says=says, judge=partial(_within, bounds.token_layers, _flipped_token_layers))
 
 
@@ -120,13 +131,18 @@ def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
     for name, (condition, predicate) in kinds.items():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            says = f"growth over a layer{condition} {_range(range_)}"
+            says = f"growth over a layer{condition} {range_}"
             yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, predicate)))
 
 
-def _range(bounds: Bounds) -> str:
-    parts = {"above": bounds.above, "below": bounds.below}
-    return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
+def _blame(expect: Expect) -> Iterator[Expectation]:
+    for name, bounds in (expect.shares or {}).items():
+        yield Expectation(says=f"share of {name} {bounds}", judge=partial(_share, name, bounds))
+    for name in expect.saturated or ():
+        yield Expectation(says=f"{name} saturated", judge=partial(_saturated, name))
+    if expect.smallest_fix is not None:
+        says = f"smallest fix {', '.join(expect.smallest_fix)}"
+        yield Expectation(says=says, judge=partial(_smallest_fix, frozenset(expect.smallest_fix)))
 
 
 def _verdict(status: str, report: Report) -> Outcome:
@@ -207,3 +223,41 @@ def _effect(toggle: ToggleResult) -> str:
         return f"KL {trial.kl:.3g}" if trial.changed_nodes else "no bit changed"
 
     return f"alone {words(toggle.alone)}, restored {words(toggle.restored)}"
+
+
+def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
+    """Met where the whole interval lies inside, not met where it lies beyond a bound, else open."""
+    attribution = report.attribution
+    row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
+    total = attribution.shares.total if attribution else None
+    if row is None or not total:
+        return "fail", "there are no shares: no divergence, or an op refuses a mixture"
+    low, high = row.of_whole_low, row.of_whole_high
+    interval = f"{low:.1%} to {high:.1%}" if math.isfinite(low) and math.isfinite(high) else "not bounded"
+    text = f"{row.of_whole:.1%} ({interval}), {row.role}"
+    below, above = bounds.below, bounds.above
+    if (below is not None and low >= below) or (above is not None and high <= above):
+        return "fail", text
+    inside = (below is None or high < below) and (above is None or low > above)
+    return "ok" if inside else "inconclusive", text
+
+
+def _saturated(name: str, report: Report) -> Outcome:
+    attribution = report.attribution
+    role = (
+        next((row.role for row in attribution.shares.rows if row.name == name), "no share")
+        if attribution
+        else "no share"
+    )
+    return "ok" if role == "saturated" else "fail", role
+
+
+def _smallest_fix(toggles: frozenset[str], report: Report) -> Outcome:
+    attribution = report.attribution
+    fixes = attribution.fixes if attribution else ()
+    if not fixes:
+        return "fail", "no fix was found"
+    size = len(fixes[0].toggles)
+    smallest = [set(fix.toggles) for fix in fixes if len(fix.toggles) == size]
+    text = "; or ".join(", ".join(fix.toggles) or "nothing" for fix in fixes if len(fix.toggles) == size)
+    return "ok" if toggles in smallest else "fail", text

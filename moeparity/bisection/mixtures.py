@@ -11,11 +11,11 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
+from moeparity.bisection.verdict.gate import gate_value
 from moeparity.engine.lockstep import Counts, Observer
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
-from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.plan.sides import REFERENCE, Side
@@ -120,6 +120,5 @@ class Mixtures:
         """The bound that the gate looks at: as in a verdict, fewer than 25 sequences pass by equal bits only."""
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
-        mean = token_mean if self._plan.recipe.gate.reduce == "token" else sequence_mean
-        interval = mean(sums.k3, sums.tokens)
+        interval = gate_value(self._plan, sums)
         return interval.high if interval.sequences >= MINIMUM_SEQUENCES else math.inf

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown
-from moeparity.bisection.shares.expectations import refuse_unshared
+from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
 from moeparity.errors import Where, display_path
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import ranges, role

@@ -136,18 +136,14 @@ def prepare(
     functions = _functions(path, variants, allow_code=options.allow_code)
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, why="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
-    token_file = Where(path.parent / recipe.tokens.file)
-    checked_tokens(tokens.input_ids, model, str(token_file))
-    check_fits(tokens, model.graph, token_file)
+    _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
-    at = Where(path, recipe.line_of("swap"))
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
-    block_nodes = {selector: tuple(covered(selector, model.graph, at)) for selector in recipe.swap}
     return Plan(
         path=path,
         recipe=recipe,
@@ -157,7 +153,7 @@ def prepare(
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
         toggles=recipe_toggles,
-        swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in block_nodes.items()},
+        swaps=_swaps(recipe, reference, candidate, path),
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
@@ -171,6 +167,21 @@ def _profiles(path: Path, variants: tuple[schema.Variant, ...]) -> list[Profile]
         if variant.profile not in profiles:
             profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
     return [profiles[variant.profile] for variant in variants]
+
+
+def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
+    """Raises TokensError for ids or records that are not of this model."""
+    checked_tokens(tokens.input_ids, model, str(where))
+    check_fits(tokens, model.graph, where)
+
+
+def _swaps(
+    recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path
+) -> dict[str, tuple[tuple[str, ...], Toggle | None]]:
+    """The blocks to restore by selector. Raises GraphError for a selector without a node."""
+    where = Where(path, recipe.line_of("swap"))
+    blocks = {selector: tuple(covered(selector, reference.plan.graph, where)) for selector in recipe.swap}
+    return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
 
 
 def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:

@@ -17,8 +17,7 @@ Outcome = tuple[Status, str]
 PRECEDENCE = (2, 1, 3, 0)
 """Exit codes: of several, the first of these that is present."""
 
-
-CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3}
+_CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +27,11 @@ class Finding:
     expectation: str
     status: Status
     found: str
+
+
+def findings_code(findings: Iterable[Finding]) -> int:
+    """The exit code of expectations: 0 met, or none there; 1 some is not met, 3 some is open."""
+    return combined((0, *(_CODES[finding.status] for finding in findings)))
 
 
 def combined(codes: Iterable[int]) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 from moeparity.bisection.divergence.observe import NodeRecord
 from moeparity.bisection.envelope.observe import Band, NodeBands
-from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand
-from moeparity.bisection.envelope.words import NodeVerdict, Verdict, envelope_reading, envelope_verdict
+from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.words import envelope_reading, envelope_verdict
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 
@@ -25,8 +25,7 @@ def _envelope(draws: int, bands: Mapping[str, NodeBands], records: Mapping[str, 
         _node(name, records[name].node.op.name, band, root=records[name].root_sequences > 0)
         for name, band in bands.items()
     )
-    verdicts = [NodeVerdict(node=node.node, verdict=_verdict(bands[node.node]), root=node.root) for node in nodes]
-    return Envelope(draws=draws, nodes=nodes, reading=tuple(envelope_reading(verdicts, draws)))
+    return Envelope(draws=draws, nodes=nodes, reading=tuple(envelope_reading(nodes, draws)))
 
 
 def _node(name: str, op: str, bands: NodeBands, *, root: bool) -> EnvelopedNode:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Verdict = Literal["inside", "one_sided", "outside", "not_drawn"]
+from moeparity.bisection.envelope.report import EnvelopedNode, Verdict
+
 INSIDE: Final = "inside"
 ONE_SIDED: Final = "one_sided"
 OUTSIDE: Final = "outside"
@@ -20,15 +20,6 @@ MEANING: dict[Verdict, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeVerdict:
-    """A node's name and where its value lies; `root`: the candidate's values leave the reference's there."""
-
-    node: str
-    verdict: Verdict
-    root: bool
-
-
 def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
     """From whether each side's value lies in the other's band (None: not looked at)."""
     if reference is None:
@@ -38,7 +29,7 @@ def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
     return INSIDE if candidate is None or candidate else ONE_SIDED
 
 
-def envelope_reading(nodes: Sequence[NodeVerdict], draws: int) -> list[str]:
+def envelope_reading(nodes: Sequence[EnvelopedNode], draws: int) -> list[str]:
     """What the bands say together, in sentences."""
     if not nodes:
         return ["The candidate's numerics give the reference's bits wherever a sum has an order to draw."]

@@ -19,7 +19,7 @@ from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
 from moeparity.output.files import write_tensors
-from moeparity.output.findings import CODES, Finding, combined
+from moeparity.output.findings import Finding, findings_code
 from moeparity.output.json import to_json
 from moeparity.plan.spec.expect import Expect
 from moeparity.progress import Callback
@@ -50,7 +50,7 @@ class Flipped:
     @property
     def exit_code(self) -> int:
         """0, unless the recipe bounds its flips and a bound is not met: 1."""
-        return combined([CODES[f.status] for f in self.findings] or [0])
+        return findings_code(self.findings)
 
     def to_json(self) -> str:
         """Everything but the map as strict JSON; numbers that are not finite are the words nan, inf or -inf."""
@@ -83,15 +83,14 @@ def flips(
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
     bounds = plan.recipe.expect.flips
-    bounds_of_flips = () if bounds is None else expectations(Expect(flips=bounds), graph, Where(plan.path))
-    outcomes = ((expectation.says, *expectation.judge(report)) for expectation in bounds_of_flips)
+    flip_expectations = () if bounds is None else expectations(Expect(flips=bounds), graph, Where(plan.path))
     return Flipped(
         reference=str(report.reference),
         candidate=str(report.candidate),
         sequences=report.run.sequences,
         same_tokens=None,
         flips=report.flips,
-        findings=tuple(Finding(expectation=says, status=status, found=value) for says, status, value in outcomes),
+        findings=tuple(expectation.finding(report) for expectation in flip_expectations),
         map=observed.sections["flips"].map,
     )
 

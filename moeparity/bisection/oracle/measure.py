@@ -8,8 +8,8 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.oracle.observe import NodeDistances, Truth
-from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode
-from moeparity.bisection.oracle.words import Standing, accuracy_reading
+from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode, Standing
+from moeparity.bisection.oracle.words import accuracy_reading
 from moeparity.bisection.prepare import Plan
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-Standing = Literal["nearer", "farther", "level", "undecided"]
+from moeparity.bisection.oracle.report import Standing
 
 _PARITY = {"pass": "", "fail": ", yet not parity", "inconclusive": ", yet parity is not shown"}
 

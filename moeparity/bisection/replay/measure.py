@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
-from moeparity.bisection.replay.words import RungKL, replay_reading
+from moeparity.bisection.replay.words import replay_reading
 from moeparity.bisection.trials import TrialKey, alone
 from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Routes
 from moeparity.engine.walker import Name
@@ -33,13 +33,10 @@ def replay(plan: Plan, observed: Observed) -> Replay | None:
     if len(rungs) <= len(REPLAYED):
         reason = "Routes cannot be forced: a user's function stands in place of a router, or an op refuses the mixture."
         return Replay(rungs=(), toggles=(), reading=(reason,))
-    values = [
-        RungKL(forced=r.forced, kl=r.kl, change=(r.kl_change_low, r.kl_change_high), exact=r.exact) for r in rungs
-    ]
     return Replay(
         rungs=rungs,
         toggles=tuple(_toggles(plan, observed)),
-        reading=tuple(replay_reading(values, flips=rungs[0].set_flips > 0)),
+        reading=tuple(replay_reading(rungs, flips=rungs[0].set_flips > 0)),
     )
 
 

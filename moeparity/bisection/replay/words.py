@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from moeparity.bisection.replay.report import Rung
 
 MOST = 0.5
 """From this share of the natural KL on, flips carry most of it."""
@@ -16,17 +17,7 @@ _TAKEN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungKL:
-    """KL of a rung in nats per token, the bounds of its change from the rung above, and whether all bits came back."""
-
-    forced: str
-    kl: float
-    change: tuple[float, float]
-    exact: bool
-
-
-def replay_reading(rungs: Sequence[RungKL], *, flips: bool) -> list[str]:
+def replay_reading(rungs: Sequence[Rung], *, flips: bool) -> list[str]:
     """What a ladder means, from the natural rung on; `flips`: some expert set differs there."""
     natural = rungs[0]
     if natural.exact:
@@ -36,13 +27,13 @@ def replay_reading(rungs: Sequence[RungKL], *, flips: bool) -> list[str]:
     return [*_steps(rungs, flips=flips), _remainder(rungs[-1], natural)]
 
 
-def _steps(rungs: Sequence[RungKL], *, flips: bool) -> Iterator[str]:
+def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
     natural = rungs[0].kl
     for upper, rung in pairwise(rungs):
         if rung.forced == "ids" and not flips:
             yield "No expert set differs, so forcing the ids changes no bit."
             continue
-        low, high = rung.change
+        low, high = rung.kl_change_low, rung.kl_change_high
         if low == high == 0:
             yield f"{_TAKEN[rung.forced]} KL stays as it is."
         elif high < 0:
@@ -56,7 +47,7 @@ def _steps(rungs: Sequence[RungKL], *, flips: bool) -> Iterator[str]:
             yield f"{_TAKEN[rung.forced]} KL is not shown to change ({low:.2g} to {high:.2g} nats per token)."
 
 
-def _remainder(rung: RungKL, natural: RungKL) -> str:
+def _remainder(rung: Rung, natural: Rung) -> str:
     if rung.exact:
         return "Then every bit of the logits is the reference's: all of the divergence goes by way of the routers."
     return f"{rung.kl / natural.kl:.0%} of KL is left with all routes forced: numerics outside the routers make it."

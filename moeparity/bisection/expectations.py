@@ -26,8 +26,8 @@ class Expectation:
 
     def finding(self, report: Report) -> Finding:
         """What became of it in a report."""
-        status, found = self.judge(report)
-        return Finding(expectation=self.says, status=status, found=found)
+        status, text = self.judge(report)
+        return Finding(expectation=self.says, status=status, found=text)
 
 
 def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:

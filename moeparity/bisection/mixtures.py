@@ -48,8 +48,8 @@ class Mixtures:
 
         Only where routes are not forced, and of toggles that no other contains.
         """
-        whole = [toggle.name for toggle in self._plan.tried if toggle.parent is None]
-        for toggle in self._plan.tried if self._forced is None else ():
+        whole = [toggle.name for toggle in self._plan.trial_toggles if toggle.parent is None]
+        for toggle in self._plan.trial_toggles if self._forced is None else ():
             if toggle.parent is None:
                 self._learn(observed, alone(toggle), frozenset({toggle.name}))
                 self._learn(observed, restored(toggle), frozenset(whole) - {toggle.name})

@@ -1,4 +1,4 @@
-"""What passes saw, and what it says of a toggle."""
+"""What passes over a plan saw of the trials, and what their sections kept of it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def passes(
     plan = generate(plan, progress=progress)
     blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
     with _pass_store(plan) as store:
-        observed = _observed(store, 0, plan, [*plan.tried, *blocks], progress)
+        observed = _observed(store, 0, plan, [*plan.trial_toggles, *blocks], progress)
         for number in range(1, plan.recipe.split + 1):
             parts = _worth_taking_apart(plan, observed)
             if not parts:

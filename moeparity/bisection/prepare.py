@@ -87,8 +87,8 @@ class Plan:
     attribution: bool
 
     @property
-    def tried(self) -> tuple[Toggle, ...]:
-        """The toggles that are thrown: all of them, or none without attribution."""
+    def trial_toggles(self) -> tuple[Toggle, ...]:
+        """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
 
     @property
@@ -144,6 +144,7 @@ def prepare(
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
+    swaps = _swaps(recipe, reference, candidate, path)
     return Plan(
         path=path,
         recipe=recipe,
@@ -153,7 +154,7 @@ def prepare(
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
         toggles=recipe_toggles,
-        swaps=_swaps(recipe, reference, candidate, path),
+        swaps=swaps,
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,

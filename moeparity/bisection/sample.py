@@ -77,7 +77,7 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     pads = tokens.input_ids[~mask]
     ids = _widened(tokens.input_ids, width, sample.new_tokens, int(pads[0]) if len(pads) else 0)
     mask = _widened(mask, width, sample.new_tokens, False)
-    new_tokens = torch.zeros_like(mask)
+    new_mask = torch.zeros_like(mask)
     uniform = torch.rand(
         len(ids), sample.new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(sample.seed)
     )
@@ -86,23 +86,27 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
         logits = forward(ids[:, prefix], mask[:, prefix], ends + step - 1)
         cells = rows, ends + step
         ids[cells] = draw(logits.double(), sample.temperature, uniform[:, step])
-        mask[cells], new_tokens[cells] = True, True
+        mask[cells], new_mask[cells] = True, True
         if progress is not None:
-            report = Progress(
-                step="sampling",
-                at=f"token {step + 1} of {sample.new_tokens}",
-                done=step + 1,
-                total=sample.new_tokens,
-                work=(step + 1) * len(ids),
-                unit="tokens",
-            )
-            progress(report)
+            progress(_progress(step + 1, sample.new_tokens, len(ids)))
     labels = None
     if tokens.labels is not None:
         last_labels = tokens.labels[rows, ends - 1]
-        labels = torch.where(new_tokens, last_labels[:, None], _widened(tokens.labels, width, sample.new_tokens, 0))
+        labels = torch.where(new_mask, last_labels[:, None], _widened(tokens.labels, width, sample.new_tokens, 0))
     return TokenSet(
-        input_ids=ids, loss_mask=new_tokens, attention_mask=mask, labels=labels, label_names=tokens.label_names
+        input_ids=ids, loss_mask=new_mask, attention_mask=mask, labels=labels, label_names=tokens.label_names
+    )
+
+
+def _progress(count: int, total: int, sequences: int) -> Progress:
+    """After so many of all new tokens of each sequence."""
+    return Progress(
+        step="sampling",
+        at=f"token {count} of {total}",
+        done=count,
+        total=total,
+        work=count * sequences,
+        unit="tokens",
     )
 
 

@@ -17,7 +17,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class Distributions:
-    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.vocabulary`.
+    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.distributions`.
 
     Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
 

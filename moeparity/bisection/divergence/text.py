@@ -97,6 +97,7 @@ class _Scale:
         self.label = f"1e{self.low} to 1e{self.high}" if logs else ""
 
     def bar(self, error: float) -> str:
+        """One error as a bar."""
         if not 0 < error < math.inf:
             return ""
         share = (math.log10(error) - self.low) / (self.high - self.low)

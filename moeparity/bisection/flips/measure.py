@@ -27,7 +27,7 @@ MOST_PAIRS = 1000
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The candidate's flips."""
     nodes = {node.name: node for node in plan.model.graph.nodes}
-    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.tried)}
+    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.trial_toggles)}
 
 
 def routing_flips(

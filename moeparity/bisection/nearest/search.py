@@ -116,14 +116,17 @@ class _Score:
 
     @property
     def exact(self) -> bool:
+        """Whether every bit is equal, of at least one element."""
         return self.all_bits and self.elements > 0
 
     @property
     def equal(self) -> float:
+        """The share of equal elements."""
         return self.equal_elements / self.elements if self.elements else 0.0
 
     @property
     def mean_ulp(self) -> float:
+        """The mean distance in ulps; infinite without elements."""
         return self.ulps / self.elements if self.elements else math.inf
 
     def add(self, value: torch.Tensor, trial: torch.Tensor) -> None:

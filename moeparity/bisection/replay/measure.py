@@ -71,7 +71,7 @@ def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: Sequence
 
 
 def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
-    for toggle in plan.tried:
+    for toggle in plan.trial_toggles:
         if toggle.parent is None:
             key = alone(toggle)
             yield ReplayedToggle(

@@ -19,7 +19,7 @@ def trials(plan: Plan, trials: Trials) -> Trials:
     """
     if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
         return {}
-    whole = {toggle.name for toggle in plan.tried}
+    whole = {toggle.name for toggle in plan.trial_toggles}
     sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in REPLAYED}
     sides |= {
         replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole

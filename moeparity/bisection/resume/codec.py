@@ -56,6 +56,7 @@ class _Writer:
         self.tensor_names: dict[int, tuple[str, torch.Tensor]] = {}
 
     def plain(self, value: object) -> Plain:
+        """A value as plain data; its tensors are put aside under a name each."""
         kind = type(value)
         if value is None or kind in {bool, int, str}:
             return value
@@ -91,6 +92,7 @@ class _Reader:
         self.device_tensors: dict[tuple[str, str], torch.Tensor] = {}
 
     def value(self, plain: Plain) -> Any:
+        """The value that was written as this."""
         if plain is None or isinstance(plain, bool | int | float | str):
             return plain
         if isinstance(plain, list):

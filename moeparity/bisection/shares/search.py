@@ -71,7 +71,7 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
 
     What the passes of the bisection saw is not evaluated again.
     """
-    whole = [toggle for toggle in plan.tried if toggle.parent is None]
+    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
     if not whole:
         return None
     cells = {toggle.name: _cell(toggle) for toggle in whole}

@@ -20,7 +20,7 @@ from moeparity.plan.toggles import Toggle
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every toggle, every swapped block, and what they mean."""
-    effects = [measured(toggle, observed) for toggle in plan.tried]
+    effects = [measured(toggle, observed) for toggle in plan.trial_toggles]
     blame: Blame | None = observed.answers.get("shares")
     sentences = None if blame is None else _share_sentences(plan, blame)
     return {

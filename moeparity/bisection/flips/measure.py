@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from moeparity.bisection.flips import report
-from moeparity.bisection.flips.observe import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
+from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan

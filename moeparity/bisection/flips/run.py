@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from moeparity.bisection.expectations import expectations
+from moeparity.bisection.flips.census import MAP_BITS, Census
 from moeparity.bisection.flips.measure import routing_flips
-from moeparity.bisection.flips.observe import MAP_BITS, Census
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options
@@ -36,7 +36,7 @@ class Flipped:
 
     reference, candidate: a side in words, or a file of recorded routes. findings: of the recipe's `expect: flips`.
     same_tokens: of recorded routes, in how many sequences both files give token ids, which agree; None for a recipe.
-    map: uint8 [MoE layers, sequences, tokens], the bits of `observe.MAP_BITS`; `write_map` writes it.
+    map: uint8 [MoE layers, sequences, tokens], the bits of `census.MAP_BITS`; `write_map` writes it.
     """
 
     reference: str

@@ -87,6 +87,11 @@ class Routes:
         counts = [flips for (name, _), flips in self.layers.items() if name == walker]
         return sum(counts[1:], counts[0]) if counts else None
 
+    def flip_share(self, walker: Name) -> float | None:
+        """The share of token-layers with another expert set; None where there is no router."""
+        flips = self.total(walker)
+        return None if flips is None else flips.set_flips / flips.tokens
+
 
 @dataclass(slots=True)
 class Logits:

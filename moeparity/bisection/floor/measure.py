@@ -34,10 +34,10 @@ def _floor(plan: Plan, observed: Observed, verdict: Verdict) -> Floor:
 
 def _floor_trials(plan: Plan, observed: Observed) -> Iterator[FloorTrial]:
     for key in observed.keys("floor"):
-        sums, flips = observed.logits.sums(key), observed.routes.total(key)
+        sums = observed.logits.sums(key)
         yield FloorTrial(
             name=key.of,
             value=gate_value(plan, sums),
             bit_identical=not bool(sums.unequal.any()),
-            flipped_routes=flips.set_flips / flips.tokens if flips else None,
+            flipped_routes=observed.routes.flip_share(key),
         )

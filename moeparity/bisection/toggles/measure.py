@@ -57,11 +57,11 @@ def total_kl(observed: Observed) -> float:
 def _trial(key: TrialKey, base: str, observed: Observed) -> TrialResult | None:
     if (key, base) not in observed.changes.nodes:
         return None
-    sums, flips = observed.logits.sums(key), observed.routes.total(key)
+    sums = observed.logits.sums(key)
     return TrialResult(
         kl=sums.mean("kl_candidate_reference"),
         k3=sums.mean("k3"),
-        flipped_routes=flips.set_flips / flips.tokens if flips else None,
+        flipped_routes=observed.routes.flip_share(key),
         changed_nodes=len(observed.changes.nodes[key, base]),
     )
 

@@ -27,23 +27,23 @@ def show_fidelity(op: Op | None, json: Path | None, out: Console) -> None:
     """Print one op's values or, in short, those of all ops; also write them to a file where one is given."""
     if json is not None:
         refuse_unwritable(json)
-    found = findings(None if op is None else [op])
+    evidence = findings(None if op is None else [op])
     if op is None:
-        print_overview(found, out)
-    elif not found:
+        print_overview(evidence, out)
+    elif not evidence:
         out.print("no attributes: nothing about it can differ")
     else:
-        print_findings(found, out)
+        print_findings(evidence, out)
     if json is not None:
-        write_text(json, to_json(found))
+        write_text(json, to_json(evidence))
 
 
-def print_overview(found: list[Finding], out: Console) -> None:
+def print_overview(evidence: list[Finding], out: Console) -> None:
     """Every attribute with its values by level."""
     rows = new_table("op", "attribute", "level", "values")
-    for (op, attribute), of in groupby(found, key=lambda finding: (finding.op, finding.attribute)):
+    for (op, attribute), group in groupby(evidence, key=lambda finding: (finding.op, finding.attribute)):
         values: dict[str, list[str]] = {level: [] for level in LEVELS}
-        for finding in of:
+        for finding in group:
             values[finding.level].append(finding.value)
         present = [level for level in LEVELS if values[level]]
         for i, level in enumerate(present):
@@ -53,12 +53,12 @@ def print_overview(found: list[Finding], out: Console) -> None:
     out.print("`moeparity ops NAME --fidelity` says of each value what it rests on; docs/fidelity.md of all.")
 
 
-def print_findings(found: list[Finding], out: Console) -> None:
+def print_findings(evidence: list[Finding], out: Console) -> None:
     """Each value with what it rests on; kernels that were run by number, named below."""
-    proofs = sorted({proof.says for finding in found for proof in finding.proofs})
+    proofs = sorted({proof.says for finding in evidence for proof in finding.proofs})
     number = {says: f"V{i}" for i, says in enumerate(proofs, 1)}
     rows = new_table("attribute", "value", "level", "rests on")
-    for line in lines(found):
+    for line in lines(evidence):
         rows.add_row(line.attribute, ", ".join(line.values), line.level, _why(line, number))
     out.print(rows)
     _print_meaning(out)
@@ -70,9 +70,9 @@ def _why(line: Line, number: Mapping[str, str]) -> str:
     """The kernels that were run, or the first source and how many more there are."""
     if line.kernels:
         return ", ".join(number[says] for says in line.kernels)
-    first, more = line.sources[:1], len(line.sources) - 1
-    said = "; ".join((*first, *[f"{more} more in docs/fidelity.md"] * (more > 0)))
-    return f"from: {said}" if said and line.level == "inferred" else said
+    source, surplus = line.sources[:1], len(line.sources) - 1
+    text = "; ".join((*source, *[f"{surplus} more in docs/fidelity.md"] * (surplus > 0)))
+    return f"from: {text}" if text and line.level == "inferred" else text
 
 
 def _print_meaning(out: Console) -> None:

@@ -21,7 +21,7 @@ from moeparity.bisection.report import Report
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
 from moeparity.logs.report import LogReport
-from moeparity.output.findings import CODES, Finding, combined
+from moeparity.output.findings import Finding, findings_code
 from moeparity.plan.spec import files
 from moeparity.progress import Callback
 
@@ -42,7 +42,7 @@ class Checked:
     @property
     def exit_code(self) -> int:
         """0 every expectation met, 1 one is not met, 2 the recipe could not be checked, 3 one is open."""
-        return 2 if self.error is not None else combined(CODES[finding.status] for finding in self.findings)
+        return 2 if self.error is not None else findings_code(self.findings)
 
 
 def check(
@@ -59,7 +59,7 @@ def check(
     that are split during the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it
     stops no other recipe; any other exception is raised.
     """
-    path, started = Path(recipe), time.perf_counter()
+    path, start = Path(recipe), time.perf_counter()
     report: Report | LogReport | None = None
     try:
         if files.is_log_check(path):
@@ -72,43 +72,42 @@ def check(
             findings=(),
             error=str(error),
             report=None,
-            seconds=time.perf_counter() - started,
+            seconds=time.perf_counter() - start,
         )
     return Checked(
         recipe=display_path(path),
         findings=findings,
         error=None,
         report=report,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start,
     )
 
 
 def _recipe(
     path: Path, device: str, *, allow_code: bool, memory: float | None, progress: Callback | None
 ) -> tuple[Report, tuple[Finding, ...]]:
-    planned = outline_recipe(path).expectations
+    recipe_expectations = outline_recipe(path).expectations
     from moeparity.bisection.pipeline import bisect
     from moeparity.bisection.prepare import Options
 
     options = Options(allow_code=allow_code, memory_limit=memory)
     report = bisect(path, device=device, options=options, progress=progress)
     refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
-    judged = ((expectation.says, *expectation.judge(report)) for expectation in planned)
-    return report, tuple(Finding(expectation=says, status=status, found=found) for says, status, found in judged)
+    return report, tuple(expectation.finding(report) for expectation in recipe_expectations)
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
     from moeparity.logs.files import measure_check
 
-    read = files.read_log_check(path)
-    report = measure_check(read, Where(path), progress=progress)
-    return report, log_findings(read.expect, report)
+    log_check = files.read_log_check(path)
+    report = measure_check(log_check, Where(path), progress=progress)
+    return report, log_findings(log_check.expect, report)
 
 
-def junit(checked: Sequence[Checked]) -> str:
+def junit(results: Sequence[Checked]) -> str:
     """The XML document, without a final newline."""
-    suites = [_suite(one) for one in checked]
-    root = ET.Element("testsuites", name="moeparity", time=_seconds(sum(one.seconds for one in checked)))
+    suites = [_suite(result) for result in results]
+    root = ET.Element("testsuites", name="moeparity", time=_seconds(sum(result.seconds for result in results)))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     root.extend(suites)
@@ -116,30 +115,30 @@ def junit(checked: Sequence[Checked]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")
 
 
-def _suite(checked: Checked) -> ET.Element:
-    failures = sum(finding.status != "ok" for finding in checked.findings)
+def _suite(result: Checked) -> ET.Element:
+    failures = sum(finding.status != "ok" for finding in result.findings)
     suite = ET.Element(
         "testsuite",
-        name=_text(checked.recipe),
-        tests=str(len(checked.findings) or 1),
+        name=_text(result.recipe),
+        tests=str(len(result.findings) or 1),
         failures=str(failures),
-        errors=str(int(checked.error is not None)),
+        errors=str(int(result.error is not None)),
         skipped="0",
-        time=_seconds(checked.seconds),
+        time=_seconds(result.seconds),
     )
-    if checked.report is not None:
-        _properties(suite, checked.report)
-    if checked.error is not None:
-        case = ET.SubElement(suite, "testcase", classname=_text(checked.recipe), name="recipe", time="0")
-        ET.SubElement(case, "error", type="error", message=_text(checked.error))
-    for finding in checked.findings:
-        _case(suite, checked, finding)
+    if result.report is not None:
+        _properties(suite, result.report)
+    if result.error is not None:
+        case = ET.SubElement(suite, "testcase", classname=_text(result.recipe), name="recipe", time="0")
+        ET.SubElement(case, "error", type="error", message=_text(result.error))
+    for finding in result.findings:
+        _case(suite, result, finding)
     return suite
 
 
-def _case(suite: ET.Element, checked: Checked, finding: Finding) -> None:
+def _case(suite: ET.Element, result: Checked, finding: Finding) -> None:
     # All expectations of a recipe are judged by one run, whose time the suite has.
-    case = ET.SubElement(suite, "testcase", classname=_text(checked.recipe), name=_text(finding.expectation), time="0")
+    case = ET.SubElement(suite, "testcase", classname=_text(result.recipe), name=_text(finding.expectation), time="0")
     if finding.status == "ok":
         ET.SubElement(case, "system-out").text = _text(finding.found)
         return
@@ -153,14 +152,14 @@ def _properties(suite: ET.Element, report: Report | LogReport) -> None:
     verdict = report.verdict
     assert verdict is not None, "what is checked has a gate"
     value = verdict.value
-    found = {
+    texts = {
         "verdict": verdict.status,
         verdict.metric: f"{value.estimate:.6g} [{value.low:.6g}, {value.high:.6g}]",
         "gate": f"{verdict.below:g}",
         **(_of_log(report) if isinstance(report, LogReport) else _of_run(report)),
     }
     properties = ET.SubElement(suite, "properties")
-    for name, text in found.items():
+    for name, text in texts.items():
         ET.SubElement(properties, "property", name=name, value=_text(text))
 
 

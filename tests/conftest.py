@@ -1,4 +1,8 @@
-"""One torch thread, and the checkpoints several tests share."""
+"""One torch thread, and the checkpoints several tests share.
+
+With workers this file is read by the process that only hands out the tests, too: whatever takes long to import is
+imported where tests are run.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 import typer.testing
+import xdist
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -23,13 +27,11 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 # So that tests can share helper modules, whichever way pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoint_factory import make_small, make_wide
 from tests.command import own_signals
-from tests.planted.together import groups
+from tests.planted.values import groups
 from tests.small_models import SMALL
 
-torch.set_num_threads(1)
-# What is made while tests are collected stays to the end: the garbage collector need not look through it every time.
+# What is made while tests are collected stays to the end: the collector of garbage need not look through it each time.
 gc.disable()
 # Hundreds of modules are compiled once, not in each of the many processes that tests start, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -59,6 +61,13 @@ class ByFile(LoadScopeScheduling):
         return nodeid if Path(file).name in TAKEN_APART else file
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not xdist.is_xdist_controller(session):
+        import torch
+
+        torch.set_num_threads(1)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -71,6 +80,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 def _small(name: str) -> Any:
     @pytest.fixture(scope="session", name=name)
     def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        from tests.checkpoint_factory import make_small
+
         return make_small(name, tmp_path_factory.mktemp(name))
 
     return checkpoint
@@ -107,6 +118,8 @@ def _own_signals() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """0.12 GB on disk, removed when the session ends."""
+    from tests.checkpoint_factory import make_wide
+
     folder = tmp_path_factory.mktemp("wide")
     # One layer: it is the widths that matter, and small checkpoints have several.
     yield make_wide(folder, layers=1, experts=8)

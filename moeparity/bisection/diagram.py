@@ -80,10 +80,10 @@ def mermaid(drawing: Drawing) -> str:
     for group in drawing.groups:
         lines += _mermaid_group(group, "  ")
     lines += [f"  {_mermaid_arrow(arrow)}" for arrow in drawing.arrows]
-    differing = [box.key for box in drawing.everything if box.differences]
-    if differing:
+    keys = [box.key for box in drawing.everything if box.differences]
+    if keys:
         lines.append(f"  classDef differs fill:{FILL},stroke:{LINE},stroke-width:2px,color:#000")
-        lines.append(f"  class {','.join(differing)} differs")
+        lines.append(f"  class {','.join(keys)} differs")
     return "\n".join(lines)
 
 
@@ -105,8 +105,8 @@ def dot(drawing: Drawing) -> str:
 
 def _inside(group: Group) -> Iterator[Box]:
     yield from group.boxes
-    for inner in group.groups:
-        yield from _inside(inner)
+    for subgroup in group.groups:
+        yield from _inside(subgroup)
 
 
 def _lines(box: Box) -> list[str]:
@@ -118,14 +118,14 @@ def _lines(box: Box) -> list[str]:
 def _mermaid_group(group: Group, indent: str) -> list[str]:
     lines = [f"{indent}subgraph {group.key}[{_mermaid_string(group.title)}]"]
     lines += [f"{indent}  {_mermaid_box(box)}" for box in group.boxes]
-    for inner in group.groups:
-        lines += _mermaid_group(inner, indent + "  ")
+    for subgroup in group.groups:
+        lines += _mermaid_group(subgroup, indent + "  ")
     return [*lines, f"{indent}end"]
 
 
 def _mermaid_box(box: Box) -> str:
-    left, right = ("[", "]") if box.op else ("([", "])")
-    return f'{box.key}{left}"{_mermaid_entities("<br/>".join(_lines(box)))}"{right}'
+    start, end = ("[", "]") if box.op else ("([", "])")
+    return f'{box.key}{start}"{_mermaid_entities("<br/>".join(_lines(box)))}"{end}'
 
 
 def _mermaid_arrow(arrow: Arrow) -> str:
@@ -153,8 +153,8 @@ def _dot_group(group: Group, indent: str, colour: str) -> list[str]:
         f'{indent}  label={_dot_string(group.title)} style="rounded,filled" color="#c4ccd4" fillcolor="{colour}"',
     ]
     lines += [f"{indent}  {_dot_box(box)}" for box in group.boxes]
-    for inner in group.groups:
-        lines += _dot_group(inner, indent + "  ", "#ffffff")
+    for subgroup in group.groups:
+        lines += _dot_group(subgroup, indent + "  ", "#ffffff")
     return [*lines, f"{indent}}}"]
 
 
@@ -174,5 +174,5 @@ def _dot_arrow(arrow: Arrow) -> str:
 
 
 def _dot_string(text: str) -> str:
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{quoted}"'
+    body = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{body}"'

@@ -20,39 +20,39 @@ def drawing(outline: Outline) -> Drawing:
     """
     kinds = list(_kinds(outline))
     keys = {node.name: _key(f"{kind.key}.{_short(node)}") for kind in kinds for node in kind.members}
-    edge, read = [s for s in outline.graph.segments if s.name in {"before", "after"}], _read(outline)
-    keys |= {node.name: _key(f"top.{node.name}") for segment in edge for node in segment.nodes}
-    used = [source for source in SOURCES if any(source in node.inputs for node in outline.graph.nodes)]
-    keys |= {source: _key(f"source.{source}") for source in used}
-    boxes = [Box(key=keys[source], name=source, op="") for source in used]
-    boxes += [_box(node, keys, outline) for segment in edge for node in segment.nodes]
+    outer_segments = [segment for segment in outline.graph.segments if segment.name in {"before", "after"}]
+    keys |= {node.name: _key(f"top.{node.name}") for segment in outer_segments for node in segment.nodes}
+    sources = [source for source in SOURCES if any(source in node.inputs for node in outline.graph.nodes)]
+    keys |= {source: _key(f"source.{source}") for source in sources}
+    boxes = [Box(key=keys[source], name=source, op="") for source in sources]
+    boxes += [_box(node, keys, outline) for segment in outer_segments for node in segment.nodes]
     return Drawing(
         title=outline.title,
         boxes=tuple(boxes),
         groups=tuple(_group(kind, keys, outline) for kind in kinds),
-        arrows=tuple(_arrows(outline.graph, keys, read)),
+        arrows=tuple(_arrows(outline.graph, keys, _inputs_read(outline))),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Layers that are drawn as one: `shown` stands for all of them."""
+    """Layers that are drawn as one: `example` stands for all of them."""
 
     key: str
     indices: list[int]
-    shown: Segment
+    example: Segment
     members: list[Node]
 
 
 def _kinds(outline: Outline) -> Iterator[_Kind]:
-    found: dict[tuple[object, ...], list[Segment]] = {}
+    kinds: dict[tuple[object, ...], list[Segment]] = {}
     for segment in outline.graph.segments:
         if segment.name.startswith("layers["):
-            found.setdefault(tuple(_signature(node, outline) for node in segment.nodes), []).append(segment)
-    for number, segments in enumerate(found.values()):
+            kinds.setdefault(tuple(_signature(node, outline) for node in segment.nodes), []).append(segment)
+    for number, segments in enumerate(kinds.values()):
         indices = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
         members = [node for segment in segments for node in segment.nodes]
-        yield _Kind(key=f"kind{number}", indices=indices, shown=segments[0], members=members)
+        yield _Kind(key=f"kind{number}", indices=indices, example=segments[0], members=members)
 
 
 def _signature(node: Node, outline: Outline) -> tuple[object, ...]:
@@ -62,7 +62,7 @@ def _signature(node: Node, outline: Outline) -> tuple[object, ...]:
 
 def _group(kind: _Kind, keys: dict[str, str], outline: Outline) -> Group:
     blocks: dict[str, list[Box]] = {}
-    for node in kind.shown.nodes:
+    for node in kind.example.nodes:
         blocks.setdefault(_short(node).rpartition(".")[0], []).append(_box(node, keys, outline))
     inner = [Group(key=_key(f"{kind.key}.{name}"), title=name, boxes=tuple(b)) for name, b in blocks.items()]
     return Group(key=kind.key, title=f"layers[{ranges(kind.indices)}]", groups=tuple(inner))
@@ -78,32 +78,32 @@ def _box(node: Node, keys: dict[str, str], outline: Outline) -> Box:
     return Box(key=keys[node.name], name=name, op=node.op.name, differences=tuple(differences))
 
 
-def _read(outline: Outline) -> set[tuple[str, str]]:
+def _inputs_read(outline: Outline) -> set[tuple[str, str]]:
     """(node, input) where some side reads the input; a user's function reads all its nodes' inputs."""
-    found = set()
+    pairs = set()
     for plan in outline.plans:
-        replaced = plan.replaced()
+        regions = plan.replaced()
         for node in outline.graph.nodes:
-            inputs = node.inputs if node.name in replaced else plan.read_inputs(node)
-            found |= {(node.name, value) for value in inputs if value is not None}
-    return found
+            inputs = node.inputs if node.name in regions else plan.read_inputs(node)
+            pairs |= {(node.name, value) for value in inputs if value is not None}
+    return pairs
 
 
-def _arrows(graph: Graph, keys: dict[str, str], read: set[tuple[str, str]]) -> Iterator[Arrow]:
+def _arrows(graph: Graph, keys: dict[str, str], inputs_read: set[tuple[str, str]]) -> Iterator[Arrow]:
     """The edges between the boxes drawn, each once."""
     producers = {value: node for node in graph.nodes for value in node.values}
-    drawn = {key: place for place, key in enumerate(dict.fromkeys(keys[node.name] for node in graph.nodes))}
-    seen: dict[Arrow, None] = {}
+    places = {key: place for place, key in enumerate(dict.fromkeys(keys[node.name] for node in graph.nodes))}
+    arrows: dict[Arrow, None] = {}
     for node in graph.nodes:
         for value in node.inputs:
             source = producers.get(value)
             part = "" if source is None else value.removeprefix(source.name).removeprefix(".")
             start, end = keys[value if source is None else source.name], keys[node.name]
             # Only from one layer to the next does an edge lead back.
-            back = drawn.get(start, -1) >= drawn[end]
-            kind: Kind = "unread" if (node.name, value) not in read else "repeat" if back else "read"
-            seen.setdefault(Arrow(source=start, target=end, value=part, kind=kind))
-    yield from seen
+            backward = places.get(start, -1) >= places[end]
+            kind: Kind = "unread" if (node.name, value) not in inputs_read else "repeat" if backward else "read"
+            arrows.setdefault(Arrow(source=start, target=end, value=part, kind=kind))
+    yield from arrows
 
 
 def _short(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""An `expect:` held against a report, of a recipe or of a log: which expectations are met, not met, or stay open."""
+"""The `expect:` of a recipe held against its report: which expectations are met, not met, or stay open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import partial
 
 from moeparity.bisection.divergence.steps import Step, largest, steps
 from moeparity.bisection.report import Report
-from moeparity.bisection.shares.expectations import blame_expectations
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.output.findings import Outcome, Status, agrees, keeps, lies
+from moeparity.output.findings import Finding, Outcome, Status, agrees, keeps, lies
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
 from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
@@ -24,6 +23,11 @@ class Expectation:
 
     says: str
     judge: Callable[[Report], Outcome]
+
+    def finding(self, report: Report) -> Finding:
+        """What became of it in a report."""
+        status, text = self.judge(report)
+        return Finding(expectation=self.says, status=status, found=text)
 
 
 def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:
@@ -37,18 +41,28 @@ def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectatio
 
 def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
     """Raise SpecError where an expectation names what is no toggle of the recipe."""
-    known = list(toggles)
+    toggle_names = list(toggles)
     culprits = expect.culprits if isinstance(expect.culprits, list) else []
-    named = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
-    named |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
-    for key, names in named.items():
+    mentions = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
+    mentions |= {"saturated": expect.saturated, "smallest_fix": expect.smallest_fix}
+    for key, names in mentions.items():
         for name in names or ():
-            if name not in known:
-                has = f"it has {listed(known)}" if known else "it has none: both sides are set alike"
+            if name not in toggle_names:
+                inventory = (
+                    f"it has {listed(toggle_names)}" if toggle_names else "it has none: both sides are set alike"
+                )
                 raise SpecError(
                     f"{Where(where.path, expect.line_of(key))}: expect.{key} names {name!r}, which is no toggle of "
-                    f"this recipe; {has}.{did_you_mean(name, known)}"
+                    f"this recipe; {inventory}.{did_you_mean(name, toggle_names)}"
                 )
+
+
+def refuse_unshared(expect: Expect, where: Where, *, attribute: bool) -> None:
+    """Raise SpecError where something is expected of shares that the recipe does not take."""
+    keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
+    if keys and not attribute:
+        at = Where(where.path, expect.line_of(keys[0]))
+        raise SpecError(f"{at}: expect.{keys[0]} needs shares, and this recipe takes none. Add `attribute: true`.")
 
 
 def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expectation]:
@@ -58,7 +72,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
     if expect.interval is not None:
-        yield Expectation(says=f"interval {_range(expect.interval)}", judge=partial(_interval, expect.interval))
+        yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
         _refuse_flips("flips", expect, graph, where)
         yield from _flips(expect.flips)
@@ -79,26 +93,25 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
             yield Expectation(says=f"culprit {name}", judge=partial(_toggle, name, True))
     for name in expect.no_effect or ():
         yield Expectation(says=f"no effect of {name}", judge=partial(_toggle, name, False))
-    for says, judge in blame_expectations(expect):
-        yield Expectation(says=says, judge=judge)
+    yield from _blame(expect)
 
 
 def _metrics(
-    bounds: MetricBounds | DistributionBounds | None, found: Callable[[str, Report], float]
+    bounds: MetricBounds | DistributionBounds | None, measure: Callable[[str, Report], float]
 ) -> Iterator[Expectation]:
     for name in type(bounds).model_fields if bounds is not None else ():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            value = partial(found, name)
-            yield Expectation(says=f"{name} {_range(range_)}", judge=partial(_within, range_, value))
+            value = partial(measure, name)
+            yield Expectation(says=f"{name} {range_}", judge=partial(_within, range_, value))
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
     if bounds.tokens is not None:
-        says = f"flipped tokens {_range(bounds.tokens)}"
+        says = f"flipped tokens {bounds.tokens}"
         yield Expectation(says=says, judge=partial(_within, bounds.tokens, _flipped_tokens))
     if bounds.token_layers is not None:
-        says = f"flipped token-layers {_range(bounds.token_layers)}"
+        says = f"flipped token-layers {bounds.token_layers}"
         yield Expectation(says=says, judge=partial(_within, bounds.token_layers, _flipped_token_layers))
 
 
@@ -115,20 +128,25 @@ def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
         "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
         "step_without_flips": (" where no token flips", lambda step: step.flips == 0),
     }
-    for name, (where, chosen) in kinds.items():
+    for name, (condition, predicate) in kinds.items():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
-            says = f"growth over a layer{where} {_range(range_)}"
-            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, chosen)))
+            says = f"growth over a layer{condition} {range_}"
+            yield Expectation(says=says, judge=partial(_within, range_, partial(_largest_step, predicate)))
 
 
-def _range(bounds: Bounds) -> str:
-    parts = {"above": bounds.above, "below": bounds.below}
-    return " and ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
+def _blame(expect: Expect) -> Iterator[Expectation]:
+    for name, bounds in (expect.shares or {}).items():
+        yield Expectation(says=f"share of {name} {bounds}", judge=partial(_share, name, bounds))
+    for name in expect.saturated or ():
+        yield Expectation(says=f"{name} saturated", judge=partial(_saturated, name))
+    if expect.smallest_fix is not None:
+        says = f"smallest fix {', '.join(expect.smallest_fix)}"
+        yield Expectation(says=says, judge=partial(_smallest_fix, frozenset(expect.smallest_fix)))
 
 
-def _verdict(expected: str, report: Report) -> Outcome:
-    return agrees(expected, report.verdict)
+def _verdict(status: str, report: Report) -> Outcome:
+    return agrees(status, report.verdict)
 
 
 def _metric(name: str, report: Report) -> float:
@@ -150,8 +168,8 @@ def _flipped_token_layers(report: Report) -> float:
     return sum(layer.set_flips for layer in layers) / tokens if tokens else math.nan
 
 
-def _largest_step(chosen: Callable[[Step], bool], report: Report) -> float:
-    return largest(filter(chosen, steps(report.growth, report.flips)))
+def _largest_step(predicate: Callable[[Step], bool], report: Report) -> float:
+    return largest(filter(predicate, steps(report.growth, report.flips)))
 
 
 def _within(bounds: Bounds, value: Callable[[Report], float], report: Report) -> Outcome:
@@ -168,20 +186,20 @@ def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:
     return "ok" if report.roots[0].node in nodes else "fail", report.roots[0].node
 
 
-def _toggle(name: str, wanted: bool, report: Report) -> Outcome:
+def _toggle(name: str, effect: bool, report: Report) -> Outcome:
     toggle = next(toggle for toggle in report.toggles if toggle.name == name)
-    return _status(_acts(toggle), wanted=wanted), _effect(toggle)
+    return _status(_acts(toggle), expectation=effect), _effect(toggle)
 
 
 def _none_acts(report: Report) -> Outcome:
-    acts = {toggle.name: _acts(toggle) for toggle in report.toggles}
-    acting = [name for name, effect in acts.items() if effect]
-    unknown = [name for name, effect in acts.items() if effect is None]
-    if acting:
-        return "fail", f"had an effect: {listed(acting)}"
-    if unknown:
-        return "inconclusive", f"cannot be told, an op refuses the mixture: {listed(unknown)}"
-    return "ok", "no toggle had an effect" if acts else "there is no toggle: both sides are set alike"
+    effects = {toggle.name: _acts(toggle) for toggle in report.toggles}
+    active_names = [name for name, effect in effects.items() if effect]
+    open_names = [name for name, effect in effects.items() if effect is None]
+    if active_names:
+        return "fail", f"had an effect: {listed(active_names)}"
+    if open_names:
+        return "inconclusive", f"cannot be told, an op refuses the mixture: {listed(open_names)}"
+    return "ok", "no toggle had an effect" if effects else "there is no toggle: both sides are set alike"
 
 
 def _acts(toggle: ToggleResult) -> bool | None:
@@ -192,10 +210,10 @@ def _acts(toggle: ToggleResult) -> bool | None:
     return None if None in trials else False
 
 
-def _status(acts: bool | None, *, wanted: bool) -> Status:
-    if acts is None:
+def _status(effect: bool | None, *, expectation: bool) -> Status:
+    if effect is None:
         return "inconclusive"
-    return "ok" if acts == wanted else "fail"
+    return "ok" if effect == expectation else "fail"
 
 
 def _effect(toggle: ToggleResult) -> str:
@@ -205,3 +223,41 @@ def _effect(toggle: ToggleResult) -> str:
         return f"KL {trial.kl:.3g}" if trial.changed_nodes else "no bit changed"
 
     return f"alone {words(toggle.alone)}, restored {words(toggle.restored)}"
+
+
+def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
+    """Met where the whole interval lies inside, not met where it lies beyond a bound, else open."""
+    attribution = report.attribution
+    row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
+    total = attribution.shares.total if attribution else None
+    if row is None or not total:
+        return "fail", "there are no shares: no divergence, or an op refuses a mixture"
+    low, high = row.of_whole_low, row.of_whole_high
+    interval = f"{low:.1%} to {high:.1%}" if math.isfinite(low) and math.isfinite(high) else "not bounded"
+    text = f"{row.of_whole:.1%} ({interval}), {row.role}"
+    below, above = bounds.below, bounds.above
+    if (below is not None and low >= below) or (above is not None and high <= above):
+        return "fail", text
+    inside = (below is None or high < below) and (above is None or low > above)
+    return "ok" if inside else "inconclusive", text
+
+
+def _saturated(name: str, report: Report) -> Outcome:
+    attribution = report.attribution
+    role = (
+        next((row.role for row in attribution.shares.rows if row.name == name), "no share")
+        if attribution
+        else "no share"
+    )
+    return "ok" if role == "saturated" else "fail", role
+
+
+def _smallest_fix(toggles: frozenset[str], report: Report) -> Outcome:
+    attribution = report.attribution
+    fixes = attribution.fixes if attribution else ()
+    if not fixes:
+        return "fail", "no fix was found"
+    size = len(fixes[0].toggles)
+    smallest = [set(fix.toggles) for fix in fixes if len(fix.toggles) == size]
+    text = "; or ".join(", ".join(fix.toggles) or "nothing" for fix in fixes if len(fix.toggles) == size)
+    return "ok" if toggles in smallest else "fail", text

@@ -22,7 +22,7 @@ class Settings:
     weights: Callable[[Node], Mapping[str, Tensor]]
 
 
-def called(plan: Plan, side: Side) -> Settings:
+def settings_of(plan: Plan, side: Side) -> Settings:
     """How a side's kernels are called outside of a pass."""
     bound = side.plan
     return Settings(

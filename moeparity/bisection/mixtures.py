@@ -11,11 +11,11 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
+from moeparity.bisection.verdict.gate import gate_value
 from moeparity.engine.lockstep import Counts, Observer
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
-from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.plan.sides import REFERENCE, Side
@@ -48,8 +48,8 @@ class Mixtures:
 
         Only where routes are not forced, and of toggles that no other contains.
         """
-        whole = [toggle.name for toggle in self._plan.tried if toggle.parent is None]
-        for toggle in self._plan.tried if self._forced is None else ():
+        whole = [toggle.name for toggle in self._plan.trial_toggles if toggle.parent is None]
+        for toggle in self._plan.trial_toggles if self._forced is None else ():
             if toggle.parent is None:
                 self._learn(observed, alone(toggle), frozenset({toggle.name}))
                 self._learn(observed, restored(toggle), frozenset(whole) - {toggle.name})
@@ -73,11 +73,11 @@ class Mixtures:
 
     def _side(self, coalition: Coalition) -> Side | None:
         """The mixture, bound; None where an op refuses it, or its routes cannot be forced."""
-        moved = [self._toggles[name] for name in self._toggles if name in coalition]
-        if len(moved) < len(coalition):
+        toggles = [self._toggles[name] for name in self._toggles if name in coalition]
+        if len(toggles) < len(coalition):
             raise KeyError(f"no toggles of this plan: {sorted(coalition - self._toggles.keys())}")
         with suppress(SpecError):
-            side = mixed(self._plan.reference, moved, self._plan.candidate)
+            side = mixed(self._plan.reference, toggles, self._plan.candidate)
             if self._forced is not None:
                 replayed_plan(side.plan, self._plan.reference.plan)
             return side
@@ -85,23 +85,23 @@ class Mixtures:
 
     def _evaluate(self, sides: Mapping[Coalition, Side]) -> None:
         """Walk mixtures in as few passes as memory allows; those that a kernel refuses stay without an outcome."""
-        plan, started = self._plan, time.perf_counter()
+        plan, start = self._plan, time.perf_counter()
         mixtures = [walker(plan, coalition, side, routes=self._forced) for coalition, side in sides.items()]
         reference = walker(plan, REFERENCE, plan.reference)
-        for finished in plan.passes(self._progress).try_all([reference], mixtures, self._observing):
-            changes, logits = finished.observers
+        for run in plan.passes(self._progress).try_all([reference], mixtures, self._observing):
+            changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
-            for coalition in (each.name for each in finished.tried):
+            for coalition in (mixture.name for mixture in run.tried):
                 assert isinstance(coalition, frozenset)
                 exact = not changes.nodes[coalition, REFERENCE]
                 self._known[coalition] = self._outcome(logits.sums(coalition), exact=exact)
-            self.passes, self.walked = self.passes + 1, self.walked + len(finished.tried)
-            self.counts = self.counts.joined(finished.counts)
-        self.seconds += time.perf_counter() - started
+            self.passes, self.walked = self.passes + 1, self.walked + len(run.tried)
+            self.counts = self.counts.joined(run.counts)
+        self.seconds += time.perf_counter() - start
 
     def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
-        plan, names = self._plan, [each.name for each in mixtures]
+        plan, names = self._plan, [mixture.name for mixture in mixtures]
         ids, _, scored = plan.tokens_on_device
         logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
         return [Changes([(name, REFERENCE) for name in names]), logits]
@@ -120,6 +120,5 @@ class Mixtures:
         """The bound that the gate looks at: as in a verdict, fewer than 25 sequences pass by equal bits only."""
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
-        mean = token_mean if self._plan.recipe.gate.reduce == "token" else sequence_mean
-        interval = mean(sums.k3, sums.tokens)
+        interval = gate_value(self._plan, sums)
         return interval.high if interval.sequences >= MINIMUM_SEQUENCES else math.inf

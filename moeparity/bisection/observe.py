@@ -37,12 +37,12 @@ class SectionObserver(Protocol):
 
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
     """One pass over the weights: both sides and these toggles' trials; in the `first` the sections look on."""
-    started = time.perf_counter()
+    start = time.perf_counter()
     observation = Observation.of(plan, toggles, first=first)
     with Peak(plan.model.device) as peak:
-        finished = plan.passes(progress).run(observation.walkers, observation.observers)
-    memory = Memory(estimated=finished.footprint.total, held_before=peak.before, peak=peak.bytes)
-    return observation.observed(finished.counts, memory, time.perf_counter() - started)
+        run = plan.passes(progress).run(observation.walkers, observation.observers)
+    memory = Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
+    return observation.observed(run.counts, memory, time.perf_counter() - start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class Observation:
     def of(cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True) -> Observation:
         """Both sides and the trials of these toggles; of the `first` pass also those of the sections."""
         trials = toggle_trials(plan, toggles)
-        for adding in modules("trials").values() if first else ():
-            trials |= adding.trials(plan, trials)
+        for module in modules("trials").values() if first else ():
+            trials |= module.trials(plan, trials)
         walkers = _walkers(plan, trials)
-        names = [each.name for each in walkers if each.name != REFERENCE]
+        names = [walk.name for walk in walkers if walk.name != REFERENCE]
         pairs = [(key, trial.base) for key, trial in trials.items() if trial.routes is None]
         # Restored trials beside the reference: one that has all its bits is exact, however small a metric is.
         pairs += [(key, REFERENCE) for key, base in pairs if base == CANDIDATE]
@@ -85,7 +85,7 @@ class Observation:
     def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
         """What was seen, after the pass."""
         sequences = len(self.plan.tokens.input_ids)
-        batches = sum(len(micro_batches(sequences, each.micro_batch)) for each in self.walkers)
+        batches = sum(len(micro_batches(sequences, walk.micro_batch)) for walk in self.walkers)
         return Observed(
             changes=self.changes,
             routes=self.routes,
@@ -97,15 +97,15 @@ class Observation:
                 memory=memory,
             ),
             sections={name: observer.result for name, observer in self.sections.items()},
-            searched={},
+            answers={},
         )
 
 
 def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
     """Both sides and the trials; those with forced routes come last."""
     sides = [walker(plan, REFERENCE, plan.reference), walker(plan, CANDIDATE, plan.candidate)]
-    tried = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
-    return [*sides, *sorted(tried, key=lambda each: each.routes is not None)]
+    trial_walkers = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
+    return [*sides, *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 
 def _beside(plan: Plan) -> list[Walker]:

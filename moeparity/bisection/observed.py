@@ -1,4 +1,4 @@
-"""What passes saw, and what it says of a toggle."""
+"""What passes over a plan saw of the trials, and what their sections kept of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cost:
 class Observed:
     """What the passes over a plan saw: of every trial, and by section what was kept for it of the first pass.
 
-    A section that has nothing to see is not in `sections`; what it searched for afterwards is in `searched`.
+    A section that has nothing to see is not in `sections`; what it found in passes of its own is in `answers`.
     """
 
     changes: Changes
@@ -48,7 +48,7 @@ class Observed:
     logits: Logits
     cost: Cost
     sections: Mapping[str, Any]
-    searched: Mapping[str, Any]
+    answers: Mapping[str, Any]
 
     def keys(self, kind: Kind) -> list[TrialKey]:
         """The trials of one kind that ran, in their order; those with forced routes are left out."""
@@ -69,5 +69,5 @@ class Observed:
 def codec(graph: Graph) -> Codec:
     """Writes and reads what a pass saw of a graph."""
     state = (Observed, Changes, Routes, Logits, SequenceSums, Flips, Cost, Counts, Memory, TrialKey)
-    of_sections = (kept for module in modules("observe").values() for kept in module.STATE)
-    return Codec(dict.fromkeys((*state, *of_sections)), {node.name: node for node in graph.nodes})
+    section_classes = (cls for module in modules("observe").values() for cls in module.STATE)
+    return Codec(dict.fromkeys((*state, *section_classes)), {node.name: node for node in graph.nodes})

@@ -33,19 +33,22 @@ class Changes:
 
     def joined(self, further: Changes) -> Changes:
         """Both together; pairs that both have are those of the first."""
-        both = Changes([])
-        both.nodes, both.roots = further.nodes | self.nodes, further.roots | self.roots
-        return both
+        union = Changes([])
+        union.nodes, union.roots = further.nodes | self.nodes, further.roots | self.roots
+        return union
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         for (a, b), nodes in self.nodes.items():
             if not view.ran(a, b):
                 continue
-            changed = [x != y for x, y in zip(view.output_ids(a), view.output_ids(b), strict=True)]
-            if any(changed):
+            differences = [x != y for x, y in zip(view.output_ids(a), view.output_ids(b), strict=True)]
+            if any(differences):
                 nodes.add(view.node.name)
-                if any(c and same for c, same in zip(changed, view.inputs_agree(a, b), strict=True)):
+                if any(
+                    differs and equal_inputs
+                    for differs, equal_inputs in zip(differences, view.inputs_agree(a, b), strict=True)
+                ):
                     self.roots[a, b].add(view.node.name)
 
 
@@ -57,7 +60,7 @@ class Routes:
     """
 
     reference: Name
-    others: Sequence[Name]
+    walkers: Sequence[Name]
     attention_mask: torch.Tensor | None = None
     layers: dict[tuple[Name, int], Flips] = field(default_factory=dict)
 
@@ -67,22 +70,27 @@ class Routes:
             return
         assert view.node.layer is not None
         real = ... if self.attention_mask is None else self.attention_mask[slice(*view.wave)]
-        for other in self.others:
-            if not view.ran(self.reference, other):
+        for walker in self.walkers:
+            if not view.ran(self.reference, walker):
                 continue
-            counts, _ = flips(view.tensor(self.reference)[real], view.tensor(other)[real])
-            key = (other, view.node.layer)
+            counts, _ = flips(view.tensor(self.reference)[real], view.tensor(walker)[real])
+            key = (walker, view.node.layer)
             self.layers[key] = self.layers[key] + counts if key in self.layers else counts
 
     def joined(self, further: Routes) -> Routes:
         """Both together; walkers that both have are those of the first."""
-        others = tuple(dict.fromkeys((*self.others, *further.others)))
-        return Routes(self.reference, others, self.attention_mask, further.layers | self.layers)
+        walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
+        return Routes(self.reference, walkers, self.attention_mask, further.layers | self.layers)
 
-    def total(self, other: Name) -> Flips | None:
+    def total(self, walker: Name) -> Flips | None:
         """All layers of one walker together; None where there is no router."""
-        counts = [flips for (name, _), flips in self.layers.items() if name == other]
+        counts = [flips for (name, _), flips in self.layers.items() if name == walker]
         return sum(counts[1:], counts[0]) if counts else None
+
+    def flip_share(self, walker: Name) -> float | None:
+        """The share of token-layers with another expert set; None where there is no router."""
+        flips = self.total(walker)
+        return None if flips is None else flips.set_flips / flips.tokens
 
 
 @dataclass(slots=True)
@@ -93,7 +101,7 @@ class Logits:
 
     output: str
     reference: Name
-    others: Sequence[Name]
+    walkers: Sequence[Name]
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
@@ -101,28 +109,28 @@ class Logits:
 
     def __post_init__(self) -> None:
         """Nothing seen of any walker."""
-        self.parts = {other: [] for other in self.others}
+        self.parts = {walker: [] for walker in self.walkers}
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)
-        known: dict[tuple[bool, tuple[Ids, ...]], SequenceSums] = {}
-        for other in self.others:
-            kind = (reports(view, other), tuple(view.output_ids(other)))
-            if kind not in known:
-                both = self.input_ids[rows], self.loss_mask[rows]
-                known[kind] = seen_metrics(view, self.reference, other, *both, self.sampled_from).sums()
-            self.parts[other].append(known[kind])
+        sums_by_bits: dict[tuple[bool, tuple[Ids, ...]], SequenceSums] = {}
+        for walker in self.walkers:
+            kind = (reports(view, walker), tuple(view.output_ids(walker)))
+            if kind not in sums_by_bits:
+                tokens = self.input_ids[rows], self.loss_mask[rows]
+                sums_by_bits[kind] = seen_metrics(view, self.reference, walker, *tokens, self.sampled_from).sums()
+            self.parts[walker].append(sums_by_bits[kind])
 
     def joined(self, further: Logits) -> Logits:
         """Both together; walkers that both have are those of the first."""
-        others = tuple(dict.fromkeys((*self.others, *further.others)))
-        both = Logits(self.output, self.reference, others, self.input_ids, self.loss_mask, self.sampled_from)
-        both.parts = further.parts | self.parts
-        return both
+        walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
+        union = Logits(self.output, self.reference, walkers, self.input_ids, self.loss_mask, self.sampled_from)
+        union.parts = further.parts | self.parts
+        return union
 
-    def sums(self, other: Name) -> SequenceSums:
+    def sums(self, walker: Name) -> SequenceSums:
         """All sequences of one walker."""
-        return SequenceSums.concatenate(self.parts[other])
+        return SequenceSums.concatenate(self.parts[walker])

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown
-from moeparity.bisection.shares.expectations import refuse_unshared
+from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
 from moeparity.errors import Where, display_path
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import ranges, role
@@ -99,11 +98,11 @@ def outline_recipe(path: Path) -> Outline:
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))
-    found = tuple(toggles(reference, candidate, recipe.by))
+    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:
         # The names of what a toggle is split into are known after the run only.
-        refuse_unknown(recipe.expect, (toggle.name for toggle in found), Where(path))
+        refuse_unknown(recipe.expect, (toggle.name for toggle in recipe_toggles), Where(path))
     return Outline(
         title=(
             f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
@@ -112,7 +111,7 @@ def outline_recipe(path: Path) -> Outline:
         sides=("reference", "candidate"),
         graph=graph,
         plans=(reference.plan, candidate.plan),
-        toggles=found,
+        toggles=recipe_toggles,
         expectations=expectations(recipe.expect, graph, Where(path)),
     )
 
@@ -121,13 +120,13 @@ def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
     """What takes effect on a node on some side: attributes, sites on single edges, and a user's function."""
     active = [_active(node, plan) for plan in plans]
     for name in dict.fromkeys(name for values in active for name in values):
-        found = [values.get(name) for values in active]
-        origins = dict.fromkeys(value[1] for value in found if value is not None)
-        evidence = dict.fromkeys(value[2] for value in found if value is not None)
-        shown = tuple(ABSENT if value is None else value[0] for value in found)
-        if _uncut(name, set(shown), node):
+        entries = [values.get(name) for values in active]
+        origins = dict.fromkeys(value[1] for value in entries if value is not None)
+        evidence = dict.fromkeys(value[2] for value in entries if value is not None)
+        texts = tuple(ABSENT if value is None else value[0] for value in entries)
+        if _uncut(name, set(texts), node):
             continue
-        yield Choice(name=name, values=shown, origin="; ".join(origins), evidence="; ".join(evidence))
+        yield Choice(name=name, values=texts, origin="; ".join(origins), evidence="; ".join(evidence))
 
 
 def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
@@ -136,18 +135,18 @@ def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
     if region is not None:
         return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
     values = plan.active(node)
-    found = {
-        a.name: _told(str(values[a.name]), plan.settings[node.name, a.name])
+    entries = {
+        a.name: _entry(str(values[a.name]), plan.settings[node.name, a.name])
         for a in node.attributes
         if a.name in values
     }
     for consumer, (site, value) in plan.edges(node).items():
         name = f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"
-        found[name] = _told(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])
-    return found
+        entries[name] = _entry(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])
+    return entries
 
 
-def _told(value: str, setting: Setting) -> tuple[str, str, str]:
+def _entry(value: str, setting: Setting) -> tuple[str, str, str]:
     return value, setting.origin, setting.level or UNKNOWN
 
 

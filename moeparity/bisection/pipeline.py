@@ -55,27 +55,27 @@ def passes(
     opener: Callable[..., Model] = open_model,
 ) -> tuple[Plan, Observed]:
     """`bisect` up to its last step: the plan, and what all passes over it saw."""
-    prepared = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
-    plan = generate(prepared, progress=progress)
+    plan = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
+    plan = generate(plan, progress=progress)
     blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
-    with _kept_passes(plan) as kept:
-        observed = _observed(kept, 0, plan, [*plan.tried, *blocks], progress)
+    with _pass_store(plan) as store:
+        observed = _observed(store, 0, plan, [*plan.trial_toggles, *blocks], progress)
         for number in range(1, plan.recipe.split + 1):
             parts = _worth_taking_apart(plan, observed)
             if not parts:
                 break
             plan = plan.with_toggles(parts)
-            observed = observed.joined(_observed(kept, number, plan, parts, progress))
+            observed = observed.joined(_observed(store, number, plan, parts, progress))
     return plan, observed
 
 
 def searched(plan: Plan, observed: Observed, progress: Callback | None = None) -> Observed:
     """With what the sections looked for in passes of their own: shares and fixes, the nearest known choices."""
     answers = {name: section.search(plan, observed, progress) for name, section in modules("search").items()}
-    return replace(observed, searched={name: answer for name, answer in answers.items() if answer is not None})
+    return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 
 
-def _kept_passes(plan: Plan) -> AbstractContextManager[Passes | None]:
+def _pass_store(plan: Plan) -> AbstractContextManager[Passes | None]:
     """Where finished passes are kept until the run is finished.
 
     None where there is only one pass, and where users' functions run: what those import is not known, so nobody could
@@ -87,15 +87,15 @@ def _kept_passes(plan: Plan) -> AbstractContextManager[Passes | None]:
 
 
 def _observed(
-    kept: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
+    store: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
 ) -> Observed:
     """One pass, or what was kept of it."""
-    finished = None if kept is None else kept.load(str(number))
-    if isinstance(finished, Observed):
-        return finished
+    stored_pass = None if store is None else store.load(str(number))
+    if isinstance(stored_pass, Observed):
+        return stored_pass
     observed = observe(plan, toggles, first=number == 0, progress=progress)
-    if kept is not None:
-        kept.save(str(number), observed)
+    if store is not None:
+        store.save(str(number), observed)
     return observed
 
 

@@ -53,16 +53,16 @@ class Options:
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
-        given: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
-        given |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
-        kept = {key: value for key, value in given.items() if value is not None}
-        kept["swap"] = [*recipe.swap, *self.swap]
+        choices: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
+        choices |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
+        update = {key: value for key, value in choices.items() if value is not None}
+        update["swap"] = [*recipe.swap, *self.swap]
         if not self.attribution:
-            kept |= {"split": 0, "swap": [], "envelope": 0}
-            kept |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
+            update |= {"split": 0, "swap": [], "envelope": 0}
+            update |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
         for override in self.overrides:
             recipe = override.apply(recipe)
-        return recipe.model_copy(update=kept)
+        return recipe.model_copy(update=update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ class Plan:
     attribution: bool
 
     @property
-    def tried(self) -> tuple[Toggle, ...]:
-        """The toggles that are thrown: all of them, or none without attribution."""
+    def trial_toggles(self) -> tuple[Toggle, ...]:
+        """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
 
     @property
@@ -108,9 +108,9 @@ class Plan:
             progress=progress,
         )
 
-    def with_toggles(self, more: list[Toggle]) -> Plan:
+    def with_toggles(self, toggles: list[Toggle]) -> Plan:
         """The same plan with further toggles."""
-        return replace(self, toggles=(*self.toggles, *more))
+        return replace(self, toggles=(*self.toggles, *toggles))
 
 
 def prepare(
@@ -133,21 +133,18 @@ def prepare(
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
-    functions = _functions(path, variants, allowed=options.allow_code)
-    over = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
+    functions = _functions(path, variants, allow_code=options.allow_code)
+    rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
-    token_file = Where(path.parent / recipe.tokens.file)
-    checked_tokens(tokens.input_ids, model, str(token_file))
-    check_fits(tokens, model.graph, token_file)
+    _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
-        for variant, profile, rules in zip(variants, profiles, over, strict=True)
+        for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
-    at = Where(path, recipe.line_of("swap"))
-    found = tuple(toggles(reference, candidate, recipe.by))
-    _check_costs(recipe, [toggle.name for toggle in found], path)
-    covering = {selector: tuple(nodes_within(selector, model.graph, at)) for selector in recipe.swap}
+    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
+    _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
+    swaps = _swaps(recipe, reference, candidate, path)
     return Plan(
         path=path,
         recipe=recipe,
@@ -156,8 +153,8 @@ def prepare(
         reference=reference,
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
-        toggles=found,
-        swaps={name: (nodes, swap(name, nodes, reference, candidate)) for name, nodes in covering.items()},
+        toggles=recipe_toggles,
+        swaps=swaps,
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
@@ -166,11 +163,26 @@ def prepare(
 
 def _profiles(path: Path, variants: tuple[schema.Variant, ...]) -> list[Profile]:
     """The profile of each side; one that both name is read once."""
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     for variant in variants:
-        if variant.profile not in found:
-            found[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
-    return [found[variant.profile] for variant in variants]
+        if variant.profile not in profiles:
+            profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+    return [profiles[variant.profile] for variant in variants]
+
+
+def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
+    """Raises TokensError for ids or records that are not of this model."""
+    checked_tokens(tokens.input_ids, model, str(where))
+    check_fits(tokens, model.graph, where)
+
+
+def _swaps(
+    recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path
+) -> dict[str, tuple[tuple[str, ...], Toggle | None]]:
+    """The blocks to restore by selector. Raises GraphError for a selector without a node."""
+    where = Where(path, recipe.line_of("swap"))
+    blocks = {selector: tuple(nodes_within(selector, reference.plan.graph, where)) for selector in recipe.swap}
+    return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
 
 
 def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
@@ -182,15 +194,15 @@ def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) 
                 f"{where}: costs names {name!r}, which is no toggle of this recipe; it has {listed(toggles)}."
                 f"{did_you_mean(name, toggles)}"
             )
-    missing = [name for name in toggles if recipe.costs and name not in recipe.costs]
-    if missing:
-        raise SpecError(f"{where}: costs has nothing for {listed(missing)}. Give each toggle what restoring it costs.")
+    unpriced = [name for name in toggles if recipe.costs and name not in recipe.costs]
+    if unpriced:
+        raise SpecError(f"{where}: costs has nothing for {listed(unpriced)}. Give each toggle what restoring it costs.")
 
 
-def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allowed: bool) -> dict[str, Callable[..., Any]]:
+def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allow_code: bool) -> dict[str, Callable[..., Any]]:
     """The users' functions of both sides, imported. Raises SpecError where that is not allowed or fails."""
     impls = [impl for variant in variants for impl in variant.impl]
-    if impls and not allowed:
+    if impls and not allow_code:
         raise SpecError(
             f"{Where(path, impls[0].line)}: impl {impls[0].call} runs code of its own, which is any code. "
             "Read it, then add --allow-code."

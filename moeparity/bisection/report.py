@@ -47,8 +47,8 @@ class Variant:
 
     def __str__(self) -> str:
         """`hf-default, bf16, micro-batch 8`, and its placement."""
-        placed = f", {self.placement}" if self.placement else ""
-        return f"{self.profile}, {self.dtype}, micro-batch {self.micro_batch}{placed}"
+        suffix = f", {self.placement}" if self.placement else ""
+        return f"{self.profile}, {self.dtype}, micro-batch {self.micro_batch}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

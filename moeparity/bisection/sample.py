@@ -40,8 +40,8 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     side = plan.candidate if sample.source == "candidate" else plan.reference
     forward = _forward(plan, side)
 
-    def step(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        logits = forward(ids, mask, last)
+    def step(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
+        logits = forward(ids, mask, last_positions)
         if not bool(logits.isfinite().all()):
             raise TokensError(
                 f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: the {sample.source}'s logits hold NaN or "
@@ -76,34 +76,40 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     pads = tokens.input_ids[~mask]
     ids = _widened(tokens.input_ids, width, sample.new_tokens, int(pads[0]) if len(pads) else 0)
     mask = _widened(mask, width, sample.new_tokens, False)
-    new = torch.zeros_like(mask)
+    new_mask = torch.zeros_like(mask)
     uniform = torch.rand(
         len(ids), sample.new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(sample.seed)
     )
     for step in range(sample.new_tokens):
-        seen = slice(0, width + step)
-        logits = forward(ids[:, seen], mask[:, seen], ends + step - 1)
-        at = rows, ends + step
-        ids[at] = drawn(logits.double(), sample.temperature, uniform[:, step])
-        mask[at], new[at] = True, True
+        prefix = slice(0, width + step)
+        logits = forward(ids[:, prefix], mask[:, prefix], ends + step - 1)
+        cells = rows, ends + step
+        ids[cells] = draw(logits.double(), sample.temperature, uniform[:, step])
+        mask[cells], new_mask[cells] = True, True
         if progress is not None:
-            done = Progress(
-                step="sampling",
-                at=f"token {step + 1} of {sample.new_tokens}",
-                done=step + 1,
-                total=sample.new_tokens,
-                work=(step + 1) * len(ids),
-                unit="tokens",
-            )
-            progress(done)
+            progress(_progress(step + 1, sample.new_tokens, len(ids)))
     labels = None
     if tokens.labels is not None:
-        last = tokens.labels[rows, ends - 1]
-        labels = torch.where(new, last[:, None], _widened(tokens.labels, width, sample.new_tokens, 0))
-    return TokenSet(input_ids=ids, loss_mask=new, attention_mask=mask, labels=labels, label_names=tokens.label_names)
+        last_labels = tokens.labels[rows, ends - 1]
+        labels = torch.where(new_mask, last_labels[:, None], _widened(tokens.labels, width, sample.new_tokens, 0))
+    return TokenSet(
+        input_ids=ids, loss_mask=new_mask, attention_mask=mask, labels=labels, label_names=tokens.label_names
+    )
 
 
-def drawn(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
+def _progress(count: int, total: int, sequences: int) -> Progress:
+    """After so many of all new tokens of each sequence."""
+    return Progress(
+        step="sampling",
+        at=f"token {count} of {total}",
+        done=count,
+        total=total,
+        work=count * sequences,
+        unit="tokens",
+    )
+
+
+def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     """One token per row of logits [B, V] fp64, on the CPU; uniform [B] fp64 in [0, 1). int64 [B]."""
     if temperature == 0:
         # argmax gives the first of equal values.
@@ -116,39 +122,39 @@ def drawn(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, bound, right=True).squeeze(-1)
 
 
-def _widened(block: Tensor, width: int, more: int, fill: float) -> Tensor:
-    """The first `width` columns of [B, T] and `more` after them."""
-    return torch.cat((block[:, :width], block.new_full((len(block), more), fill)), dim=1)
+def _widened(block: Tensor, width: int, count: int, fill: float) -> Tensor:
+    """The first `width` columns of [B, T] and `count` after them."""
+    return torch.cat((block[:, :width], block.new_full((len(block), count), fill)), dim=1)
 
 
 def _forward(plan: Plan, side: Side) -> Forward:
     model, store = plan.model, plan.model.weights
     sampler = walker(plan, NAME, side)
     rows, length = plan.tokens.input_ids.shape
-    needed = require([sampler], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
+    requirement = require([sampler], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
 
-    def forward(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        seen = _Last(model.graph.output, last)
+    def forward(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
+        observer = _LastLogits(model.graph.output, last_positions)
         device = model.device
-        run([sampler], store, ids.to(device), [seen], attention_mask=mask.to(device), work=needed.work)
-        return torch.cat(seen.parts)
+        run([sampler], store, ids.to(device), [observer], attention_mask=mask.to(device), work=requirement.work)
+        return torch.cat(observer.parts)
 
     return forward
 
 
 @dataclass(slots=True)
-class _Last:
+class _LastLogits:
     """Keeps, on the CPU, the logits at one position of each sequence."""
 
     output: str
-    last: Tensor
+    positions: Tensor
     parts: list[Tensor] = field(default_factory=list)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if view.node.name == self.output:
             logits = view.tensor(NAME)
-            chosen = self.last[slice(*view.wave)].to(logits.device)
-            self.parts.append(logits[torch.arange(len(logits), device=logits.device), chosen].cpu())
+            positions = self.positions[slice(*view.wave)].to(logits.device)
+            self.parts.append(logits[torch.arange(len(logits), device=logits.device), positions].cpu())

@@ -53,7 +53,7 @@ def _run(plan: Plan, observed: Observed) -> Run:
         cpu=cpu_name(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
-        variants=1 + len(observed.logits.others) + ("oracle" in observed.sections),
+        variants=1 + len(observed.logits.walkers) + ("oracle" in observed.sections),
         evaluations=sum(observed.cost.counts.evaluations.values()),
         naive_evaluations=observed.cost.naive_evaluations,
         weight_bytes_read=observed.cost.counts.bytes_read,

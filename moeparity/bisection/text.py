@@ -9,6 +9,7 @@ from rich.text import Text
 from moeparity.bisection.report import PARTS, Report, Run
 from moeparity.bisection.sections import Shown, modules
 from moeparity.output.tables import plain_grid
+from moeparity.output.words import quantity
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -49,8 +50,8 @@ def checkpoint(run: Run) -> str:
 
 def machine(run: Run) -> str:
     """What a run ran on."""
-    where = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
-    return f"{where}, torch {run.torch}, {run.threads} thread{'s' * (run.threads != 1)}"
+    hardware = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
+    return f"{hardware}, torch {run.torch}, {quantity(run.threads, 'thread')}"
 
 
 def _cost(report: Report) -> str:

@@ -133,7 +133,7 @@ def _grouping(grouping: LogGrouping) -> RenderableType:
         return Text(f"the log does not say ({counted(grouping.unknown, 'token')})", style="dim")
     table = plain_table("tokens", "sequences", "k3", "95%", "mean |delta|", "max", "E[rho]", "F(2)",
                         names=grouping.by.replace("_", " "), names_first=True,
-                        less=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
+                        optional=("sequences", "F(2)", "max", "E[rho]"))  # fmt: skip
     groups = grouping.groups
     if len(groups) > _ROWS:
         groups = tuple(sorted(groups, key=lambda group: -group.k3.estimate)[:_ROWS])

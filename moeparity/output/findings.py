@@ -17,8 +17,7 @@ Outcome = tuple[Status, str]
 PRECEDENCE = (2, 1, 3, 0)
 """Exit codes: of several, the first of these that is present."""
 
-
-CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3}
+_CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,39 +29,44 @@ class Finding:
     found: str
 
 
+def findings_code(findings: Iterable[Finding]) -> int:
+    """The exit code of expectations: 0 met, or none there; 1 some is not met, 3 some is open."""
+    return combined((0, *(_CODES[finding.status] for finding in findings)))
+
+
 def combined(codes: Iterable[int]) -> int:
     """The exit code of several: the first present of 2, 1, 3, 0."""
     return min(codes, key=PRECEDENCE.index)
 
 
-def agrees(expected: str, verdict: Verdict) -> Outcome:
+def agrees(expectation: str, verdict: Verdict) -> Outcome:
     """Whether the verdict is the expected one; open where it is inconclusive and should not be."""
-    found = verdict.status
-    if found == expected:
+    actual = verdict.status
+    if actual == expectation:
         status: Status = "ok"
     else:
-        status = "inconclusive" if found == "inconclusive" else "fail"
-    return status, f"{found}: {verdict.reason}"
+        status = "inconclusive" if actual == "inconclusive" else "fail"
+    return status, f"{actual}: {verdict.reason}"
 
 
-def lies(bounds: Bounds, found: float) -> Outcome:
+def lies(bounds: Bounds, number: float) -> Outcome:
     """Whether a number lies within bounds."""
     # Comparisons with NaN are false: what was not measured meets no bound.
-    met = (bounds.below is None or found < bounds.below) and (bounds.above is None or found > bounds.above)
-    return "ok" if met else "fail", f"{found:.6g}"
+    met = (bounds.below is None or number < bounds.below) and (bounds.above is None or number > bounds.above)
+    return "ok" if met else "fail", f"{number:.6g}"
 
 
 def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
     """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
     value, below, above = verdict.value, bounds.below, bounds.above
-    found = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
+    text = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
     if not math.isfinite(value.estimate):
         return "fail", f"{verdict.metric} is {value.estimate}"
     if (below is not None and value.low >= below) or (above is not None and value.high <= above):
-        return "fail", found
+        return "fail", text
     if (below is not None and value.high >= below) or (above is not None and value.low <= above):
-        return "inconclusive", found
+        return "inconclusive", text
     # With fewer sequences a verdict passes only where all bits are equal.
     if below is not None and sequences < MINIMUM_SEQUENCES and verdict.status != "pass":
-        return "inconclusive", f"{found}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
-    return "ok", found
+        return "inconclusive", f"{text}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
+    return "ok", text

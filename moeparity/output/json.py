@@ -19,8 +19,8 @@ def plain(value: Any) -> Any:
     is not finite becomes the word nan, inf or -inf.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        written = (field for field in fields(value) if field.metadata.get("json", True))
-        return {field.name: plain(getattr(value, field.name)) for field in written}
+        members = (field for field in fields(value) if field.metadata.get("json", True))
+        return {field.name: plain(getattr(value, field.name)) for field in members}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

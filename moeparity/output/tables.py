@@ -14,6 +14,8 @@ COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow
 """Styles of the verdicts."""
 MOST_ROWS = 24
 """Rows of a table over layers."""
+PEAKS = 4
+"""Layers that a long table shows whatever else it leaves out: the greatest jumps, or the most flips."""
 Row = TypeVar("Row")
 
 _GAP = 2
@@ -22,9 +24,9 @@ _NAMES = 16
 
 
 class PlainTable(Table):
-    """A table that keeps its numbers whole where a terminal is narrow: it wraps headers, then leaves out `less`."""
+    """A table that keeps numbers whole where a terminal is narrow: it wraps headers, then leaves out the `optional`."""
 
-    less: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """As a Table, in the width there is."""
@@ -32,7 +34,7 @@ class PlainTable(Table):
             for column in self.columns:
                 column.no_wrap = False
                 column.width = _least(column) - _GAP if column.overflow != "fold" else None
-            for header in self.less:
+            for header in self.optional:
                 if sum(map(_least, self.columns)) > options.max_width:
                     self.columns = [column for column in self.columns if column.header != header]
         yield from super().__rich_console__(console, options)
@@ -51,14 +53,14 @@ def _least(column: Column) -> int:
 
 
 def plain_table(
-    *columns: str, names: str | None = None, names_first: bool = False, less: tuple[str, ...] = ()
+    *columns: str, names: str | None = None, names_first: bool = False, optional: tuple[str, ...] = ()
 ) -> PlainTable:
     """A plain table of numbers, which never wrap, and at most one column of names, which may.
 
-    `less` are columns of numbers that a narrow terminal goes without, the first one first.
+    `optional` are columns of numbers that a narrow terminal goes without, the first one first.
     """
     table = PlainTable(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
-    table.less = less
+    table.optional = optional
     if names and names_first:
         table.add_column(names, overflow="fold")
     for column in columns:
@@ -84,12 +86,12 @@ def bullets(sentences: Iterable[str]) -> Table:
     return table
 
 
-def thinned(rows: Sequence[Row], telling: Collection[int]) -> tuple[list[Row], list[Text]]:
-    """Some of many layers, the first, the last and the `telling` ones among them, and a note that says so."""
+def thinned(rows: Sequence[Row], peaks: Collection[int]) -> tuple[list[Row], list[Text]]:
+    """Some of many layers, the first, the last and the `peaks` among them, and a note that says so."""
     if len(rows) <= MOST_ROWS:
         return list(rows), []
-    even = MOST_ROWS - len(telling)
-    step = (len(rows) - 1) / (even - 1)
-    kept = sorted({round(i * step) for i in range(even)} | set(telling))
-    note = Text(f"{len(kept)} of {len(rows)} rows; all of them are in --json.", style="dim")
-    return [rows[i] for i in kept], [note]
+    count = MOST_ROWS - len(peaks)
+    step = (len(rows) - 1) / (count - 1)
+    indices = sorted({round(i * step) for i in range(count)} | set(peaks))
+    note = Text(f"{len(indices)} of {len(rows)} rows; all of them are in --json.", style="dim")
+    return [rows[i] for i in indices], [note]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.sample import continued, drawn, generate, required_sample
+from moeparity.bisection.sample import continued, draw, generate, required_sample
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError, TokensError
 from moeparity.inputs.tokens import TokenSet
@@ -103,7 +103,7 @@ def test_progress_hears_of_every_token() -> None:
 
 def test_greedy_takes_the_lowest_of_equal_logits() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0, 1.0], [3.0, 3.0, 3.0, 3.0]], dtype=torch.float64)
-    assert drawn(logits, 0, torch.rand(2, dtype=torch.float64)).tolist() == [1, 0]
+    assert draw(logits, 0, torch.rand(2, dtype=torch.float64)).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -111,7 +111,7 @@ def test_a_draw_inverts_the_cumulative_probabilities(temperature: float) -> None
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(200, V, dtype=torch.float64, generator=generator) * 3
     uniform = torch.rand(200, dtype=torch.float64, generator=generator)
-    found = drawn(logits, temperature, uniform).tolist()
+    found = draw(logits, temperature, uniform).tolist()
     for row, u, token in zip(logits.tolist(), uniform.tolist(), found, strict=True):
         weights = [math.exp((x - max(row)) / temperature) for x in row]
         below, upto = (math.fsum(weights[:n]) / math.fsum(weights) for n in (token, token + 1))
@@ -121,7 +121,7 @@ def test_a_draw_inverts_the_cumulative_probabilities(temperature: float) -> None
 def test_a_draw_never_takes_a_token_without_probability() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf, -math.inf]], dtype=torch.float64).expand(3, -1)
     uniform = torch.tensor([0.0, 0.5, math.nextafter(1, 0)], dtype=torch.float64)
-    assert drawn(logits, 1.0, uniform).tolist() == [1, 2, 2]
+    assert draw(logits, 1.0, uniform).tolist() == [1, 2, 2]
 
 
 def test_seeds_decide() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +15,7 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.editor import json_schema
 from moeparity.plan.layers import LAYER_RULES
 from moeparity.plan.spec import files, yaml
+from tests.command import alone, inside
 from tests.errors.base import BAD
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +148,6 @@ def test_fusions_and_a_recipes_own_settings() -> None:
 
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_the_command_prints_it(kind: str) -> None:
-    command = [sys.executable, "-m", "moeparity.cli", "schema", kind]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(process.stdout) == json.loads(json.dumps(json_schema(kind)))
+    done = (alone if kind == "recipe" else inside)("schema", kind)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(json_schema(kind)))

@@ -23,20 +23,10 @@ from tests.checkpoint_factory import make_random
 from tests.opened import opened
 from tests.planted import moe as planted_moe
 from tests.planted.moe import WITHOUT_EFFECT
-from tests.planted.places import (
-    MODEL_OF,
-    NUMBERS,
-    ORDERS,
-    REFERENCE_VALUE,
-    SHORT,
-    Planted,
-    Sides,
-    plant,
-    random_tokens,
-    write_recipe,
-)
+from tests.planted.places import REFERENCE_VALUE, Sides, plant, random_tokens, write_recipe
 from tests.planted.ranks import WHOLE_NUMBERS
-from tests.planted.together import VALUES, Bisected, Group, bisected_together, groups
+from tests.planted.together import Bisected, bisected_together
+from tests.planted.values import MODEL_OF, NUMBERS, ORDERS, SHORT, VALUES, Group, Planted, groups
 from tests.small_models import SMALL
 
 HOST_DEPENDENT = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,25 +25,10 @@ from moeparity.plan.sides import Side, bound_side
 from moeparity.plan.spec.schema import Variant
 from moeparity.plan.toggles import toggles
 from tests.opened import opened
-from tests.planted.places import PROFILE, Planted, Sides, all_values, plant, random_tokens, write_recipe
+from tests.planted.places import PROFILE, Sides, plant, random_tokens, write_recipe
+from tests.planted.values import VALUES, Group, Planted
 
-VALUES = {planted.label: planted for planted in all_values()}
-
-TOGETHER = 40
-"""Candidates in one pass: some 200 walkers, whose values of a few tokens are some MB."""
-
-Group = tuple[str, ...]
 T = TypeVar("T")
-
-
-@cache
-def groups() -> dict[str, Group]:
-    """For each label the labels that it is planted beside: of the same checkpoint, the same tokens and micro-batch."""
-    alike: dict[tuple[str, tuple[int, int, int]], list[str]] = {}
-    for label, planted in VALUES.items():
-        alike.setdefault((planted.model, planted.shape), []).append(label)
-    cut = (tuple(labels[i : i + TOGETHER]) for labels in alike.values() for i in range(0, len(labels), TOGETHER))
-    return {label: group for group in cut for label in group}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeparity.bisection.arrival.report import Arrival, ArrivalDraw
-from moeparity.bisection.arrival.words import Drawn, agreed, arrival_reading
+from moeparity.bisection.arrival.words import DrawValue, agreed, arrival_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey
@@ -22,24 +22,30 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     """All draws of the sides that add in order of arrival; None where neither does."""
-    further = {side: [key for key in observed.keys("arrival") if key.of == side] for side in (REFERENCE, CANDIDATE)}
-    if not any(further.values()):
+    keys_by_side = {
+        side: [key for key in observed.keys("arrival") if key.of == side] for side in (REFERENCE, CANDIDATE)
+    }
+    if not any(keys_by_side.values()):
         return None
     verdicts: dict[TrialKey, Verdict] = {
-        key: judged(plan, observed.logits.sums(key)) for keys in further.values() for key in keys
+        key: judged(plan, observed.logits.sums(key)) for keys in keys_by_side.values() for key in keys
     }
-    reference, candidate = ([_draw(key, verdicts[key]) for key in further[side]] for side in (REFERENCE, CANDIDATE))
-    drawn = [Drawn(value=verdicts[key].value.estimate, status=verdicts[key].status) for key in further[CANDIDATE]]
+    reference, candidate = (
+        [_draw(key, verdicts[key]) for key in keys_by_side[side]] for side in (REFERENCE, CANDIDATE)
+    )
+    candidate_draws = [
+        DrawValue(value=verdicts[key].value.estimate, status=verdicts[key].status) for key in keys_by_side[CANDIDATE]
+    ]
     if candidate:
         # The recipe's own draw comes first.
         verdict = judged(plan, observed.logits.sums(CANDIDATE))
         candidate.insert(0, ArrivalDraw(side=CANDIDATE, draw=0, value=verdict.value))
-        drawn.insert(0, Drawn(value=verdict.value.estimate, status=verdict.status))
-    others = [Drawn(value=draw.value.estimate, status=None) for draw in reference]
+        candidate_draws.insert(0, DrawValue(value=verdict.value.estimate, status=verdict.status))
+    reference_draws = [DrawValue(value=draw.value.estimate, status=None) for draw in reference]
     return Arrival(
         draws=(*reference, *candidate),
-        disputed=not agreed(drawn),
-        reading=tuple(arrival_reading(drawn, others, plan.recipe.gate.metric)),
+        disputed=not agreed(candidate_draws),
+        reading=tuple(arrival_reading(candidate_draws, reference_draws, plan.recipe.gate.metric)),
     )
 
 

@@ -20,20 +20,20 @@ UNORDERED = "unordered"
 def trials(plan: Plan, trials: Trials) -> Trials:
     """Further draws of the sides that add in order of arrival."""
     return {
-        TrialKey("arrival", name, draw): Trial(side=redrawn, base=name)
+        TrialKey("arrival", name, number): Trial(side=draw, base=name)
         for name, side in ((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))
-        for draw, redrawn in enumerate(arrival_draws(side), 1)
+        for number, draw in enumerate(arrival_draws(side), 1)
     }
 
 
 def arrival_draws(side: Side) -> list[Side]:
     """The side with every `unordered` drawn anew, from seeds 1 to `DRAWS` above its own; [] where it has none."""
     orders = list(_orders(side.plan))
-    return [replace(side, plan=_redrawn(side.plan, orders, by)) for by in range(1, DRAWS + 1)] if orders else []
+    return [replace(side, plan=_redrawn(side.plan, orders, offset)) for offset in range(1, DRAWS + 1)] if orders else []
 
 
-def _redrawn(plan: BoundGraph, orders: Sequence[tuple[Place, Order]], by: int) -> BoundGraph:
-    settings = {place: replace(plan.settings[place], value=str(_moved(order, by))) for place, order in orders}
+def _redrawn(plan: BoundGraph, orders: Sequence[tuple[Place, Order]], offset: int) -> BoundGraph:
+    settings = {place: replace(plan.settings[place], value=str(_shifted(order, offset))) for place, order in orders}
     return replace(plan, settings={**plan.settings, **settings})
 
 
@@ -47,9 +47,10 @@ def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
                 yield (node.name, attribute.name), parse(value)
 
 
-def _moved(order: Order, by: int) -> Order:
+def _shifted(order: Order, offset: int) -> Order:
     """Every level in arrival order with its seed moved on."""
-    moved = (
-        replace(level, numbers=(level.numbers[0] + by,)) if level.name == UNORDERED else level for level in order.levels
+    levels = (
+        replace(level, numbers=(level.numbers[0] + offset,)) if level.name == UNORDERED else level
+        for level in order.levels
     )
-    return Order(tuple(moved))
+    return Order(tuple(levels))

@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawValue:
     """The gate's metric of one draw, and the verdict on it; None for a draw of the reference."""
 
     value: float
     status: str | None
 
 
-def arrival_reading(candidate: Sequence[Drawn], reference: Sequence[Drawn], metric: str) -> list[str]:
+def arrival_reading(candidate: Sequence[DrawValue], reference: Sequence[DrawValue], metric: str) -> list[str]:
     """What the draws mean, in sentences. `candidate` begins with the draw the recipe names; either may be empty."""
-    said = []
+    sentences = []
     if candidate:
         low, high = min(d.value for d in candidate), max(d.value for d in candidate)
-        said.append(
+        sentences.append(
             f"The candidate adds in order of arrival: over {len(candidate)} draws {metric} lies between {low:.3g} and "
             f"{high:.3g}. No single draw is its value."
         )
     if reference:
         furthest = max(d.value for d in reference)
-        said.append(
+        sentences.append(
             f"The reference adds in order of arrival: {len(reference)} further draws lie up to {metric} {furthest:.3g} "
             "from the one it is compared in."
         )
-    return said
+    return sentences
 
 
-def agreed(candidate: Sequence[Drawn]) -> bool:
+def agreed(candidate: Sequence[DrawValue]) -> bool:
     """Whether the verdict is the same on every draw of the candidate."""
     return len({draw.status for draw in candidate}) <= 1

@@ -17,7 +17,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class Distributions:
-    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.vocabulary`.
+    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.distributions`.
 
     Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
 
@@ -50,11 +50,11 @@ class Distributions:
         for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
-            found = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
-            self.sums += found.sum(-1)
-            self.tokens += found.shape[-1]
-            if found.numel():
-                self.max_tv = max(self.max_tv, float(found[1].max()))
+            metrics = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
+            self.sums += metrics.sum(-1)
+            self.tokens += metrics.shape[-1]
+            if metrics.numel():
+                self.max_tv = max(self.max_tv, float(metrics[1].max()))
 
     @property
     def result(self) -> Distributions:

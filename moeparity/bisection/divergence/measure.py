@@ -43,12 +43,14 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
     """The choices that differ at a node and alone make it a root; all of them where only several together do."""
-    here = [toggle for toggle in plan.toggles if toggle.kind == "schedule" or node.name in toggle.nodes]
-    acting = [toggle for toggle in here if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())]
+    toggles = [toggle for toggle in plan.toggles if toggle.kind == "schedule" or node.name in toggle.nodes]
+    root_makers = [
+        toggle for toggle in toggles if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())
+    ]
     # A toggle that was taken apart is told by its parts.
-    chosen = acting or here
-    parents = {toggle.parent for toggle in chosen}
-    yield from dict.fromkeys(c for t in chosen if t.name not in parents for c in _choices_of(t, node))
+    causes = root_makers or toggles
+    parents = {toggle.parent for toggle in causes}
+    yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(t, node))
 
 
 def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
@@ -57,32 +59,34 @@ def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
     yield from (_choice(member.attribute, member) for member in toggle.members if member.node.name == node.name)
 
 
-def _choice(attribute: str, of: Toggle | Difference) -> Choice:
+def _choice(attribute: str, difference: Toggle | Difference) -> Choice:
     return Choice(
         attribute=attribute,
-        reference=of.reference,
-        candidate=of.candidate,
-        reference_origin=of.reference_origin,
-        candidate_origin=of.candidate_origin,
-        reference_set_by=of.reference_set_by,
-        candidate_set_by=of.candidate_set_by,
+        reference=difference.reference,
+        candidate=difference.candidate,
+        reference_origin=difference.reference_origin,
+        candidate_origin=difference.candidate_origin,
+        reference_set_by=difference.reference_set_by,
+        candidate_set_by=difference.candidate_set_by,
     )
 
 
 def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
     for segment in plan.model.graph.segments:
-        inside = [records[node.name] for node in segment.nodes if node.name in records]
-        measured = [record for record in inside if record.carried is not None and record.local is not None]
-        if segment.name == "before" or not measured:
+        segment_records = [records[node.name] for node in segment.nodes if node.name in records]
+        float_records = [
+            record for record in segment_records if record.carried is not None and record.local is not None
+        ]
+        if segment.name == "before" or not float_records:
             continue
-        closing, loudest = measured[-1], max(measured, key=_local_size)
-        assert closing.carried is not None
+        last_record, peak = float_records[-1], max(float_records, key=_local_size)
+        assert last_record.carried is not None
         yield LayerGrowth(
             name=segment.name,
-            node=closing.node.name,
-            carried=_size(closing.carried),
-            largest_local=_local_size(loudest),
-            largest_local_node=loudest.node.name if _local_size(loudest) else "",
+            node=last_record.node.name,
+            carried=_size(last_record.carried),
+            largest_local=_local_size(peak),
+            largest_local_node=peak.node.name if _local_size(peak) else "",
         )
 
 

@@ -51,7 +51,7 @@ class Divergence:
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         agree = view.inputs_agree(self.reference, self.candidate)
         outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
-        roots = [same and a != b for same, (a, b) in zip(agree, outputs, strict=True)]
+        roots = [equal_inputs and a != b for equal_inputs, (a, b) in zip(agree, outputs, strict=True)]
         record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
         record.carried = _add(record.carried, self._error(view, self.candidate))
         record.local = _add(record.local, self._error(view, self.shadow))
@@ -61,33 +61,33 @@ class Divergence:
         """By node, what was seen of it."""
         return self.records
 
-    def _error(self, view: NodeView, other: Name) -> Error | None:
-        if not view.ran(other):
+    def _error(self, view: NodeView, walker: Name) -> Error | None:
+        if not view.ran(walker):
             return None
         if view.node.op.reports:
-            return _reported_error(view, self.reference, other)
+            return _reported_error(view, self.reference, walker)
         total: Error | None = None
         # Beyond the node's own ports come the roundings that single consumers are handed.
         for port in range(len(view.outputs[self.reference])):
             reference = view.tensor(self.reference, port)
             if reference.is_floating_point():
-                total = _add(total, compare(reference, view.tensor(other, port)))
+                total = _add(total, compare(reference, view.tensor(walker, port)))
         return total
 
 
-def _reported_error(view: NodeView, reference: Name, other: Name) -> Error | None:
+def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
     """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
 
     Some rows at a time, since in fp64 all would be large.
     """
-    sides = (reference, other)
+    sides = (reference, candidate)
     kinds = [reports(view, walker) for walker in sides]
     if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
         return None
     total: Error | None = None
     values = [view.tensor(walker).flatten(0, 1) for walker in sides]
     rows = max(1, CHUNK // values[0].shape[-1])
-    for pair in zip(*(torch.split(each, rows) for each in values), strict=True):
+    for pair in zip(*(torch.split(value, rows) for value in values), strict=True):
         ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
         total = _add(total, compare(ours, theirs))
     return total

@@ -32,16 +32,16 @@ def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[St
     layers = [layer for layer in growth if layer.name.startswith("layers")]
     return tuple(
         Step(
-            layer=after.name,
-            factor=after.carried.relative_l2 / before.carried.relative_l2,
-            flips=counts.get(after.name),
+            layer=layer.name,
+            factor=layer.carried.relative_l2 / predecessor.carried.relative_l2,
+            flips=counts.get(layer.name),
         )
-        for before, after in pairwise(layers)
-        if before.carried.relative_l2 != 0
+        for predecessor, layer in pairwise(layers)
+        if predecessor.carried.relative_l2 != 0
     )
 
 
-def largest(chosen: Iterable[Step]) -> float:
+def largest(selection: Iterable[Step]) -> float:
     """The largest factor; NaN where one is, or where there is no step."""
-    factors = [step.factor for step in chosen]
+    factors = [step.factor for step in selection]
     return math.nan if not factors or any(map(math.isnan, factors)) else max(factors)

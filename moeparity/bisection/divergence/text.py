@@ -12,10 +12,9 @@ from moeparity.bisection.divergence.report import Choice, LayerGrowth, Root
 from moeparity.bisection.divergence.steps import JUMP, steps
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import plain_grid, plain_table, thinned
+from moeparity.output.tables import PEAKS, plain_grid, plain_table, thinned
+from moeparity.output.words import percent
 
-_TOLD = 4
-"""Layers that a long table shows whatever else it leaves out: the greatest jumps, or the most flips."""
 _BAR = 12
 _MORE_ROOTS = 4
 
@@ -32,13 +31,13 @@ def _growth(report: Report) -> Shown:
 def _roots(report: Report) -> RenderableType:
     if not report.roots:
         return Text("nowhere: every node has equal bits on both sides")
-    first, *others = report.roots
-    lines: list[RenderableType] = [Text.assemble((first.node, "bold"), f" ({first.op}), {_sequences(first, report)}")]
-    lines += [_choice(choice) for choice in first.choices]
-    if others:
-        shown = ", ".join(root.node for root in others[:_MORE_ROOTS])
-        rest = f" and {len(others) - _MORE_ROOTS} more" if len(others) > _MORE_ROOTS else ""
-        lines.append(Text(f"further roots (equal inputs, unequal output): {shown}{rest}"))
+    root, *more_roots = report.roots
+    lines: list[RenderableType] = [Text.assemble((root.node, "bold"), f" ({root.op}), {_sequences(root, report)}")]
+    lines += [_choice(choice) for choice in root.choices]
+    if more_roots:
+        names = ", ".join(root.node for root in more_roots[:_MORE_ROOTS])
+        surplus = f" and {len(more_roots) - _MORE_ROOTS} more" if len(more_roots) > _MORE_ROOTS else ""
+        lines.append(Text(f"further roots (equal inputs, unequal output): {names}{surplus}"))
     return Group(*lines)
 
 
@@ -60,22 +59,22 @@ def growth_table(report: Report) -> RenderableType:
     """The error after each layer, as a number, as a bar on a log scale, and as a multiple of the layer before."""
     scale = _Scale(layer.carried.relative_l2 for layer in report.growth)
     columns = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")
-    table = plain_table(*columns, names="largest local error", less=(scale.label, "mean ulp", "equal bits"))
-    flips = {f"layers[{f.layer}]": f"{f.set_flips / f.tokens:.2%}" for f in report.flips.layers} if report.flips else {}
+    table = plain_table(*columns, names="largest local error", optional=(scale.label, "mean ulp", "equal bits"))
+    flips = {f"layers[{f.layer}]": percent(f.set_flips / f.tokens) for f in report.flips.layers} if report.flips else {}
     factors = {step.layer: step.factor for step in steps(report.growth, report.flips)}
-    jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:_TOLD]
+    jumps = sorted((name for name in factors if factors[name] >= JUMP), key=lambda name: -factors[name])[:PEAKS]
     at = {layer.name: i for i, layer in enumerate(report.growth)}
-    shown, note = thinned(report.growth, {i for name in jumps for i in (at[name] - 1, at[name])})
-    for layer in shown:
-        carried, factor = layer.carried, factors.get(layer.name)
+    rows, note = thinned(report.growth, {i for name in jumps for i in (at[name] - 1, at[name])})
+    for layer in rows:
+        error, factor = layer.carried, factors.get(layer.name)
         table.add_row(
             layer.name if layer.name.startswith("layers") else layer.node,
-            f"{carried.relative_l2:.2e}",
-            scale.bar(carried.relative_l2),
+            f"{error.relative_l2:.2e}",
+            scale.bar(error.relative_l2),
             "" if factor is None else Text(f"x{factor:.2f}", style="bold red" if factor >= JUMP else ""),
-            f"{carried.equal_share:.1%}",
-            f"{carried.mean_ulp:.2f}",
-            str(carried.max_ulp),
+            f"{error.equal_share:.1%}",
+            f"{error.mean_ulp:.2f}",
+            str(error.max_ulp),
             flips.get(layer.name, ""),
             _local(layer),
         )
@@ -98,6 +97,7 @@ class _Scale:
         self.label = f"1e{self.low} to 1e{self.high}" if logs else ""
 
     def bar(self, error: float) -> str:
+        """One error as a bar."""
         if not 0 < error < math.inf:
             return ""
         share = (math.log10(error) - self.low) / (self.high - self.low)

@@ -38,8 +38,8 @@ class Call:
     def output(self, settings: Settings | None = None) -> Tensor:
         """What the kernel makes of it, with some settings otherwise; of a router its weights."""
         out = self.node.op.load()(*self.inputs, w=self.weights, p=self.node.params, at={**self.at, **(settings or {})})
-        found: Tensor = out[1] if isinstance(out, tuple) else out
-        return found
+        value: Tensor = out[1] if isinstance(out, tuple) else out
+        return value
 
 
 def orders_of(call: Call) -> Draw | str | None:
@@ -51,19 +51,19 @@ def orders_of(call: Call) -> Draw | str | None:
     """
     if call.node.op.mixes_tokens:
         return _attention(call)
-    named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
+    orders = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
     if call.node.op.reduces and call.at.get("collective", "none") != "none":
         return _ranks(call)
-    alike = {a.name: a.same_sums.get(str(call.at.get(a.name))) for a in call.node.op.attributes}
-    written_out = {name: value for name, value in alike.items() if value is not None}
-    if written_out:
-        return lambda seed: call.output({**written_out, "order": f"unordered({seed})"})
-    if not named:
+    sum_settings = {a.name: a.same_sums.get(str(call.at.get(a.name))) for a in call.node.op.attributes}
+    settings = {name: value for name, value in sum_settings.items() if value is not None}
+    if settings:
+        return lambda seed: call.output({**settings, "order": f"unordered({seed})"})
+    if not orders:
         return None
-    for attribute, value in named.items():
+    for attribute, value in orders.items():
         if value != NATIVE and _own_arithmetic(value):
             return f"{attribute} {value} states an arithmetic of its own"
-    return lambda seed: call.output({a: _redrawn(v, seed) for a, v in named.items()})
+    return lambda seed: call.output({a: _redrawn(v, seed) for a, v in orders.items()})
 
 
 def _own_arithmetic(value: str) -> bool:
@@ -99,25 +99,27 @@ def _ranks(call: Call) -> Draw | None:
 def _attention(call: Call) -> Draw:
     def draw(seed: int) -> Tensor:
         shift = random.Random(seed).randrange(1, _SHIFT)  # noqa: S311
-        turned, op = _turned(call, seed), call.node.op
-        *values, mask = turned.inputs
+        permuted_call, op = _permuted(call, seed), call.node.op
+        *values, mask = permuted_call.inputs
         axes = [op.input_token_axes.get(port, 1) for port in op.inputs[: len(values)]]
-        moved = [None if x is None else _behind(x, shift, axis) for x, axis in zip(values, axes, strict=True)]
+        inputs = [None if x is None else _behind(x, shift, axis) for x, axis in zip(values, axes, strict=True)]
         assert mask is not None, "attention reads the mask"
-        named = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
-        orders = {name: _redrawn(value, seed) for name, value in named.items() if not _own_arithmetic(value)}
-        return replace(turned, inputs=[*moved, F.pad(mask, (shift, 0))]).output(orders)[:, shift:]
+        values_by_order = {
+            a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at
+        }
+        orders = {name: _redrawn(value, seed) for name, value in values_by_order.items() if not _own_arithmetic(value)}
+        return replace(permuted_call, inputs=[*inputs, F.pad(mask, (shift, 0))]).output(orders)[:, shift:]
 
     return draw
 
 
-def _turned(call: Call, seed: int) -> Call:
+def _permuted(call: Call, seed: int) -> Call:
     """What is added up over the last axes of inputs and weights in another order."""
     inputs, weights = dict(zip(call.node.ports, call.inputs, strict=True)), dict(call.weights)
     for i, group in enumerate(call.node.op.contracted):
         tensors = {name: x for name in group if (x := inputs.get(name, weights.get(name))) is not None}
-        first = next(iter(tensors.values()))
-        order = _permutation(first.shape[-1], seed + i).to(first.device)
+        tensor = next(iter(tensors.values()))
+        order = _permutation(tensor.shape[-1], seed + i).to(tensor.device)
         for name, x in tensors.items():
             (inputs if name in inputs else weights)[name] = x[..., order]
     return replace(call, inputs=list(inputs.values()), weights=weights)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.envelope.legal_orders import Call, orders_of
-from moeparity.bisection.kernels import Settings, called
+from moeparity.bisection.kernels import Settings, settings_of
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.lockstep import NodeView
@@ -59,7 +59,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enveloped:
+class NodeBands:
     """A node at which the candidate's numerics give other bits on the reference's inputs.
 
     reference: the candidate's value in the band of the reference's numerics. candidate: the reference's value in the
@@ -71,59 +71,61 @@ class Enveloped:
     not_drawn: str | None = None
 
 
-def band(own: Tensor, other: Tensor, draws: Sequence[Tensor], tokens: int) -> Band:
-    """`other` in the band of `own` and the draws: all of one shape [..., C], any float dtypes, the draws in `own`'s."""
-    found = Band(draws=len(draws), tokens=tokens, elements=own.numel(), own_outside=(0,) * len(draws))
-    rows = max(1, AT_ONCE // own.shape[-1])
-    flat = (torch.split(x.reshape(-1, own.shape[-1]), rows) for x in (own, other, *draws))
-    for first, second, *rest in zip(*flat, strict=True):
-        part = _part(first, second, torch.stack(rest))
-        found = Band(
-            draws=found.draws,
+def band(base: Tensor, value: Tensor, draws: Sequence[Tensor], tokens: int) -> Band:
+    """`value` in the band of `base` and the draws: all of one shape [..., C], any float dtypes, draws in `base`'s."""
+    total = Band(draws=len(draws), tokens=tokens, elements=base.numel(), own_outside=(0,) * len(draws))
+    rows = max(1, AT_ONCE // base.shape[-1])
+    flat = (torch.split(x.reshape(-1, base.shape[-1]), rows) for x in (base, value, *draws))
+    for base_rows, value_rows, *draw_rows in zip(*flat, strict=True):
+        part = _part(base_rows, value_rows, torch.stack(draw_rows))
+        total = Band(
+            draws=total.draws,
             tokens=tokens,
-            elements=found.elements,
-            differing=found.differing + part.differing,
-            outside=found.outside + part.outside,
-            furthest=max(found.furthest, part.furthest),
-            own_outside=tuple(a + b for a, b in zip(found.own_outside, part.own_outside, strict=True)),
-            varying=found.varying + part.varying,
+            elements=total.elements,
+            differing=total.differing + part.differing,
+            outside=total.outside + part.outside,
+            furthest=max(total.furthest, part.furthest),
+            own_outside=tuple(a + b for a, b in zip(total.own_outside, part.own_outside, strict=True)),
+            varying=total.varying + part.varying,
         )
-    return found
+    return total
 
 
-def _part(own: Tensor, other: Tensor, draws: Tensor) -> Band:
-    """own, other [n, C], draws [N, n, C]."""
-    ordered = torch.cat([own.unsqueeze(0), draws]).double().sort(0).values
-    low, high = ordered[0], ordered[-1]
-    wide = torch.promote_types(own.dtype, other.dtype)
-    differs, value = int_view(own.to(wide)) != int_view(other.to(wide)), other.double()
+def _part(base: Tensor, value: Tensor, draws: Tensor) -> Band:
+    """base, value [n, C], draws [N, n, C]."""
+    order_statistics = torch.cat([base.unsqueeze(0), draws]).double().sort(0).values
+    low, high = order_statistics[0], order_statistics[-1]
+    dtype = torch.promote_types(base.dtype, value.dtype)
+    differences, wide_value = int_view(base.to(dtype)) != int_view(value.to(dtype)), value.double()
     # A NaN lies in no band.
-    outside = differs & ~((low <= value) & (value <= high))
-    drawn = draws.double()
-    alone = (drawn < ordered[1]) | (drawn > ordered[-2])
+    outliers = differences & ~((low <= wide_value) & (wide_value <= high))
+    draw_values = draws.double()
+    extremes = (draw_values < order_statistics[1]) | (draw_values > order_statistics[-2])
     return Band(
         draws=len(draws),
         tokens=0,
-        elements=own.numel(),
-        differing=int(differs.sum()),
-        outside=int(outside.sum()),
-        furthest=_furthest(value, low, high, outside, max(own.dtype, other.dtype, key=lambda d: torch.finfo(d).eps)),
-        own_outside=tuple(alone.flatten(1).sum(-1).tolist()),
+        elements=base.numel(),
+        differing=int(differences.sum()),
+        outside=int(outliers.sum()),
+        furthest=_furthest(
+            wide_value, low, high, outliers, max(base.dtype, value.dtype, key=lambda d: torch.finfo(d).eps)
+        ),
+        own_outside=tuple(extremes.flatten(1).sum(-1).tolist()),
         varying=int((low < high).sum()),
     )
 
 
-def _furthest(value: Tensor, low: Tensor, high: Tensor, outside: Tensor, dtype: torch.dtype) -> float:
+def _furthest(value: Tensor, low: Tensor, high: Tensor, outliers: Tensor, dtype: torch.dtype) -> float:
     """The greatest distance from the band, in ulps of `dtype` at the greatest magnitude of the row: an ulp of an
     element that cancelled to nearly 0 would say nothing. Infinite where a value or its band is not finite.
     """
-    if not bool(outside.any()):
+    if not bool(outliers.any()):
         return 0.0
     greatest = torch.maximum(low.abs(), high.abs()).nan_to_num(0.0, posinf=0.0)
     _, exponent = torch.frexp(greatest.amax(-1, keepdim=True))
     ulp = torch.ldexp(torch.full_like(low, torch.finfo(dtype).eps), (exponent - 1).expand_as(low))
-    far = torch.maximum(low - value, value - high) / ulp
-    return float(far[outside].nan_to_num(math.inf).max())
+    distance = torch.maximum(low - value, value - high) / ulp
+    return float(distance[outliers].nan_to_num(math.inf).max())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +140,7 @@ class Envelope:
     sides: tuple[Settings, Settings]
     draws: int
     length: int
-    found: dict[str, Enveloped] = field(default_factory=dict)
+    nodes: dict[str, NodeBands] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -149,61 +151,65 @@ class Envelope:
         ports = range(len(view.node.outputs))
         floats = [i for i in ports if view.outputs[self.walkers[0]][i][0].tensor.is_floating_point()]
         if ours != theirs and floats:
-            found = self._enveloped(view, floats[0])
-            if found is not None:
-                self.found[view.node.name] = found
+            bands = self._node_bands(view, floats[0])
+            if bands is not None:
+                self.nodes[view.node.name] = bands
 
     @property
-    def result(self) -> dict[str, Enveloped]:
+    def result(self) -> dict[str, NodeBands]:
         """By node, how the sides' values lie in each other's bands."""
-        return self.found
+        return self.nodes
 
-    def _enveloped(self, view: NodeView, port: int) -> Enveloped | None:
-        sequences, tokens = self._taken(view)
+    def _node_bands(self, view: NodeView, port: int) -> NodeBands | None:
+        sequences, tokens = self._extent(view)
         values = [assemble(view.outputs[walker][port], view.wave)[:sequences, :tokens] for walker in self.walkers]
         if values[0].shape != values[1].shape:
-            return Enveloped(not_drawn="one side holds partial sums")
-        first = self._band(view, 0, values, (sequences, tokens))
-        if not isinstance(first, Band):
-            return None if first is None else Enveloped(not_drawn=first)
-        if not first.differing:
+            return NodeBands(not_drawn="one side holds partial sums")
+        reference_band = self._band(view, 0, values, (sequences, tokens))
+        if not isinstance(reference_band, Band):
+            return None if reference_band is None else NodeBands(not_drawn=reference_band)
+        if not reference_band.differing:
             return None
-        second = self._band(view, 1, values[::-1], (sequences, tokens)) if first.inside else None
-        return Enveloped(reference=first, candidate=second if isinstance(second, Band) else None)
+        candidate_band = self._band(view, 1, values[::-1], (sequences, tokens)) if reference_band.inside else None
+        return NodeBands(
+            reference=reference_band, candidate=candidate_band if isinstance(candidate_band, Band) else None
+        )
 
     def _band(
-        self, view: NodeView, side: int, values: Sequence[Tensor], taken: tuple[int, int | None]
+        self, view: NodeView, side: int, values: Sequence[Tensor], extent: tuple[int, int | None]
     ) -> Band | str | None:
         """The other side's value in the band of this one; a reason where there is none, None without a sum."""
-        sequences, tokens = taken
+        sequences, tokens = extent
         blocks = view.inputs[self.walkers[side]]
-        given = [None if b is None else assemble(b, view.wave)[:sequences, :tokens] for b in blocks]
-        how = self.sides[side]
-        draw = orders_of(Call(node=view.node, inputs=given, weights=how.weights(view.node), at=how.at(view.node)))
+        inputs = [None if b is None else assemble(b, view.wave)[:sequences, :tokens] for b in blocks]
+        settings = self.sides[side]
+        draw = orders_of(
+            Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
+        )
         if draw is None or isinstance(draw, str):
             return draw
         try:
-            drawn = [draw(seed) for seed in range(self.draws)]
+            draws = [draw(seed) for seed in range(self.draws)]
         except RefusedError as error:
             return f"{error.attribute}: {error.reason}"
-        own, other = values
-        return band(own, other, drawn, sequences * (self.length if tokens is None else tokens))
+        base, value = values
+        return band(base, value, draws, sequences * (self.length if tokens is None else tokens))
 
-    def _taken(self, view: NodeView) -> tuple[int, int | None]:
+    def _extent(self, view: NodeView) -> tuple[int, int | None]:
         """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
-        first = view.outputs[self.walkers[0]][0][0]
+        block = view.outputs[self.walkers[0]][0][0]
         # An op that reads other tokens, or a value with another axis before that of the tokens.
-        if view.node.op.mixes_tokens or view.node.op.reduces or first.partials > 1:
+        if view.node.op.mixes_tokens or view.node.op.reduces or block.partials > 1:
             return min(view.wave[1], max(1, TOKENS // self.length)), None
-        afford = TOKENS
+        budget = TOKENS
         if view.node.op.gemm:
             products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
-            slots = first.tensor.shape[2] if view.node.op.slot_order else 1
-            afford = min(afford, max(1, STEPS // (products * slots)))
-        return (1, afford) if afford < self.length else (min(view.wave[1], afford // self.length), None)
+            slots = block.tensor.shape[2] if view.node.op.slot_order else 1
+            budget = min(budget, max(1, STEPS // (products * slots)))
+        return (1, budget) if budget < self.length else (min(view.wave[1], budget // self.length), None)
 
 
-STATE = (Enveloped, Band)
+STATE = (NodeBands, Band)
 
 
 def observer(plan: Plan, trials: Trials) -> Envelope | None:
@@ -212,7 +218,7 @@ def observer(plan: Plan, trials: Trials) -> Envelope | None:
         return None
     return Envelope(
         walkers=(REFERENCE, SHADOW),
-        sides=(called(plan, plan.reference), called(plan, plan.candidate)),
+        sides=(settings_of(plan, plan.reference), settings_of(plan, plan.candidate)),
         draws=plan.recipe.envelope,
         length=plan.tokens.input_ids.shape[1],
     )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["inside", "one_sided", "outside", "not_drawn"]
+"""Where a value lies, beside the legal orders of the other side's sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class EnvelopedNode:
     node: str
     op: str
     root: bool
-    verdict: str
+    verdict: Verdict
     tokens: int
     reference: OrderBand | None
     candidate: OrderBand | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Verdict = Literal["inside", "one_sided", "outside", "not_drawn"]
+from moeparity.bisection.envelope.report import EnvelopedNode, Verdict
+
 INSIDE: Final = "inside"
 ONE_SIDED: Final = "one_sided"
 OUTSIDE: Final = "outside"
@@ -20,15 +20,6 @@ MEANING: dict[Verdict, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A node's name and where its value lies; `root`: the candidate's values leave the reference's there."""
-
-    node: str
-    verdict: Verdict
-    root: bool
-
-
 def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
     """From whether each side's value lies in the other's band (None: not looked at)."""
     if reference is None:
@@ -38,22 +29,24 @@ def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
     return INSIDE if candidate is None or candidate else ONE_SIDED
 
 
-def envelope_reading(nodes: Sequence[Placed], draws: int) -> list[str]:
+def envelope_reading(nodes: Sequence[EnvelopedNode], draws: int) -> list[str]:
     """What the bands say together, in sentences."""
     if not nodes:
         return ["The candidate's numerics give the reference's bits wherever a sum has an order to draw."]
-    said = []
+    sentences = []
     roots = [node for node in nodes if node.root] or list(nodes)
-    first = roots[0]
-    said.append(f"First: {first.node}: {MEANING[first.verdict]}.")
-    drawn = [node for node in nodes if node.verdict != NOT_DRAWN]
-    inside = sum(node.verdict == INSIDE for node in drawn)
-    if drawn and inside == len(drawn):
-        said.append("At every node with a band the sides lie no further apart than legal orders do.")
-    elif drawn:
-        said.append(f"{len(drawn) - inside} of {len(drawn)} nodes with a band differ by more than an order.")
-    said.append(
+    start = roots[0]
+    sentences.append(f"First: {start.node}: {MEANING[start.verdict]}.")
+    banded_nodes = [node for node in nodes if node.verdict != NOT_DRAWN]
+    inside_count = sum(node.verdict == INSIDE for node in banded_nodes)
+    if banded_nodes and inside_count == len(banded_nodes):
+        sentences.append("At every node with a band the sides lie no further apart than legal orders do.")
+    elif banded_nodes:
+        sentences.append(
+            f"{len(banded_nodes) - inside_count} of {len(banded_nodes)} nodes with a band differ by more than an order."
+        )
+    sentences.append(
         f"A band of {draws} draws is no proof: an element of one more legal order falls outside it with a probability "
         f"of about {2 / (draws + 1):.2g}, which is why a value is held to how the draws lie among each other."
     )
-    return said
+    return sentences

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from moeparity.bisection.flips import report
-from moeparity.bisection.flips.observe import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
+from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
@@ -27,7 +27,7 @@ MOST_PAIRS = 1000
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The candidate's flips."""
     nodes = {node.name: node for node in plan.model.graph.nodes}
-    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.tried)}
+    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.trial_toggles)}
 
 
 def routing_flips(
@@ -42,19 +42,19 @@ def routing_flips(
     layers = tuple(
         LayerFlips(
             layer=census.layers[place],
-            tokens=found.tokens,
-            set_flips=found.set_flips,
-            slot_flips=found.slot_flips,
-            slots_replaced=found.slots_replaced,
-            zero_overlap=found.zero_overlap,
+            tokens=counts.tokens,
+            set_flips=counts.set_flips,
+            slot_flips=counts.slot_flips,
+            slots_replaced=counts.slots_replaced,
+            zero_overlap=counts.zero_overlap,
         )
-        for place, found in sorted(census.flips.items())
+        for place, counts in sorted(census.flips.items())
     )
-    flipped = census.has(FLIPPED)
+    flip_map = census.has(FLIPPED)
     return RoutingFlips(
         layers=layers,
         tokens=_tokens(census),
-        tokens_any_layer=int(flipped.any(0).sum()),
+        tokens_any_layer=int(flip_map.any(0).sum()),
         detail=_detail(census, nodes or {}, toggles),
     )
 
@@ -72,11 +72,11 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
     pairs = Counter(
         {(census.layers[place], *pair): n for place in places for pair, n in census.pairs.get(place, Counter()).items()}
     )
-    compared = (census.map != 0).any(0)
-    per_token = layers_per_token(census.has(FLIPPED))[compared]
+    token_mask = (census.map != 0).any(0)
+    layer_counts = layers_per_token(census.has(FLIPPED))[token_mask]
     return report.FlipDetail(
         rates=_rates(census),
-        layers_per_token=tuple(torch.bincount(per_token, minlength=1).tolist()),
+        layers_per_token=tuple(torch.bincount(layer_counts, minlength=1).tolist()),
         origin=_origin(census, places) if with_values else None,
         margins=margins,
         layers=tuple(
@@ -103,14 +103,14 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
 
 
 def _rates(census: Census) -> report.Rates:
-    first, *more = census.flips.values()
-    total: Flips = sum(more, first)
-    per_token = layers_per_token(census.has(FLIPPED))[(census.map != 0).any(0)].double()
+    head, *tail = census.flips.values()
+    total: Flips = sum(tail, head)
+    layer_counts = layers_per_token(census.has(FLIPPED))[(census.map != 0).any(0)].double()
     drift = sum(census.drift.values(), Drift())
     return report.Rates(
         set_differs=_share(total.set_flips, total.tokens),
-        any_layer=float((per_token > 0).double().mean()),
-        layers_per_token=float(per_token.mean()),
+        any_layer=float((layer_counts > 0).double().mean()),
+        layers_per_token=float(layer_counts.mean()),
         slot_overlap=1.0 - _share(total.slots_replaced, total.tokens * census.top_k),
         zero_overlap=_share(total.zero_overlap, total.tokens),
         ordered_slots=_share(total.slot_flips, total.tokens),
@@ -124,45 +124,45 @@ def _share(part: int, whole: int) -> float:
 
 
 def _origin(census: Census, places: Sequence[int]) -> report.Origin:
-    chosen = census.map[list(places)]
+    layer_bits = census.map[list(places)]
 
     def count(bit: int) -> int:
-        return int(((chosen & bit) != 0).sum())
+        return int(((layer_bits & bit) != 0).sum())
 
     unknown = sum(census.unknown[place] for place in places)
-    roots, own, others = count(ROOT), count(AFTER_OWN), count(AFTER_OTHER)
+    roots, after_own, after_others = count(ROOT), count(AFTER_OWN), count(AFTER_OTHER)
     return report.Origin(
         root_gate=sum(census.root_at[place, "gate"] for place in places),
         root_router=sum(census.root_at[place, "router"] for place in places),
-        after_own=own,
-        after_others=others,
-        before_any=count(FLIPPED) - roots - own - others - unknown,
+        after_own=after_own,
+        after_others=after_others,
+        before_any=count(FLIPPED) - roots - after_own - after_others - unknown,
         unknown=unknown,
     )
 
 
-def _margins(found: Sequence[Margins]) -> report.Margins | None:
+def _margins(layers: Sequence[Margins]) -> report.Margins | None:
     """Several layers' margins together."""
-    if not found:
+    if not layers:
         return None
-    bins = torch.stack([margins.bins for margins in found]).sum(0)
-    margin, of_flips, moved, moved_of_flips = bins.tolist()
-    dtypes = dict.fromkeys(margins.dtype for margins in found)
+    bins = torch.stack([margins.bins for margins in layers]).sum(0)
+    margins_of_all, margins_of_flips, perturbations_of_all, perturbations_of_flips = bins.tolist()
+    dtypes = dict.fromkeys(margins.dtype for margins in layers)
     return report.Margins(
         dtype=" and ".join(dtypes),
         bins=tuple(
-            report.MarginBin(low=_edge(i), high=_edge(i + 1), token_layers=margin[i], flips=of_flips[i])
+            report.MarginBin(low=_edge(i), high=_edge(i + 1), token_layers=margins_of_all[i], flips=margins_of_flips[i])
             for i in range(BINS)
-            if margin[i]
+            if margins_of_all[i]
         ),
-        ties=sum(margins.ties for margins in found),
-        tie_flips=sum(margins.tie_flips for margins in found),
-        group_flips=sum(margins.group_flips for margins in found),
-        within_reach=sum(margins.within_reach for margins in found),
-        median_margin=_median(margin),
-        median_margin_of_flips=_median(of_flips),
-        median_perturbation=_median(moved),
-        median_perturbation_of_flips=_median(moved_of_flips),
+        ties=sum(margins.ties for margins in layers),
+        tie_flips=sum(margins.tie_flips for margins in layers),
+        group_flips=sum(margins.group_flips for margins in layers),
+        within_reach=sum(margins.within_reach for margins in layers),
+        median_margin=_median(margins_of_all),
+        median_margin_of_flips=_median(margins_of_flips),
+        median_perturbation=_median(perturbations_of_all),
+        median_perturbation_of_flips=_median(perturbations_of_flips),
     )
 
 
@@ -173,10 +173,10 @@ def _edge(i: int) -> float:
 
 def _median(counts: Sequence[int]) -> tuple[float, float] | None:
     """The bin of the lower median."""
-    left = (sum(counts) + 1) // 2
+    remainder = (sum(counts) + 1) // 2
     for i, count in enumerate(counts):
-        left -= count
-        if count and left <= 0:
+        remainder -= count
+        if count and remainder <= 0:
             return _edge(i), _edge(i + 1)
     return None
 
@@ -188,8 +188,10 @@ def _tried(toggle: Toggle, census: Census) -> bool:
 
 def _choice(toggle: Toggle, census: Census) -> report.ChoiceFlips:
     flips = int(census.has(FLIPPED).sum())
-    both, kept = census.also.get(alone(toggle)), census.also.get(restored(toggle))
-    return report.ChoiceFlips(name=toggle.name, alone=both, gone=None if kept is None else flips - kept)
+    alone_flips, restored_flips = census.also.get(alone(toggle)), census.also.get(restored(toggle))
+    return report.ChoiceFlips(
+        name=toggle.name, alone=alone_flips, gone=None if restored_flips is None else flips - restored_flips
+    )
 
 
 def _cost(cost: torch.Tensor | None) -> report.FlipCost | None:
@@ -206,7 +208,7 @@ def _cost_of(sums: torch.Tensor) -> report.CostOf | None:
         return None
 
     def mean(values: torch.Tensor) -> report.Mean:
-        found = token_mean(values, tokens)
-        return report.Mean(estimate=found.estimate, low=found.low, high=found.high)
+        interval = token_mean(values, tokens)
+        return report.Mean(estimate=interval.estimate, low=interval.low, high=interval.high)
 
     return report.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))

@@ -2,121 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from moeparity.bisection.kernels import called
+from moeparity.bisection.flips.census import (
+    AFTER_OTHER,
+    AFTER_OWN,
+    ROOT,
+    TIED,
+    Census,
+    Margins,
+)
+from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
 from moeparity.engine.walker import Name
-from moeparity.metrics.routing import Drift, Flips, cut, expert_pairs, flips, perturbation, weight_drift
+from moeparity.metrics.routing import Drift, Flips, cut, flips, perturbation, weight_drift
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.router import ranks_logits, selection
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
-
-COMPARED, FLIPPED, SLOTS, DISJOINT, ROOT, AFTER_OWN, AFTER_OTHER, TIED = (1 << bit for bit in range(8))
-"""The bits of one token in one layer of the map: routes compared; another expert set (a flip); another id in some slot;
-no expert shared; a flip that is a root; a flip after one of the same token in an earlier layer; else, after one of an
-earlier token of its sequence; an exact tie at the cut of either side."""
-
-MAP_BITS: dict[str, int] = {
-    "compared": COMPARED,
-    "set_differs": FLIPPED,
-    "slots_differ": SLOTS,
-    "zero_overlap": DISJOINT,
-    "root": ROOT,
-    "after_own_flip": AFTER_OWN,
-    "after_others_flip": AFTER_OTHER,
-    "tied": TIED,
-}
-"""The same by name."""
-
-BINS = 34
-"""Margins and perturbations are counted in powers of two: below 1 ulp, 1 to 2, 2 to 4, ... and the last one beyond."""
-
-
-@dataclass(slots=True)
-class Margins:
-    """Margins at the cut and perturbations of one layer's tokens; definitions stand with `Cut` and `perturbation`.
-
-    dtype: of the reference's selection scores.
-    bins: int64 [4, BINS], tokens by margin, flips by margin, tokens by perturbation, flips by perturbation. Exact ties
-        are in none of them, nor are flips whose sides kept other groups of experts: there is no one cut.
-    ties, tie_flips: tokens with an exact tie at either side's cut, and flips among them.
-    group_flips: flips, not tied, whose sides kept other groups.
-    within_reach: tokens in `bins` with margin <= 2 x perturbation; every flip in `bins` is one.
-    """
-
-    dtype: str
-    bins: Tensor = field(default_factory=lambda: torch.zeros(4, BINS, dtype=torch.int64))
-    ties: int = 0
-    tie_flips: int = 0
-    group_flips: int = 0
-    within_reach: int = 0
-
-
-@dataclass(slots=True)
-class Census:
-    """What was seen of one candidate's routes against the reference's.
-
-    map: uint8 [MoE layers, B, T], `MAP_BITS` of each token in each layer; the counts of flips are counts in it.
-    layers: the layers of the map, by their number in the model where that is known. top_k: experts per token.
-    flips, drift, pairs, margins: by place in `layers`; a layer without recomputable scores has no margins.
-    root_at: (place, `gate` or `router`) -> root flips whose row first differs there.
-    unknown: by place, flips whose gate nobody saw, inside a user's function: neither root nor inherited.
-    left_at: (node, through other tokens) -> tokens whose row left the reference's bits there, of those that flip in
-        some layer; empty where no node was seen.
-    also: trial -> token-layers at which both it and the candidate flip.
-    cost: fp64 [2, 4, B], of scored tokens whose position flips in no layer, then in some: tokens, sums of
-        KL(candidate || reference), k3 and |delta| in nats, per sequence. None where no log-probability was seen.
-    """
-
-    map: Tensor
-    layers: list[int]
-    top_k: int
-    flips: dict[int, Flips] = field(default_factory=dict)
-    drift: dict[int, Drift] = field(default_factory=dict)
-    pairs: dict[int, Counter[tuple[int, int]]] = field(default_factory=dict)
-    margins: dict[int, Margins] = field(default_factory=dict)
-    root_at: Counter[tuple[int, str]] = field(default_factory=Counter)
-    unknown: Counter[int] = field(default_factory=Counter)
-    left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    also: Counter[Name] = field(default_factory=Counter)
-    cost: Tensor | None = None
-
-    def add(self, place: int, rows: slice, real: Tensor, ids: tuple[Tensor, Tensor]) -> Tensor:
-        """Count one layer's routes of some sequences; the flips among the `real` tokens, bool [b, T], on the CPU.
-
-        real bool [b, T]; ids int64 [b, T, K] of the reference and the candidate.
-        """
-        ours, theirs = (side[real] for side in ids)
-        found, flipped = flips(ours, theirs)
-        self.flips[place] = self.flips[place] + found if place in self.flips else found
-        self.pairs[place] = self.pairs.get(place, Counter()) + expert_pairs(ours[flipped], theirs[flipped])
-        shared = (ours.unsqueeze(-1) == theirs.unsqueeze(-2)).any(-1).any(-1)
-        bits = COMPARED + FLIPPED * flipped + SLOTS * (ours != theirs).any(-1) + DISJOINT * ~shared
-        real = real.cpu()
-        self.map[place, rows][real] = bits.to("cpu", torch.uint8)
-        whole = torch.zeros_like(real)
-        whole[real] = flipped.cpu()
-        return whole
-
-    def mark(self, place: int, rows: slice, where: Tensor, bit: int) -> None:
-        """Set a bit of the tokens `where` bool [b, T]."""
-        self.map[place, rows] |= where.to(torch.uint8) * bit
-
-    def has(self, bit: int) -> Tensor:
-        """bool [MoE layers, B, T]: the tokens with a bit set."""
-        return (self.map & bit) != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,16 +71,16 @@ class FlipObserver:
         # By the start of a wave: rows of the router's input, of its logits that agree, and the logits of both sides.
         self.agree: dict[int, tuple[Tensor, Tensor]] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}
-        self.left = torch.zeros(shape, dtype=torch.bool)
+        self.departures = torch.zeros(shape, dtype=torch.bool)
         self.left_at: dict[tuple[str, bool], Tensor] = {}
-        self.flipped = torch.zeros(shape, dtype=torch.bool)
+        self.flip_map = torch.zeros(shape, dtype=torch.bool)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if not view.ran(*self.sides):
             return
         rows = slice(*view.wave)
-        self._leaving(view, rows)
+        self._departures(view, rows)
         if view.node.op.gates:
             self._gate(view)
         if view.node.name in self.rankings:
@@ -181,103 +93,107 @@ class FlipObserver:
         """The census."""
         return self.census
 
-    def _leaving(self, view: NodeView, rows: slice) -> None:
+    def _departures(self, view: NodeView, rows: slice) -> None:
         """Note which tokens' rows leave the reference's bits at this node; no token reads a pad's."""
-        left, real = self.left[rows], self.attention_mask[rows].cpu()
+        departures, real = self.departures[rows], self.attention_mask[rows].cpu()
         ids = zip(*(view.output_ids(side) for side in self.sides), strict=True)
-        if bool((left | ~real).all()) or all(a == b for a, b in ids):
+        if bool((departures | ~real).all()) or all(a == b for a, b in ids):
             return
-        same = torch.ones_like(left)
+        equal = torch.ones_like(departures)
         for port in range(len(view.outputs[self.sides[0]])):
             ours, theirs = (view.tensor(side, port) for side in self.sides)
-            same &= equal_rows(ours, theirs, view.node.op.token_axis).cpu()
-        leaving = ~same & ~left & real
-        earlier = (left.cumsum(-1) - left.int() > 0) if view.node.op.mixes_tokens else torch.zeros_like(left)
+            equal &= equal_rows(ours, theirs, view.node.op.token_axis).cpu()
+        new_departures = ~equal & ~departures & real
+        exposure = (
+            (departures.cumsum(-1) - departures.int() > 0)
+            if view.node.op.mixes_tokens
+            else torch.zeros_like(departures)
+        )
         for through in (False, True):
-            where = leaving & (earlier == through)
-            if bool(where.any()):
+            mask = new_departures & (exposure == through)
+            if bool(mask.any()):
                 key = (view.node.name, through)
-                self.left_at.setdefault(key, torch.zeros_like(self.left))[rows] |= where
-        self.left[rows] = left | leaving
+                self.left_at.setdefault(key, torch.zeros_like(self.departures))[rows] |= mask
+        self.departures[rows] = departures | new_departures
 
     def _gate(self, view: NodeView) -> None:
         ours, theirs = (view.tensor(side) for side in self.sides)
         self.logits[view.wave[0]] = (ours, theirs)
-        given = [view.inputs[side][0] for side in self.sides]
-        if view.regions or given[0] is None or given[1] is None:
+        input_blocks = [view.inputs[side][0] for side in self.sides]
+        if view.regions or input_blocks[0] is None or input_blocks[1] is None:
             return
-        inputs = [assemble(blocks, view.wave) for blocks in given if blocks is not None]
+        inputs = [assemble(blocks, view.wave) for blocks in input_blocks if blocks is not None]
         self.agree[view.wave[0]] = (equal_rows(inputs[0], inputs[1], 1).cpu(), equal_rows(ours, theirs, 1).cpu())
 
     def _router(self, view: NodeView, rows: slice) -> None:
         place, census = self.places[view.node.name], self.census
         reference, candidate = (view.tensor(side) for side in self.sides)
         mask = self.attention_mask[rows]
-        flipped = census.add(place, rows, mask, (reference, candidate))
+        flip_mask = census.add(place, rows, mask, (reference, candidate))
         weights = [view.tensor(side, 1)[mask] for side in self.sides]
         drift = weight_drift((reference[mask], weights[0]), (candidate[mask], weights[1]))
         census.drift[place] = census.drift.get(place, Drift()) + drift
-        self._origin(view, rows, place, flipped)
-        self._margins(view, rows, place, flipped)
+        self._origin(view, rows, place, flip_mask)
+        self._margins(view, rows, place, flip_mask)
         for trial in self.trials:
             if view.ran(trial):
-                _, other = flips(reference[mask], view.tensor(trial)[mask])
-                census.also[trial] += int((other.cpu() & flipped[mask.cpu()]).sum())
-        self.flipped[rows] |= flipped
+                _, trial_flips = flips(reference[mask], view.tensor(trial)[mask])
+                census.also[trial] += int((trial_flips.cpu() & flip_mask[mask.cpu()]).sum())
+        self.flip_map[rows] |= flip_mask
 
-    def _origin(self, view: NodeView, rows: slice, place: int, flipped: Tensor) -> None:
+    def _origin(self, view: NodeView, rows: slice, place: int, flip_mask: Tensor) -> None:
         """Root or inherited, and of the inherited ones after which earlier flips."""
-        census, before = self.census, self.flipped[rows]
+        census, earlier_flips = self.census, self.flip_map[rows]
         agree = self.agree.pop(view.wave[0], None)
         if agree is None or view.regions:
-            census.unknown[place] += int(flipped.sum())
+            census.unknown[place] += int(flip_mask.sum())
             return
         inputs, logits = agree
-        root, inherited = flipped & inputs, flipped & ~inputs
-        census.root_at[place, "router"] += int((root & logits).sum())
-        census.root_at[place, "gate"] += int((root & ~logits).sum())
-        census.mark(place, rows, root, ROOT)
-        census.mark(place, rows, inherited & before, AFTER_OWN)
-        census.mark(place, rows, inherited & ~before & (before.cumsum(-1) > 0), AFTER_OTHER)
+        root_flips, inherited_flips = flip_mask & inputs, flip_mask & ~inputs
+        census.root_at[place, "router"] += int((root_flips & logits).sum())
+        census.root_at[place, "gate"] += int((root_flips & ~logits).sum())
+        census.mark(place, rows, root_flips, ROOT)
+        census.mark(place, rows, inherited_flips & earlier_flips, AFTER_OWN)
+        census.mark(place, rows, inherited_flips & ~earlier_flips & (earlier_flips.cumsum(-1) > 0), AFTER_OTHER)
 
-    def _margins(self, view: NodeView, rows: slice, place: int, flipped: Tensor) -> None:
+    def _margins(self, view: NodeView, rows: slice, place: int, flip_mask: Tensor) -> None:
         """Margins and perturbations, where both sides rank by the same quantity."""
         logits, sides = self.logits.pop(view.wave[0], None), self.rankings[view.node.name]
         if logits is None or view.regions or ranks_logits(sides[0].at) != ranks_logits(sides[1].at):
             return
         mask = self.attention_mask[rows]
-        ranked = [selection(x, w=r.w, p=r.p, at=r.at) for x, r in zip(logits, sides, strict=True)]
-        before, after = ([pair[i][mask] for pair in ranked] for i in (0, 1))
+        score_pairs = [selection(x, w=r.w, p=r.p, at=r.at) for x, r in zip(logits, sides, strict=True)]
+        scores_of_all, scores_in_groups = ([pair[i][mask] for pair in score_pairs] for i in (0, 1))
         ids = (view.tensor(self.sides[0])[mask], view.tensor(self.sides[1])[mask])
-        if ids[0].shape[-1] == before[0].shape[-1]:
+        if ids[0].shape[-1] == scores_of_all[0].shape[-1]:
             return
-        ours, theirs = (cut(scores, chosen) for scores, chosen in zip(after, ids, strict=True))
-        tied = ((ours.margin == 0) | (theirs.margin == 0)).cpu()
-        groups = ((after[0] == before[0]) != (after[1] == before[1])).any(-1).cpu()
-        moved = perturbation(before[0], before[1], ids, ours).cpu()
-        found = self.census.margins.setdefault(place, Margins(str(before[0].dtype).removeprefix("torch.")))
-        count_margins(found, ours.margin.cpu(), moved, flipped[mask.cpu()], tied, groups)
-        whole = torch.zeros_like(flipped)
-        whole[mask.cpu()] = tied
-        self.census.mark(place, rows, whole, TIED)
+        ours, theirs = (cut(scores, experts) for scores, experts in zip(scores_in_groups, ids, strict=True))
+        ties = ((ours.margin == 0) | (theirs.margin == 0)).cpu()
+        groups = ((scores_in_groups[0] == scores_of_all[0]) != (scores_in_groups[1] == scores_of_all[1])).any(-1).cpu()
+        perturbations = perturbation(scores_of_all[0], scores_of_all[1], ids, ours).cpu()
+        tally = self.census.margins.setdefault(place, Margins(str(scores_of_all[0].dtype).removeprefix("torch.")))
+        tally.add(ours.margin.cpu(), perturbations, flip_mask[mask.cpu()], ties, groups)
+        tie_map = torch.zeros_like(flip_mask)
+        tie_map[mask.cpu()] = ties
+        self.census.mark(place, rows, tie_map, TIED)
 
     def _cost(self, view: NodeView, rows: slice) -> None:
         """What scored tokens cost, apart by whether their position flipped in some layer."""
         census = self.census
         if census.cost is None:
-            census.cost = torch.zeros(2, 4, len(self.flipped), dtype=torch.float64)
+            census.cost = torch.zeros(2, 4, len(self.flip_map), dtype=torch.float64)
         scored = self.loss_mask[rows]
-        found = seen_metrics(view, *self.sides, self.input_ids[rows], scored, self.sampled_from)
+        metrics = seen_metrics(view, *self.sides, self.input_ids[rows], scored, self.sampled_from)
         # A token is scored by the logits of the position before it, and it is that position's routes that made them.
-        position = self.flipped[rows].roll(1, -1)
-        values = (found.scored.double(), found.kl_candidate_reference, found.k3, found.delta.abs())
-        for which in (False, True):
-            chosen = found.scored & (position == which)
+        position = self.flip_map[rows].roll(1, -1)
+        values = (metrics.scored.double(), metrics.kl_candidate_reference, metrics.k3, metrics.delta.abs())
+        for flip in (False, True):
+            mask = metrics.scored & (position == flip)
             for i, value in enumerate(values):
-                census.cost[int(which), i, rows] = torch.where(chosen, value, 0.0).sum(-1)
-        somewhere = self.flipped[rows]
-        for key, where in self.left_at.items():
-            count = int((where[rows] & somewhere).sum())
+                census.cost[int(flip), i, rows] = torch.where(mask, value, 0.0).sum(-1)
+        flip_rows = self.flip_map[rows]
+        for key, departures in self.left_at.items():
+            count = int((departures[rows] & flip_rows).sum())
             if count:
                 census.left_at[key] += count
 
@@ -307,8 +223,8 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
 
 def ranking(plan: Plan, side: Side, node: Node) -> Ranking:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
-    how = called(plan, side)
-    return Ranking(w=how.weights(node), p=node.params, at=how.at(node))
+    settings = settings_of(plan, side)
+    return Ranking(w=settings.weights(node), p=node.params, at=settings.at(node))
 
 
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
@@ -316,24 +232,6 @@ def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
     a and b: equal shapes [B, ..., T at `axis`, ...], any dtypes.
     """
-    wide = torch.promote_types(a.dtype, b.dtype)
-    same = (int_view(a.to(wide)) == int_view(b.to(wide))).movedim(axis, 1)
-    return same.flatten(2).all(-1) if same.dim() > 2 else same
-
-
-def count_margins(into: Margins, margin: Tensor, moved: Tensor, flipped: Tensor, tied: Tensor, groups: Tensor) -> None:
-    """Count tokens by margin and perturbation; fp64 [N] in ulps, and bool [N], as in `Margins`."""
-    into.ties += int(tied.sum())
-    into.tie_flips += int((tied & flipped).sum())
-    into.group_flips += int((flipped & groups & ~tied).sum())
-    kept = ~tied & ~(flipped & groups) & ~margin.isnan() & ~moved.isnan()
-    into.within_reach += int((kept & (margin <= 2 * moved)).sum())
-    for row, values in enumerate((margin, moved)):
-        for column, which in enumerate((kept, kept & flipped)):
-            into.bins[2 * row + column] += torch.bincount(bin_of(values[which]), minlength=BINS)
-
-
-def bin_of(ulps: Tensor) -> Tensor:
-    """int64 [N]: 0 below 1 ulp, i from 2 ** (i - 1) ulps to below 2 ** i, the last bin beyond; ulps fp64 [N]."""
-    _, exponent = torch.frexp(ulps.clamp(0, 2.0**BINS))
-    return exponent.clamp(0, BINS - 1).to(torch.int64)
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    equal = (int_view(a.to(dtype)) == int_view(b.to(dtype))).movedim(axis, 1)
+    return equal.flatten(2).all(-1) if equal.dim() > 2 else equal

@@ -21,16 +21,13 @@ from moeparity.bisection.flips.report import (
 )
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import plain_table, thinned
+from moeparity.output.tables import PEAKS, plain_table, thinned
+from moeparity.output.words import percent
 
 _ROWS = 10
 """Rows of a list that goes on in --json."""
 _POWER = 1024
 """From here on a number of ulps is printed as a power of two."""
-
-
-_TOLD = 4
-"""Layers that a long table shows whatever else it leaves out: those with the most flips."""
 
 
 def _section(report: Report) -> Shown:
@@ -41,18 +38,11 @@ def _section(report: Report) -> Shown:
 def flips_table(flips: RoutingFlips) -> RenderableType:
     """The flips of each MoE layer, and the share of tokens that flip anywhere."""
     table = plain_table("layer", "set differs", "ordered slots", "zero overlap")
-    flipping = [i for i, layer in enumerate(flips.layers) if layer.set_flips]
-    most = sorted(flipping, key=lambda i: -flips.layers[i].set_flips)[:_TOLD]
-    shown, note = thinned(flips.layers, most)
-    for layer in shown:
-        table.add_row(
-            str(layer.layer),
-            f"{layer.set_flips} ({layer.set_flips / layer.tokens:.2%})",
-            f"{layer.slot_flips} ({layer.slot_flips / layer.tokens:.2%})",
-            str(layer.zero_overlap),
-        )
-    flipped = flips.tokens_any_layer
-    total = Text(f"{flipped} of {flips.tokens} tokens ({flipped / flips.tokens:.2%}) flip in some layer")
+    rows, note = thinned(flips.layers, _peaks(flips))
+    for layer in rows:
+        table.add_row(*_layer(layer))
+    flip_count = flips.tokens_any_layer
+    total = Text(f"{flip_count} of {flips.tokens} tokens ({percent(flip_count / flips.tokens)}) flip in some layer")
     return Group(table, *note, total)
 
 
@@ -67,9 +57,9 @@ def short(flips: RoutingFlips) -> list[RenderableType]:
     if detail.margins is not None:
         lines.append(Text(_margin_line(detail.margins)))
     if detail.cost is not None and detail.cost.flipped is not None:
-        with_it, without = detail.cost.flipped, detail.cost.unflipped
-        rest = "" if without is None else f", elsewhere {without.kl.estimate:.3g}"
-        lines.append(Text(f"KL {with_it.kl.estimate:.3g} nats per token where the position flips{rest}"))
+        flip_cost, other_cost = detail.cost.flipped, detail.cost.unflipped
+        suffix = "" if other_cost is None else f", elsewhere {other_cost.kl.estimate:.3g}"
+        lines.append(Text(f"KL {flip_cost.kl.estimate:.3g} nats per token where the position flips{suffix}"))
     return lines
 
 
@@ -106,15 +96,15 @@ def _sections(flips: RoutingFlips) -> Iterator[tuple[str, RenderableType]]:
 def _rates(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
     rates, routes = detail.rates, sum(layer.tokens for layer in flips.layers)
     table = plain_table("definition", "value", names="of")
-    for name, value, of in (
-        ("set differs", _percent(rates.set_differs), f"{routes} token-layers: another set of experts (a flip)"),
-        ("any layer", _percent(rates.any_layer), f"{flips.tokens} tokens: a flip in some layer"),
+    for name, value, basis in (
+        ("set differs", percent(rates.set_differs), f"{routes} token-layers: another set of experts (a flip)"),
+        ("any layer", percent(rates.any_layer), f"{flips.tokens} tokens: a flip in some layer"),
         ("layers per token", f"{rates.layers_per_token:.3f}", f"of {len(flips.layers)} layers, mean"),
-        ("slot overlap", _percent(rates.slot_overlap), "a token's experts that both sides picked, mean"),
-        ("zero overlap", _percent(rates.zero_overlap), "token-layers: no expert in common"),
-        ("ordered slots", _percent(rates.ordered_slots), "token-layers: another expert in some slot"),
+        ("slot overlap", percent(rates.slot_overlap), "a token's experts that both sides picked, mean"),
+        ("zero overlap", percent(rates.zero_overlap), "token-layers: no expert in common"),
+        ("ordered slots", percent(rates.ordered_slots), "token-layers: another expert in some slot"),
     ):
-        table.add_row(name, value, of)
+        table.add_row(name, value, basis)
     if rates.weight_drift is not None:
         largest = f"|weight difference| of an expert both picked, mean; at most {rates.weight_drift_max:.3g}"
         table.add_row("weight drift", f"{rates.weight_drift:.3g}", largest)
@@ -124,26 +114,31 @@ def _rates(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
 def _layers(flips: RoutingFlips, detail: FlipDetail) -> RenderableType:
     with_origin = detail.origin is not None
     extra = ("root", "inherited", "tied", "median margin") if with_origin else ()
-    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra, less=("zero overlap",))
+    table = plain_table("layer", "set differs", "ordered slots", "zero overlap", *extra, optional=("zero overlap",))
     rows = list(zip(flips.layers, detail.layers, strict=True))
-    most = sorted((i for i, (found, _) in enumerate(rows) if found.set_flips), key=lambda i: -rows[i][0].set_flips)[:4]
-    shown, note = thinned(rows, most)
-    for found, more in shown:
-        table.add_row(*_layer(found), *(_layer_origin(more) if with_origin else ()))
+    selection, note = thinned(rows, _peaks(flips))
+    for counts, layer_detail in selection:
+        table.add_row(*_layer(counts), *(_layer_origin(layer_detail) if with_origin else ()))
     return Group(table, *note)
 
 
-def _layer(found: LayerFlips) -> tuple[str, ...]:
+def _peaks(flips: RoutingFlips) -> list[int]:
+    """The places of the layers with the most flips."""
+    places = [place for place, layer in enumerate(flips.layers) if layer.set_flips]
+    return sorted(places, key=lambda place: -flips.layers[place].set_flips)[:PEAKS]
+
+
+def _layer(counts: LayerFlips) -> tuple[str, ...]:
     return (
-        str(found.layer),
-        _counted(found.set_flips, found.tokens),
-        _counted(found.slot_flips, found.tokens),
-        str(found.zero_overlap),
+        str(counts.layer),
+        _counted(counts.set_flips, counts.tokens),
+        _counted(counts.slot_flips, counts.tokens),
+        str(counts.zero_overlap),
     )
 
 
-def _layer_origin(more: LayerDetail) -> tuple[str, ...]:
-    origin, margins = more.origin, more.margins
+def _layer_origin(detail: LayerDetail) -> tuple[str, ...]:
+    origin, margins = detail.origin, detail.margins
     assert origin is not None
     return (
         str(origin.roots),
@@ -163,9 +158,9 @@ def _spread(counts: Sequence[int]) -> RenderableType:
     else:
         ranges = [(i, i + 1) for i in range(len(counts))]
     for low, high in ranges:
-        here = sum(counts[low:high])
+        tokens = sum(counts[low:high])
         name = str(low) if high == low + 1 else f"{low} to {min(high, len(counts)) - 1}"
-        table.add_row(name, str(here), _percent(here / total))
+        table.add_row(name, str(tokens), percent(tokens / total))
     return table
 
 
@@ -181,15 +176,15 @@ def _origin(origin: Origin) -> RenderableType:
     )
     for name, count in rows:
         if count or not name.startswith("unknown"):
-            table.add_row(name, str(count), _percent(count / origin.total))
+            table.add_row(name, str(count), percent(count / origin.total))
     return table
 
 
 def _left(detail: FlipDetail) -> RenderableType:
     table = plain_table("tokens", names="node", names_first=True)
-    for left in detail.left_at[:_ROWS]:
-        through = ", reads earlier tokens that had left before" if left.through_others else ""
-        table.add_row(f"{left.node} ({left.op}){through}", str(left.tokens))
+    for place in detail.left_at[:_ROWS]:
+        through = ", reads earlier tokens that had left before" if place.through_others else ""
+        table.add_row(f"{place.node} ({place.op}){through}", str(place.tokens))
     return Group(table, *_more(len(detail.left_at)))
 
 
@@ -210,14 +205,14 @@ def _of(count: int | None, total: int) -> str:
 def _margins(margins: Margins) -> RenderableType:
     table = plain_table(f"margin (ulp of {margins.dtype})", "token-layers", "flips", "share")
     for low, high, routes, flips in _coarse(margins):
-        table.add_row(_range((low, high)), str(routes), str(flips), _percent(flips / routes))
+        table.add_row(_range((low, high)), str(routes), str(flips), percent(flips / routes))
     lines = [_margin_line(margins)]
     lines.append(f"{margins.within_reach} token-layers have a margin of at most twice their perturbation")
-    tied = "flips" if margins.tie_flips != 1 else "flip"
-    lines.append(f"exact ties at the cut: {margins.ties} token-layers, {margins.tie_flips} {tied} (in no row above)")
+    noun = "flips" if margins.tie_flips != 1 else "flip"
+    lines.append(f"exact ties at the cut: {margins.ties} token-layers, {margins.tie_flips} {noun} (in no row above)")
     if margins.group_flips:
-        keep = "flips keep" if margins.group_flips != 1 else "flip keeps"
-        lines.append(f"{margins.group_flips} {keep} other groups of experts: there is no one cut (in no row above)")
+        verb = "flips keep" if margins.group_flips != 1 else "flip keeps"
+        lines.append(f"{margins.group_flips} {verb} other groups of experts: there is no one cut (in no row above)")
     # Where every token is tied there is no row.
     return Group(*([table] if margins.bins else []), *map(Text, lines))
 
@@ -242,17 +237,17 @@ def _cost(detail: FlipDetail) -> RenderableType:
     cost = detail.cost
     assert cost is not None
     table = plain_table("scored", "KL", "|delta log p|", names="position before the token", names_first=True)
-    for name, of in (("flips in some layer", cost.flipped), ("flips nowhere", cost.unflipped)):
-        if of is not None:
-            table.add_row(name, *_cost_row(of))
+    for name, part in (("flips in some layer", cost.flipped), ("flips nowhere", cost.unflipped)):
+        if part is not None:
+            table.add_row(name, *_cost_row(part))
     note = "Nats per token with 95% intervals over sequences."
     if cost.kl_share is not None:
-        note = f"{note} Positions that flip carry {_percent(cost.kl_share)} of the KL."
+        note = f"{note} Positions that flip carry {percent(cost.kl_share)} of the KL."
     return Group(table, Text(note, style="dim"))
 
 
-def _cost_row(of: CostOf) -> tuple[str, ...]:
-    return (str(of.tokens), *(_mean(mean) for mean in (of.kl, of.abs_delta)))
+def _cost_row(part: CostOf) -> tuple[str, ...]:
+    return (str(part.tokens), *(_mean(mean) for mean in (part.kl, part.abs_delta)))
 
 
 def _mean(mean: Mean) -> str:
@@ -260,16 +255,16 @@ def _mean(mean: Mean) -> str:
 
 
 def _origin_line(origin: Origin) -> str:
-    inherited = origin.total - origin.roots - origin.unknown
-    parts = [f"{origin.roots} of {origin.total} flips are roots", f"{inherited} inherited"]
-    if inherited:
+    inherited_count = origin.total - origin.roots - origin.unknown
+    parts = [f"{origin.roots} of {origin.total} flips are roots", f"{inherited_count} inherited"]
+    if inherited_count:
         parts[-1] += f" ({origin.after_own} after one of the same token)"
     return ", ".join([*parts, *([f"{origin.unknown} unknown"] if origin.unknown else [])])
 
 
 def _margin_line(margins: Margins) -> str:
-    def words(what: tuple[float, float] | None) -> str:
-        return "none" if what is None else f"{_range(what)} ulp"
+    def words(edges: tuple[float, float] | None) -> str:
+        return "none" if edges is None else f"{_range(edges)} ulp"
 
     return (
         f"median margin {words(margins.median_margin)}, of flips {words(margins.median_margin_of_flips)}; "
@@ -289,12 +284,8 @@ def _ulps(value: float) -> str:
     return f"{value:.0f}" if value < _POWER else f"2^{round(math.log2(value))}"
 
 
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
-
-
 def _counted(count: int, total: int) -> str:
-    return f"{count} ({_percent(count / total)})" if total else str(count)
+    return f"{count} ({percent(count / total)})" if total else str(count)
 
 
 def _more(total: int) -> list[Text]:

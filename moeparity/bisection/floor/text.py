@@ -8,6 +8,7 @@ from moeparity.bisection.floor.report import Floor
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
+from moeparity.output.words import percent
 
 
 def _section(report: Report) -> Shown:
@@ -15,14 +16,14 @@ def _section(report: Report) -> Shown:
         yield "Floor", floor_table(report.floor, report.verdict.metric)
 
 
-def floor_table(found: Floor, metric: str) -> RenderableType:
+def floor_table(floor: Floor, metric: str) -> RenderableType:
     """One row per trial, and what they mean."""
     table = plain_table(metric, "flips", names="the reference against itself, with", names_first=True)
-    for trial in found.trials:
+    for trial in floor.trials:
         value = "bit-identical" if trial.bit_identical else f"{trial.value.estimate:.2e}"
-        flips = "" if trial.bit_identical or trial.flipped_routes is None else f"{trial.flipped_routes:.2%}"
+        flips = "" if trial.bit_identical or trial.flipped_routes is None else percent(trial.flipped_routes)
         table.add_row(trial.name, value, flips)
-    return Group(table, bullets(found.reading)) if found.trials else Group(bullets(found.reading))
+    return Group(table, bullets(floor.reading)) if floor.trials else Group(bullets(floor.reading))
 
 
 SHOWN = {"floor": _section}

@@ -42,9 +42,9 @@ def floor_sides(reference: Side, sequences: int) -> dict[str, Side]:
     trials = {f"micro-batch {size}": replace(reference, micro_batch=size) for size in sizes}
     for seed in range(DRAWS):
         with suppress(SpecError):
-            drawn = _drawn(reference.plan, seed)
-            if drawn is not None:
-                trials[f"orders drawn with seed {seed}"] = replace(reference, plan=drawn)
+            plan = _drawn(reference.plan, seed)
+            if plan is not None:
+                trials[f"orders drawn with seed {seed}"] = replace(reference, plan=plan)
     return trials
 
 

@@ -7,9 +7,44 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.bisection.init.prompts import PROMPTS
 from moeparity.errors import TokensError, Where
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
+
+PROMPTS = (
+    "The river had risen in the night, and by morning the lower fields",
+    "She closed the ledger, looked at the clock, and said",
+    "In 1905 four papers appeared in the Annalen der Physik, of which the third",
+    "Water boils at a lower temperature on a mountain because",
+    "The committee could not agree on the budget, so the chair proposed",
+    "To change a bicycle tyre, first release the brake and then",
+    "The main difference between a stack and a queue is that",
+    "A mixture-of-experts layer sends each token to",
+    "Q: What is the capital of Portugal?\nA:",
+    "Q: Why is the sky blue?\nA: Sunlight is scattered by",
+    "User: My program prints nothing. What should I check first?\nAssistant:",
+    "Translate to French: The train leaves at half past seven.\nFrench:",
+    "Summarise in one sentence: The bridge was closed for repairs after the storm.\nSummary:",
+    "def fibonacci(n: int) -> int:\n    ",
+    "import torch\n\ndef rms_norm(x, weight, eps):\n    ",
+    "SELECT name, COUNT(*) FROM orders WHERE",
+    'fn main() {\n    let numbers = vec![3, 1, 2];\n    println!("',
+    "#!/bin/sh\nfor file in *.txt; do\n",
+    '{"name": "Ada", "born": 1815, "fields": [',
+    "<ul>\n  <li>Apples</li>\n  <li>",
+    "Let x + 3 = 11. Then x =",
+    "17 * 24 =",
+    "The sum of the first n odd numbers is n squared. Proof by induction:",
+    "Theorem. There are infinitely many primes.\nProof. Suppose",
+    "1. Preheat the oven.\n2. Mix the flour and the salt.\n3.",
+    "Monday, Tuesday, Wednesday,",
+    "Dear Dr. Okafor,\n\nThank you for your letter of 12 March. I am",
+    "Der Zug nach Hamburg hat heute",
+    "La biblioteca abre a las nueve y",
+    "Les trois premiers chapitres racontent",
+    "昨日は朝から雨が降っていたので、",
+    "机器学习中的过拟合是指",
+)
+"""Prose, dialogue, code, mathematics, lists and other languages."""
 
 LENGTH = 12
 """Tokens of a random prompt: about as many as the text prompts have."""

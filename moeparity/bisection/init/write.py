@@ -51,27 +51,27 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starte
     config = Config(checkpoint / "config.json")
     graph = expand(config)
     has_files = any((checkpoint / name).exists() for name in (INDEX, SINGLE, *PICKLED))
-    stored = Checkpoint(checkpoint) if has_files else None
-    dtype = config.dtype or (file_dtype(stored) if stored else UNDECLARED_DTYPE)
-    made = prompts(checkpoint, int(config["vocab_size"]))
+    weight_files = Checkpoint(checkpoint) if has_files else None
+    dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
+    prompt_set = prompts(checkpoint, int(config["vocab_size"]))
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
         title=f"{graph.model_type}, {graph.layers} layers, {dtype}",
         graph=graph,
         dtype=dtype,
-        synthetic=stored is None,
+        synthetic=weight_files is None,
         tokens_file=tokens_file.name,
-        made=made,
+        prompt_set=prompt_set,
     )
-    write_text(tokens_file, made.lines)
+    write_text(tokens_file, prompt_set.lines)
     write_text(out, text)
-    return Starter(recipe=out, tokens=tokens_file, synthetic=stored is None)
+    return Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None)
 
 
 def _recipe(
-    *, checkpoint: str, title: str, graph: Graph, dtype: str, synthetic: bool, tokens_file: str, made: Prompts
+    *, checkpoint: str, title: str, graph: Graph, dtype: str, synthetic: bool, tokens_file: str, prompt_set: Prompts
 ) -> str:
-    tokenizer = f"tokenizer: {made.tokenizer}" if made.tokenizer else "# tokenizer: bytes"
+    tokenizer = f"tokenizer: {prompt_set.tokenizer}" if prompt_set.tokenizer else "# tokenizer: bytes"
     return f"""\
 # For a checkpoint of {title}.
 # A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.
@@ -79,7 +79,7 @@ kind: recipe
 checkpoint: {_quoted(checkpoint)}
 {_weights(synthetic=synthetic)}
 tokens:
-  # {made.comment}.
+  # {prompt_set.comment}.
   file: {_quoted(tokens_file)}
   {tokenizer}
 {_sample(graph, dtype)}
@@ -121,10 +121,11 @@ def _weights(*, synthetic: bool) -> str:
 
 def _sample(graph: Graph, dtype: str) -> str:
     resident = fits(graph, [dtype], torch.device("cpu"))
-    comment, new = "Each prompt is continued by the candidate before the run; only these tokens are scored.", NEW_TOKENS
+    comment = "Each prompt is continued by the candidate before the run; only these tokens are scored."
+    count = NEW_TOKENS
     if not resident:
-        comment, new = f"{comment[:-1]}.\n  # Each reads all weights again, so there are few.", NEW_TOKENS_STREAMED
-    return f"  # {comment}\n  sample: {{from: candidate, new_tokens: {new}, temperature: 1.0, seed: 0}}"
+        comment, count = f"{comment[:-1]}.\n  # Each reads all weights again, so there are few.", NEW_TOKENS_STREAMED
+    return f"  # {comment}\n  sample: {{from: candidate, new_tokens: {count}, temperature: 1.0, seed: 0}}"
 
 
 def _candidate(graph: Graph, dtype: str) -> str:
@@ -135,13 +136,13 @@ def _candidate(graph: Graph, dtype: str) -> str:
         bind(graph, load_profile("hf-default", Where(Path("init"))), dtype)
     except SpecError as error:
         reason = str(error).partition(": ")[2].partition(". ")[0]
-        attend = _selector(graph, lambda op: op.mixes_tokens)
+        selector = _selector(graph, lambda op: op.mixes_tokens)
         return (
             f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
-            f'    "{attend}:implementation": sdpa\n    # {change.strip()}'
+            f'    "{selector}:implementation": sdpa\n    # {change.strip()}'
         )
-    ask = "  # Choices of your server on top of the profile; `moeparity ops` lists them."
-    return f"{head}hf-default{tail}{ask}\n  # set:\n  # {change[2:]}"
+    hint = "  # Choices of your server on top of the profile; `moeparity ops` lists them."
+    return f"{head}hf-default{tail}{hint}\n  # set:\n  # {change[2:]}"
 
 
 def _changed(graph: Graph) -> str:
@@ -149,9 +150,9 @@ def _changed(graph: Graph) -> str:
     return f"{_selector(graph, lambda op: op.gates) or role(graph.output)}:output"
 
 
-def _selector(graph: Graph, of: Callable[[Op], bool]) -> str:
+def _selector(graph: Graph, predicate: Callable[[Op], bool]) -> str:
     """The nodes of such an op in all layers: `layers[*].moe.gate`; empty where there are none."""
-    return next((role(node.name) for node in graph.nodes if of(node.op)), "")
+    return next((role(node.name) for node in graph.nodes if predicate(node.op)), "")
 
 
 def _block(graph: Graph) -> str:

@@ -36,25 +36,25 @@ class Gate:
 
 
 @dataclass(slots=True)
-class Moved:
+class GateNoise:
     """What both sides run on the same tokens show: which tokens flipped, and how far their gates' inputs moved logits.
 
     gates: router -> its gate. attention_mask: bool [B, T], tokens that count.
     noise: router -> fp32 [n, E], n <= `KEPT`: gate(candidate's input) - gate(reference's input), unrounded, of tokens
         that flipped in no earlier layer: where a flip changed the input, it is no small noise any more.
-    flipped: bool [B, T], the expert set of some layer differs.
+    flip_mask: bool [B, T], the expert set of some layer differs.
     """
 
     sides: tuple[str, str]
     gates: Mapping[str, Gate]
     attention_mask: Tensor
     noise: dict[str, Tensor] = field(default_factory=dict)
-    flipped: Tensor = field(init=False)
+    flip_mask: Tensor = field(init=False)
     _inputs: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Nothing flipped yet."""
-        self.flipped = torch.zeros_like(self.attention_mask, dtype=torch.bool)
+        self.flip_mask = torch.zeros_like(self.attention_mask, dtype=torch.bool)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -66,28 +66,29 @@ class Moved:
         elif view.node.name in self.gates and view.wave[0] in self._inputs:
             rows = slice(*view.wave)
             mask, name = self.attention_mask[rows], view.node.name
-            moved = self.gates[name].unrounded(self._inputs.pop(view.wave[0])[mask & ~self.flipped[rows]])
-            known = self.noise.get(name, moved[:0])
-            self.noise[name] = torch.cat([known, moved[: KEPT - len(known)]])
-            _, flipped = flips(*(view.tensor(side)[mask] for side in self.sides))
-            self.flipped[rows].masked_scatter_(mask, self.flipped[rows][mask] | flipped)
+            shifts = self.gates[name].unrounded(self._inputs.pop(view.wave[0])[mask & ~self.flip_mask[rows]])
+            noise = self.noise.get(name, shifts[:0])
+            self.noise[name] = torch.cat([noise, shifts[: KEPT - len(noise)]])
+            _, flip_rows = flips(*(view.tensor(side)[mask] for side in self.sides))
+            self.flip_mask[rows].masked_scatter_(mask, self.flip_mask[rows][mask] | flip_rows)
 
 
 @dataclass(slots=True, kw_only=True)
 class NearTies:
     """Predicts flips from the reference alone, with the noise of other tokens.
 
-    At every router the logits of `gated` (the candidate's gate on the reference's inputs) get noise drawn from `noise`
-    before they are rounded, and the candidate's own router chooses: p of a layer is the share of `draws` in which it
-    chooses other experts than the reference did. Layers are taken as independent: 1 - product of (1 - p).
+    At every router the logits of `gate_walker` (the candidate's gate on the reference's inputs) get noise drawn from
+    `noise` before they are rounded, and the candidate's own router chooses: p of a layer is the share of `draws` in
+    which it chooses other experts than the reference did. Layers are taken as independent: 1 - product of (1 - p).
 
-    reference, gated: walkers. gates: router -> its gate; routers: router -> the reference's ranking, the candidate's.
+    reference, gate_walker: walkers. gates: router -> its gate; routers: router -> the reference's ranking, the
+        candidate's.
     stays: fp64 [B, T], the probability of no flip. layer: int64 [B, T], place of the layer with the greatest p.
     margin: fp64 [B, T], the least difference between the lowest chosen selection score and the greatest other one.
     """
 
     reference: str
-    gated: str
+    gate_walker: str
     gates: Mapping[str, Gate]
     routers: Mapping[str, tuple[Ranking, Ranking]]
     noise: Mapping[str, Tensor]
@@ -114,64 +115,66 @@ class NearTies:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.ran(self.reference, self.gated) or view.regions:
+        if not view.ran(self.reference, self.gate_walker) or view.regions:
             return
         if view.node.op.gates:
-            own, gated = (view.tensor(side) for side in (self.reference, self.gated))
-            self._inputs[view.wave[0]] = (_input(view, self.reference), own, gated)
+            logits, gate_logits = (view.tensor(side) for side in (self.reference, self.gate_walker))
+            self._inputs[view.wave[0]] = (_input(view, self.reference), logits, gate_logits)
         elif view.node.name in self.noise and view.wave[0] in self._inputs:
             self._router(view, slice(*view.wave))
 
     def _router(self, view: NodeView, rows: slice) -> None:
         mask, name = self.attention_mask[rows], view.node.name
-        x, own, gated = (value[mask] for value in self._inputs.pop(view.wave[0]))
+        x, logits, gate_logits = (value[mask] for value in self._inputs.pop(view.wave[0]))
         ids, (reference, candidate) = view.tensor(self.reference)[mask], self.routers[name]
         place = list(self.routers).index(name)
-        seed = torch.Generator(device=own.device).manual_seed((self.seed << 32) + (place << 20) + view.wave[0])
+        generator = torch.Generator(device=logits.device).manual_seed((self.seed << 32) + (place << 20) + view.wave[0])
         unrounded = self.gates[name].unrounded(x)
-        drawn = _Drawn(unrounded, gated, self.gates[name].output, self.noise[name], candidate, seed)
-        p = drawn.flips(ids, self.draws)
-        found = torch.zeros_like(self.stays[rows]).masked_scatter_(mask, p)
-        self.stays[rows] *= 1 - found
-        better = found > self._greatest[rows]
-        self._greatest[rows] = torch.where(better, found, self._greatest[rows])
-        self.layer[rows] = torch.where(better, place, self.layer[rows])
-        _, ranked = selection(own.unsqueeze(0), w=reference.w, p=reference.p, at=reference.at)
-        if ids.shape[-1] < ranked.shape[-1]:
-            found_cut = cut(ranked[0], ids)
-            plain = torch.full_like(self.margin[rows], torch.inf)
-            plain.masked_scatter_(mask, found_cut.margin * found_cut.ulp)
-            self.margin[rows] = torch.minimum(self.margin[rows], plain)
+        noisy_logits = _NoisyLogits(
+            unrounded, gate_logits, self.gates[name].output, self.noise[name], candidate, generator
+        )
+        p = noisy_logits.flips(ids, self.draws)
+        probability = torch.zeros_like(self.stays[rows]).masked_scatter_(mask, p)
+        self.stays[rows] *= 1 - probability
+        greater = probability > self._greatest[rows]
+        self._greatest[rows] = torch.where(greater, probability, self._greatest[rows])
+        self.layer[rows] = torch.where(greater, place, self.layer[rows])
+        _, scores = selection(logits.unsqueeze(0), w=reference.w, p=reference.p, at=reference.at)
+        if ids.shape[-1] < scores.shape[-1]:
+            expert_cut = cut(scores[0], ids)
+            margins = torch.full_like(self.margin[rows], torch.inf)
+            margins.masked_scatter_(mask, expert_cut.margin * expert_cut.ulp)
+            self.margin[rows] = torch.minimum(self.margin[rows], margins)
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """One router's logits with noise: `unrounded` fp32 [N, E] of the reference's inputs, `gated` [N, E] what the
+class _NoisyLogits:
+    """One router's logits with noise: `unrounded` fp32 [N, E] of the reference's inputs, `gate_logits` [N, E] what the
     candidate's gate makes of them, `noise` fp32 [n, E].
     """
 
     unrounded: Tensor
-    gated: Tensor
+    gate_logits: Tensor
     output: torch.dtype
     noise: Tensor
-    candidate: Ranking
+    ranking: Ranking
     generator: torch.Generator
 
     def flips(self, ids: Tensor, draws: int) -> Tensor:
         """fp64 [N]: the share of draws whose expert set is not that of `ids` int64 [N, K]."""
-        found = torch.zeros(len(ids), dtype=torch.float64, device=ids.device)
-        near = self._near(ids).nonzero().flatten()
-        if not len(near) or not len(self.noise):
-            return found
-        unrounded, expected = self.unrounded[near], ids[near].sort(-1).values
+        counts = torch.zeros(len(ids), dtype=torch.float64, device=ids.device)
+        near_rows = self._near(ids).nonzero().flatten()
+        if not len(near_rows) or not len(self.noise):
+            return counts
+        unrounded, reference_sets = self.unrounded[near_rows], ids[near_rows].sort(-1).values
         # What the candidate's gate does beyond rounding once, such as another order of its sum.
-        beyond = self.gated[near].float() - self._rounded(unrounded)
+        deviation = self.gate_logits[near_rows].float() - self._rounded(unrounded)
         for _ in range(draws):
-            row = torch.randint(len(self.noise), (len(near),), generator=self.generator, device=ids.device)
-            logits = (self._rounded(unrounded + self.noise[row]) + beyond).to(self.gated.dtype)
-            chosen, _ = router(logits.unsqueeze(0), w=self.candidate.w, p=self.candidate.p, at=self.candidate.at)
-            found[near] += (chosen[0].sort(-1).values != expected).any(-1)
-        return found / draws
+            row = torch.randint(len(self.noise), (len(near_rows),), generator=self.generator, device=ids.device)
+            logits = (self._rounded(unrounded + self.noise[row]) + deviation).to(self.gate_logits.dtype)
+            draw_ids, _ = router(logits.unsqueeze(0), w=self.ranking.w, p=self.ranking.p, at=self.ranking.at)
+            counts[near_rows] += (draw_ids[0].sort(-1).values != reference_sets).any(-1)
+        return counts / draws
 
     def _rounded(self, logits: Tensor) -> Tensor:
         return logits.to(self.output).float()
@@ -180,28 +183,33 @@ class _Drawn:
         """bool [N]: tokens that some row of the noise may flip; all where the rank is no monotone function of a logit,
         as with a correction bias, groups, or scores rounded so coarsely that unlike logits tie.
         """
-        p, at = self.candidate.p, self.candidate.at
+        p, at = self.ranking.p, self.ranking.at
         coarse = at["scores"].itemsize < torch.float32.itemsize and not ranks_logits(at)
-        if "bias" in self.candidate.w or p["groups"] > 1 or coarse or ids.shape[-1] == self.unrounded.shape[-1]:
+        if "bias" in self.ranking.w or p["groups"] > 1 or coarse or ids.shape[-1] == self.unrounded.shape[-1]:
             return torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-        chosen = torch.zeros_like(self.unrounded, dtype=torch.bool).scatter(1, ids, value=True)
+        expert_mask = torch.zeros_like(self.unrounded, dtype=torch.bool).scatter(1, ids, value=True)
         low, high = (torch.inf, -torch.inf)
-        margin = self.unrounded.masked_fill(~chosen, low).amin(-1) - self.unrounded.masked_fill(chosen, high).amax(-1)
+        least, greatest = (
+            self.unrounded.masked_fill(~expert_mask, low).amin(-1),
+            self.unrounded.masked_fill(expert_mask, high).amax(-1),
+        )
         span = (self.noise.amax(-1) - self.noise.amin(-1)).max() if len(self.noise) else 0.0
         # Two roundings of the logits, one of each expert, and the candidate's own deviation; and those of scores.
         step = torch.finfo(self.output).eps * self.unrounded.abs().amax(-1)
-        beyond = (self.gated.float() - self._rounded(self.unrounded)).abs().amax(-1)
-        return margin <= span + 2 * (step + beyond) + 4 * torch.finfo(torch.float32).eps
+        deviation = (self.gate_logits.float() - self._rounded(self.unrounded)).abs().amax(-1)
+        return least - greatest <= span + 2 * (step + deviation) + 4 * torch.finfo(torch.float32).eps
 
 
-def lift(scores: Tensor, flipped: Tensor, share: float = SHARE) -> float:
+def lift(scores: Tensor, flip_mask: Tensor, share: float = SHARE) -> float:
     """How much more often the `share` of tokens with the greatest scores flips than all do: at most 1 / (share of
     flipped tokens), and 1 for a ranking that knows nothing; NaN where nothing flipped.
 
-    scores any float [N], flipped bool [N]. Equal scores go by position.
+    scores any float [N], flip_mask bool [N]. Equal scores go by position.
     """
-    kept = scores.sort(descending=True, stable=True).indices[: max(1, round(share * len(scores)))]
-    return float(flipped[kept].double().mean() / flipped.double().mean()) if bool(flipped.any()) else float("nan")
+    top_rows = scores.sort(descending=True, stable=True).indices[: max(1, round(share * len(scores)))]
+    if not bool(flip_mask.any()):
+        return float("nan")
+    return float(flip_mask[top_rows].double().mean() / flip_mask.double().mean())
 
 
 def _input(view: NodeView, side: str) -> Tensor:

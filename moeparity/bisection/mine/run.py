@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.flips.observe import ranking
-from moeparity.bisection.kernels import called
-from moeparity.bisection.mine.observe import SHARE, Gate, Moved, NearTies, lift
+from moeparity.bisection.kernels import settings_of
+from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.trials import walker
@@ -67,11 +67,11 @@ def mine(
     miner = _Miner.of(plan, request, progress)
     prompts = _read(plan, request)
     calibration = _first(plan.tokens, request.calibrate)
-    moved = miner.both(calibration)
-    if not moved.noise:
+    gate_noise = miner.run_both(calibration)
+    if not gate_noise.noise:
         raise SpecError(f"{Where(plan.path)}: no router and gate run on both sides, so nothing can be predicted.")
-    near = miner.predicted(prompts, moved)
-    return miner.told(prompts, near, calibration, moved)
+    near_ties = miner.predict(prompts, gate_noise)
+    return miner.report(prompts, near_ties, calibration, gate_noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,103 +93,110 @@ class _Miner:
         gates = {name: _gate(plan, makers[router.inputs[0]]) for name, router in routers.items()}
         return cls(plan, request, progress, gates, routers)
 
-    def both(self, tokens: TokenSet) -> Moved:
+    def run_both(self, tokens: TokenSet) -> GateNoise:
         """Both sides on the same tokens."""
-        moved = Moved((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
+        gate_noise = GateNoise((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
         sides = {REFERENCE: self.plan.reference, CANDIDATE: self.plan.candidate}
-        self._run([self._walker(name, side, tokens) for name, side in sides.items()], tokens, moved)
-        return moved
+        self._run([self._walker(name, side, tokens) for name, side in sides.items()], tokens, gate_noise)
+        return gate_noise
 
-    def predicted(self, tokens: TokenSet, moved: Moved) -> NearTies:
+    def predict(self, tokens: TokenSet, gate_noise: GateNoise) -> NearTies:
         """One pass of the reference; beside it run the candidate's gates, on its inputs."""
-        plan, chosen = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
-        differ = swap(_GATED, (node.name for node in chosen), plan.reference, plan.candidate)
-        gated = plan.reference if differ is None else mixed(plan.reference, [differ], plan.candidate)
-        gated = replace(gated, micro_batch=plan.reference.micro_batch)
-        near = NearTies(
+        plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
+        toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
+        gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
+        gate_side = replace(gate_side, micro_batch=plan.reference.micro_batch)
+        near_ties = NearTies(
             reference=REFERENCE,
-            gated=_GATED,
+            gate_walker=_GATED,
             gates=self.gates,
             routers={
                 name: (ranking(plan, plan.reference, node), ranking(plan, plan.candidate, node))
                 for name, node in self.routers.items()
             },
-            noise=moved.noise,
+            noise=gate_noise.noise,
             attention_mask=self._mask(tokens),
             draws=self.request.draws,
             seed=self.request.seed,
         )
-        walkers = [self._walker(REFERENCE, plan.reference, tokens), self._walker(_GATED, gated, tokens, REFERENCE)]
-        self._run(walkers, tokens, near)
-        return near
+        walkers = [self._walker(REFERENCE, plan.reference, tokens), self._walker(_GATED, gate_side, tokens, REFERENCE)]
+        self._run(walkers, tokens, near_ties)
+        return near_ties
 
-    def told(self, prompts: TokenSet, near: NearTies, calibration: TokenSet, moved: Moved) -> Mined:
+    def report(self, prompts: TokenSet, near_ties: NearTies, calibration: TokenSet, gate_noise: GateNoise) -> Mined:
         """The first prompts and tokens, and what a check says of them."""
-        mask, probability = prompts.attention_mask, near.probability.cpu()
-        expected, counts = probability.sum(-1), mask.sum(-1)
-        order = (expected / counts).sort(descending=True, stable=True).indices
-        repeated = _repeated(prompts, calibration)
-        found = Mined(
+        mask, probability = prompts.attention_mask, near_ties.probability.cpu()
+        expected_flips, counts = probability.sum(-1), mask.sum(-1)
+        order = (expected_flips / counts).sort(descending=True, stable=True).indices
+        repeats = _repeats(prompts, calibration)
+        mined = Mined(
             reference=self.plan.recipe.reference.profile,
             candidate=self.plan.recipe.candidate.profile,
             calibration=Calibration(
                 sequences=len(calibration.input_ids),
                 tokens=int(calibration.attention_mask.sum()),
-                flipped=int(moved.flipped.sum()),
+                flipped=int(gate_noise.flip_mask.sum()),
             ),
             prompts_read=len(mask),
             tokens_read=int(counts.sum()),
-            expected=float(expected.sum()),
-            repeated=len(repeated),
+            expected=float(expected_flips.sum()),
+            repeated=len(repeats),
             draws=self.request.draws,
             prompts=tuple(_prompt(prompts, probability, row) for row in order[: self.request.top].tolist()),
-            tokens=tuple(self._tokens(prompts, near)),
+            tokens=tuple(self._tokens(prompts, near_ties)),
         )
-        return found.checked(self._check(prompts, near, order.tolist(), repeated)) if self.request.check else found
+        return mined.checked(self._check(prompts, near_ties, order.tolist(), repeats)) if self.request.check else mined
 
-    def _tokens(self, prompts: TokenSet, near: NearTies) -> list[MinedToken]:
+    def _tokens(self, prompts: TokenSet, near_ties: NearTies) -> list[MinedToken]:
         layers = [-1 if node.layer is None else node.layer for node in self.routers.values()]
         rows, columns = prompts.attention_mask.nonzero(as_tuple=True)
-        first = _scores(near).cpu()[rows, columns].sort(descending=True, stable=True).indices[: self.request.top]
+        top_rows = (
+            _scores(near_ties).cpu()[rows, columns].sort(descending=True, stable=True).indices[: self.request.top]
+        )
         return [
             MinedToken(
                 prompt=row,
                 position=column,
                 token=int(prompts.input_ids[row, column]),
-                probability=float(near.probability[row, column]),
-                layer=layers[int(near.layer[row, column])],
+                probability=float(near_ties.probability[row, column]),
+                layer=layers[int(near_ties.layer[row, column])],
             )
-            for row, column in zip(rows[first].tolist(), columns[first].tolist(), strict=True)
+            for row, column in zip(rows[top_rows].tolist(), columns[top_rows].tolist(), strict=True)
         ]
 
-    def _check(self, prompts: TokenSet, near: NearTies, order: Sequence[int], repeated: set[int]) -> Check:
+    def _check(self, prompts: TokenSet, near_ties: NearTies, order: Sequence[int], repeats: set[int]) -> Check:
         """Both sides on the mined prompts and on as many random ones; neither was calibrated on."""
-        held = [row for row in order if row not in repeated]
-        if not held:
+        new_rows = [row for row in order if row not in repeats]
+        if not new_rows:
             raise MoeparityError(
                 f"{Where(self.request.file)}: every prompt is among the {self.request.calibrate} sequences that the "
                 "prediction was calibrated on. Give others, or calibrate on fewer."
             )
-        mined = held[: self.request.top]
+        top_rows = new_rows[: self.request.top]
         generator = torch.Generator().manual_seed(self.request.seed)
-        drawn = [held[i] for i in torch.randperm(len(held), generator=generator)[: self.request.top].tolist()]
-        rows = sorted({*mined, *drawn})
-        moved = self.both(_rows(prompts, rows))
+        random_rows = [
+            new_rows[i] for i in torch.randperm(len(new_rows), generator=generator)[: self.request.top].tolist()
+        ]
+        rows = sorted({*top_rows, *random_rows})
+        gate_noise = self.run_both(_rows(prompts, rows))
         place = {row: i for i, row in enumerate(rows)}
-        return Check(drawn=self._lifts(drawn, place, near, moved), mined=self._lifts(mined, place, near, moved))
+        return Check(
+            drawn=self._lifts(random_rows, place, near_ties, gate_noise),
+            mined=self._lifts(top_rows, place, near_ties, gate_noise),
+        )
 
-    def _lifts(self, chosen: Sequence[int], place: dict[int, int], near: NearTies, moved: Moved) -> Lifts:
-        own = near.attention_mask[chosen]
-        flipped = moved.flipped[[place[row] for row in chosen]][:, : own.shape[1]][own].cpu()
-        share = float(flipped.double().mean())
+    def _lifts(self, rows: Sequence[int], place: dict[int, int], near_ties: NearTies, gate_noise: GateNoise) -> Lifts:
+        mask = near_ties.attention_mask[rows]
+        flip_mask = gate_noise.flip_mask[[place[row] for row in rows]][:, : mask.shape[1]][mask].cpu()
+        share = float(flip_mask.double().mean())
         return Lifts(
-            prompts=len(chosen),
-            tokens=len(flipped),
-            flipped=int(flipped.sum()),
-            expected=float(near.probability[chosen][own].sum()),
+            prompts=len(rows),
+            tokens=len(flip_mask),
+            flipped=int(flip_mask.sum()),
+            expected=float(near_ties.probability[rows][mask].sum()),
             share=SHARE,
-            lift=lift(_scores(near)[chosen][own].cpu(), flipped),
-            margin_lift=lift(-near.margin[chosen][own].cpu(), flipped),
+            lift=lift(_scores(near_ties)[rows][mask].cpu(), flip_mask),
+            margin_lift=lift(-near_ties.margin[rows][mask].cpu(), flip_mask),
             ceiling=1 / max(share, SHARE) if share else float("nan"),
         )
 
@@ -206,7 +213,7 @@ class _Miner:
 
 def _gate(plan: Plan, node: Node) -> Gate:
     weight = partial(_weight, plan, node, plan.reference.plan.dtype_of(node.name))
-    return Gate(weight=weight, output=called(plan, plan.candidate).at(node)["output"])
+    return Gate(weight=weight, output=settings_of(plan, plan.candidate).at(node)["output"])
 
 
 def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:
@@ -219,7 +226,7 @@ def _read(plan: Plan, request: Request) -> TokenSet:
     named_at = Where(plan.path, plan.recipe.tokens.line_of("tokenizer"))
     if request.tokenizer is not None:
         named_at = Where(Path("--tokenizer"))
-    found = read_tokens(
+    tokens = read_tokens(
         request.file,
         checkpoint=plan.model.folder,
         tokenizer=tokenizer,
@@ -227,28 +234,28 @@ def _read(plan: Plan, request: Request) -> TokenSet:
         padding=plan.recipe.tokens.padding,
         scored=False,
     )
-    checked_tokens(found.input_ids, plan.model, str(Where(request.file)))
-    return found
+    checked_tokens(tokens.input_ids, plan.model, str(Where(request.file)))
+    return tokens
 
 
-def _scores(near: NearTies) -> Tensor:
+def _scores(near_ties: NearTies) -> Tensor:
     """What tokens are ranked by, fp64 [B, T]: the probability, and among equal ones the smaller margin.
 
     Probabilities are apart by far more than the second term unless they are equal.
     """
-    return near.probability - 1e-9 * near.margin.clamp(max=1e3)
+    return near_ties.probability - 1e-9 * near_ties.margin.clamp(max=1e3)
 
 
 def _prompt(tokens: TokenSet, probability: Tensor, row: int) -> MinedPrompt:
-    own = tokens.attention_mask[row]
-    found = probability[row, own]
+    mask = tokens.attention_mask[row]
+    probabilities = probability[row, mask]
     return MinedPrompt(
         prompt=row,
-        tokens=int(own.sum()),
-        expected=float(found.sum()),
-        input_ids=tuple(tokens.input_ids[row, own].tolist()),
-        mask=tuple(tokens.loss_mask[row, own].int().tolist()),
-        probability=tuple(found.tolist()),
+        tokens=int(mask.sum()),
+        expected=float(probabilities.sum()),
+        input_ids=tuple(tokens.input_ids[row, mask].tolist()),
+        mask=tuple(tokens.loss_mask[row, mask].int().tolist()),
+        probability=tuple(probabilities.tolist()),
     )
 
 
@@ -258,19 +265,19 @@ def _first(tokens: TokenSet, count: int) -> TokenSet:
 
 def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
     """Some sequences, without what was recorded of them."""
-    chosen = list(rows)
+    indices = list(rows)
     return TokenSet(
-        input_ids=tokens.input_ids[chosen],
-        loss_mask=tokens.loss_mask[chosen],
-        attention_mask=tokens.attention_mask[chosen],
+        input_ids=tokens.input_ids[indices],
+        loss_mask=tokens.loss_mask[indices],
+        attention_mask=tokens.attention_mask[indices],
     )
 
 
-def _repeated(prompts: TokenSet, calibration: TokenSet) -> set[int]:
+def _repeats(prompts: TokenSet, calibration: TokenSet) -> set[int]:
     """Prompts with the same ids as a sequence of the calibration."""
-    known = set(_sequences(calibration))
-    return {row for row, ids in enumerate(_sequences(prompts)) if ids in known}
+    calibration_ids = set(_sequences(calibration))
+    return {row for row, ids in enumerate(_sequences(prompts)) if ids in calibration_ids}
 
 
 def _sequences(tokens: TokenSet) -> list[tuple[int, ...]]:
-    return [tuple(ids[own].tolist()) for ids, own in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
+    return [tuple(ids[mask].tolist()) for ids, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]

@@ -10,43 +10,44 @@ from rich.text import Text
 
 from moeparity.bisection.mine.report import Lifts, Mined
 from moeparity.output.tables import plain_table
+from moeparity.output.words import percent, quantity
 
 _ROWS = 10
 """Rows of a list that goes on in the files."""
 
 
-def print_mined(found: Mined, out: Console, written: Path | None) -> None:
+def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
     """Print the first prompts and tokens, and how well the prediction held where that was checked."""
-    own = found.calibration
-    out.print(f"reference  {found.reference}\ncandidate  {found.candidate}")
+    calibration = mined.calibration
+    out.print(f"reference  {mined.reference}\ncandidate  {mined.candidate}")
     out.print(
-        f"calibrated on {own.sequences} sequence{'s' * (own.sequences != 1)} of the recipe, {own.tokens} tokens: "
-        f"{own.flipped / own.tokens:.2%} flip in some layer"
+        f"calibrated on {quantity(calibration.sequences, 'sequence')} of the recipe, {calibration.tokens} tokens: "
+        f"{percent(calibration.flipped / calibration.tokens)} flip in some layer"
     )
     out.print(
-        f"{found.prompts_read} prompts, {found.tokens_read} tokens, ranked from one pass of the reference: "
-        f"{found.expected / found.tokens_read:.2%} expected to flip"
+        f"{mined.prompts_read} prompts, {mined.tokens_read} tokens, ranked from one pass of the reference: "
+        f"{percent(mined.expected / mined.tokens_read)} expected to flip"
     )
-    if not found.expected:
+    if not mined.expected:
         out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
     prompts = plain_table("tokens", "expected to flip", "share", names="prompt", names_first=True)
-    for prompt in found.prompts[:_ROWS]:
+    for prompt in mined.prompts[:_ROWS]:
         prompts.add_row(str(prompt.prompt), str(prompt.tokens), f"{prompt.expected:.2f}", f"{prompt.share:.1%}")
     tokens = plain_table("token", "id", "probability", "mostly in layer", names="prompt", names_first=True)
-    for token in found.tokens[:_ROWS]:
-        where = (str(token.prompt), str(token.position), str(token.token))
-        tokens.add_row(*where, f"{token.probability:.2f}", str(token.layer))
+    for token in mined.tokens[:_ROWS]:
+        cells = (str(token.prompt), str(token.position), str(token.token))
+        tokens.add_row(*cells, f"{token.probability:.2f}", str(token.layer))
     for title, table in (("Prompts", prompts), ("Tokens", tokens)):
         out.print(Text(f"\n{title} most likely to flip", style="bold"))
         out.print(table)
-    if found.check is not None:
-        _print_check(found, out)
-    if written is not None:
-        out.print(f"\n{written}: {len(found.prompts)} prompts; in a recipe: tokens: {{file: {written.name}, ...}}")
+    if mined.check is not None:
+        _print_check(mined, out)
+    if path is not None:
+        out.print(f"\n{path}: {len(mined.prompts)} prompts; in a recipe: tokens: {{file: {path.name}, ...}}")
 
 
-def _print_check(found: Mined, out: Console) -> None:
-    check = found.check
+def _print_check(mined: Mined, out: Console) -> None:
+    check = mined.check
     assert check is not None
     out.print(Text("\nHow well it held", style="bold"))
     table = plain_table(
@@ -56,22 +57,22 @@ def _print_check(found: Mined, out: Console) -> None:
         table.add_row(
             f"{lifts.prompts} {name}",
             str(lifts.tokens),
-            f"{lifts.flipped / lifts.tokens:.2%}",
-            f"{lifts.expected / lifts.tokens:.2%}",
+            percent(lifts.flipped / lifts.tokens),
+            percent(lifts.expected / lifts.tokens),
             *(_number(value) for value in (lifts.lift, lifts.margin_lift, lifts.ceiling)),
         )
     out.print(table)
     out.print(
         f"lift: how much more often the {check.drawn.share:.0%} of tokens ranked first flip than all of them. "
-        "Both sides ran prompts that were not calibrated on" + (f"; {found.repeated} were." if found.repeated else ".")
+        "Both sides ran prompts that were not calibrated on" + (f"; {mined.repeated} were." if mined.repeated else ".")
     )
     out.print(_reading(check.drawn, check.mined))
 
 
-def _reading(drawn: Lifts, mined: Lifts) -> str:
-    if not drawn.flipped:
+def _reading(random_lifts: Lifts, top_lifts: Lifts) -> str:
+    if not random_lifts.flipped:
         return "No token of the drawn prompts flipped: nothing can be said of the ranking."
-    times = (mined.flipped / mined.tokens) / (drawn.flipped / drawn.tokens)
+    times = (top_lifts.flipped / top_lifts.tokens) / (random_lifts.flipped / random_lifts.tokens)
     return f"A token of the mined prompts flips {times:.2g} times as often as one of the drawn prompts."
 
 

@@ -11,4 +11,4 @@ from moeparity.bisection.prepare import Plan
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Empty where no user's function runs."""
-    return {"nearest": observed.searched.get("nearest", ())}
+    return {"nearest": observed.answers.get("nearest", ())}

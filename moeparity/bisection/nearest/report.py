@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class ChoiceMatch:
     """A choice, or two of them, with what it gives on the function's inputs, against what the function gave.
 
     choices: as `node:attribute=value`.
@@ -35,7 +35,7 @@ class Nearest:
     call: str
     tried: int
     as_it_is: float
-    found: tuple[Named, ...]
+    found: tuple[ChoiceMatch, ...]
 
     @property
     def in_vocabulary(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from moeparity.bisection.divergence.observe import NodeRecord
-from moeparity.bisection.nearest.report import Named, Nearest
+from moeparity.bisection.nearest.report import ChoiceMatch, Nearest
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import walker
@@ -52,27 +52,27 @@ def nearest(plan: Plan, node: str) -> Nearest | None:
     """
     sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     regions = {name: side.plan.region(node) for name, side in sides.items()}
-    own = [name for name, region in regions.items() if region is not None]
-    if len(own) != 1:
+    region_sides = [name for name, region in regions.items() if region is not None]
+    if len(region_sides) != 1:
         return None
-    region, base = regions[own[0]], sides[REFERENCE if own[0] == CANDIDATE else CANDIDATE]
+    region, base = regions[region_sides[0]], sides[REFERENCE if region_sides[0] == CANDIDATE else CANDIDATE]
     assert region is not None
-    search = _Search(plan, region, sides[own[0]], base)
+    search = _Search(plan, region, sides[region_sides[0]], base)
     singles: dict[Choices, BoundGraph] = {
         (choice,): bound for choice in choices(base.plan, region) for bound in _with(base.plan, (choice,))
     }
     as_it_is, scores = search.scores(singles)
     if not any(score.exact for score in scores.values()):
-        better = [c for c in _ranked(scores) if scores[c].equal > as_it_is.equal][:PAIRED]
-        both = [(*one, *other) for one in better for other in singles if one[0][0] != other[0][0]]
-        scores |= search.scores({pair: bound for pair in both for bound in _with(base.plan, pair)})[1]
+        leaders = [c for c in _ranked(scores) if scores[c].equal > as_it_is.equal][:PAIRED]
+        pairs = [(*leader, *single) for leader in leaders for single in singles if leader[0][0] != single[0][0]]
+        scores |= search.scores({pair: bound for pair in pairs for bound in _with(base.plan, pair)})[1]
     best = [c for c in _ranked(scores) if scores[c].exact] or _ranked(scores)[:SHOWN]
     return Nearest(
         node=node,
         call=region.call,
         tried=len(scores),
         as_it_is=as_it_is.equal,
-        found=tuple(_named(choice, scores[choice]) for choice in best),
+        found=tuple(_choice_match(choice, scores[choice]) for choice in best),
     )
 
 
@@ -98,11 +98,11 @@ def _values(attribute: Attribute) -> tuple[Value, ...]:
     return (*words, *attribute.usual)
 
 
-def _with(plan: BoundGraph, chosen: Choices) -> Iterator[BoundGraph]:
+def _with(plan: BoundGraph, combination: Choices) -> Iterator[BoundGraph]:
     """The plan with these values; nothing where an op refuses them."""
-    own = {place: Setting(value=value, rule=plan.settings[place].rule) for place, value in chosen}
+    overrides = {place: Setting(value=value, rule=plan.settings[place].rule) for place, value in combination}
     with suppress(SpecError):
-        yield replace(plan, settings={**plan.settings, **own})
+        yield replace(plan, settings={**plan.settings, **overrides})
 
 
 @dataclass(slots=True)
@@ -110,35 +110,38 @@ class _Score:
     """How a trial's values lie to the function's, over all ports and cells with equal inputs."""
 
     elements: int = 0
-    same: int = 0
+    equal_elements: int = 0
     ulps: float = 0.0
-    same_bits: bool = True
+    all_bits: bool = True
 
     @property
     def exact(self) -> bool:
-        return self.same_bits and self.elements > 0
+        """Whether every bit is equal, of at least one element."""
+        return self.all_bits and self.elements > 0
 
     @property
     def equal(self) -> float:
-        return self.same / self.elements if self.elements else 0.0
+        """The share of equal elements."""
+        return self.equal_elements / self.elements if self.elements else 0.0
 
     @property
     def mean_ulp(self) -> float:
+        """The mean distance in ulps; infinite without elements."""
         return self.ulps / self.elements if self.elements else math.inf
 
-    def add(self, own: torch.Tensor, trial: torch.Tensor) -> None:
+    def add(self, value: torch.Tensor, trial: torch.Tensor) -> None:
         """Count one tensor of the function's against the trial's; what cannot be compared is as far as can be."""
-        self.elements += own.numel()
-        self.same_bits &= same_bits(own, trial)
-        if own.shape != trial.shape:
+        self.elements += value.numel()
+        self.all_bits &= same_bits(value, trial)
+        if value.shape != trial.shape:
             self.ulps = math.inf
-        elif own.is_floating_point() and trial.is_floating_point():
-            error = compare(own, trial)
-            self.same += error.equal
+        elif value.is_floating_point() and trial.is_floating_point():
+            error = compare(value, trial)
+            self.equal_elements += error.equal
             self.ulps += math.inf if error.excluded else error.sum_ulp
         else:
-            differ = int((own != trial).sum())
-            self.same += own.numel() - differ
+            differ = int((value != trial).sum())
+            self.equal_elements += value.numel() - differ
             self.ulps += differ
 
 
@@ -146,16 +149,16 @@ def _ranked(scores: Mapping[Choices, _Score]) -> list[Choices]:
     return sorted(scores, key=lambda choice: (-scores[choice].equal, scores[choice].mean_ulp))
 
 
-def _named(chosen: Choices, score: _Score) -> Named:
-    told = tuple(f"{node}:{attribute}={value}" for (node, attribute), value in chosen)
-    return Named(choices=told, equal=score.equal, mean_ulp=score.mean_ulp, exact=score.exact)
+def _choice_match(combination: Choices, score: _Score) -> ChoiceMatch:
+    names = tuple(f"{node}:{attribute}={value}" for (node, attribute), value in combination)
+    return ChoiceMatch(choices=names, equal=score.equal, mean_ulp=score.mean_ulp, exact=score.exact)
 
 
 _FUNCTION, _BASE = "function", "base"
 
 
 @dataclass(slots=True)
-class _Compared:
+class _Comparison:
     """An observer: how each trial's values at one node lie to the function's, where the inputs are alike."""
 
     node: str
@@ -167,14 +170,14 @@ class _Compared:
         if view.node.name != self.node:
             return
         agree = view.inputs_agree(_FUNCTION, _BASE)
-        first = view.wave[0]
+        offset = view.wave[0]
         for name in self.trials:
             score = self.scores.setdefault(name, _Score())
             for port in range(len(view.node.outputs)):
-                own, trial = view.tensor(_FUNCTION, port), view.tensor(name, port)
-                for (start, end), alike in zip(view.cells, agree, strict=True):
-                    if alike:
-                        score.add(own[start - first : end - first], trial[start - first : end - first])
+                value, trial = view.tensor(_FUNCTION, port), view.tensor(name, port)
+                for (start, end), equal_inputs in zip(view.cells, agree, strict=True):
+                    if equal_inputs:
+                        score.add(value[start - offset : end - offset], trial[start - offset : end - offset])
 
 
 @dataclass(slots=True)
@@ -187,22 +190,22 @@ class _Search:
     def scores(self, trials: Mapping[Choices, BoundGraph]) -> tuple[_Score, dict[Choices, _Score]]:
         """How the other side's plan lies to the function, and how each trial does; those refused are left out."""
         plan, base = self.plan, self.base
-        always = [walker(plan, _FUNCTION, self.function), walker(plan, _BASE, base)]
-        tried = [walker(plan, choice, replace(base, plan=bound)) for choice, bound in trials.items()]
+        sides = [walker(plan, _FUNCTION, self.function), walker(plan, _BASE, base)]
+        mixtures = [walker(plan, choice, replace(base, plan=bound)) for choice, bound in trials.items()]
         as_it_is, scores = None, dict[Choices, _Score]()
-        for finished in plan.passes().try_all(always, tried, self._observing, until=self.region.nodes[-1]):
-            compared = self._compared(finished)
-            as_it_is = compared[_BASE]
-            scores |= {choice: compared[choice] for choice in trials if choice in compared}
+        for run in plan.passes().try_all(sides, mixtures, self._observers, until=self.region.nodes[-1]):
+            run_scores = self._scores(run)
+            as_it_is = run_scores[_BASE]
+            scores |= {choice: run_scores[choice] for choice in trials if choice in run_scores}
         if as_it_is is None:
-            alone = plan.passes().run(always, self._observing([]), until=self.region.nodes[-1])
-            as_it_is = self._compared(alone)[_BASE]
+            run = plan.passes().run(sides, self._observers([]), until=self.region.nodes[-1])
+            as_it_is = self._scores(run)[_BASE]
         return as_it_is, scores
 
-    def _observing(self, trials: Sequence[Walker]) -> list[_Compared]:
-        return [_Compared(self.region.nodes[-1], [_BASE, *(trial.name for trial in trials)])]
+    def _observers(self, trials: Sequence[Walker]) -> list[_Comparison]:
+        return [_Comparison(self.region.nodes[-1], [_BASE, *(trial.name for trial in trials)])]
 
-    def _compared(self, finished: Pass) -> dict[Name, _Score]:
-        (compared,) = finished.observers
-        assert isinstance(compared, _Compared)
-        return compared.scores
+    def _scores(self, run: Pass) -> dict[Name, _Score]:
+        (comparison,) = run.observers
+        assert isinstance(comparison, _Comparison)
+        return comparison.scores

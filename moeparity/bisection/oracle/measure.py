@@ -8,8 +8,8 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.oracle.observe import NodeDistances, Truth
-from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode
-from moeparity.bisection.oracle.words import Standing, accuracy_reading
+from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode, Standing
+from moeparity.bisection.oracle.words import accuracy_reading
 from moeparity.bisection.prepare import Plan
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
@@ -47,9 +47,9 @@ def _oracle(plan: Plan, truth: Truth, status: str) -> Oracle:
 
 def _closing(plan: Plan, nodes: dict[str, NodeDistances]) -> Iterator[OracleNode]:
     for segment in plan.model.graph.segments:
-        seen = [nodes[node.name] for node in segment.nodes if node.name in nodes]
-        if seen and segment.name != "before":
-            yield _node(seen[-1])
+        distances = [nodes[node.name] for node in segment.nodes if node.name in nodes]
+        if distances and segment.name != "before":
+            yield _node(distances[-1])
 
 
 def _node(record: NodeDistances) -> OracleNode:

@@ -133,5 +133,5 @@ def observer(plan: Plan, trials: Trials) -> Truth | None:
         return None
     ids, _, scored = plan.tokens_on_device
     output, sampled_from = plan.model.graph.scores, plan.recipe.tokens.sampler
-    against = Logits(output, ORACLE, (REFERENCE, CANDIDATE), ids, scored, sampled_from)
-    return Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=against)
+    logits = Logits(output, ORACLE, (REFERENCE, CANDIDATE), ids, scored, sampled_from)
+    return Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=logits)

@@ -7,6 +7,9 @@ from typing import Literal
 
 from moeparity.metrics.verdict import Interval
 
+Standing = Literal["nearer", "farther", "level", "undecided"]
+"""How near the truth the candidate is shown to be, beside the reference."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
@@ -42,7 +45,7 @@ class Oracle:
     kl_reference: Interval
     kl_candidate: Interval
     kl_change: Interval
-    standing: Literal["nearer", "farther", "level", "undecided"]
+    standing: Standing
     reading: str
     layers: tuple[OracleNode, ...]
     nodes: tuple[OracleNode, ...]

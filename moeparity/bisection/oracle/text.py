@@ -16,15 +16,15 @@ def _section(report: Report) -> Shown:
         yield "Against the oracle", oracle_table(report.oracle)
 
 
-def oracle_table(found: Oracle) -> RenderableType:
+def oracle_table(oracle: Oracle) -> RenderableType:
     """One row per layer with both sides' distances, and which side is nearer."""
     table = plain_table("reference", "candidate", "ratio", names="distance from fp64 after", names_first=True)
-    for node in found.layers:
+    for node in oracle.layers:
         table.add_row(
             node.node, f"{node.reference.relative_l2:.2e}", f"{node.candidate.relative_l2:.2e}", f"{node.ratio:.2f}"
         )
     note = Text("relative L2 of carried values; ratio: candidate over reference.", style="dim")
-    return Group(table, note, bullets([found.reading]))
+    return Group(table, note, bullets([oracle.reading]))
 
 
 SHOWN = {"oracle": _section}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-Standing = Literal["nearer", "farther", "level", "undecided"]
+from moeparity.bisection.oracle.report import Standing
 
 _PARITY = {"pass": "", "fail": ", yet not parity", "inconclusive": ", yet parity is not shown"}
 
@@ -28,7 +26,7 @@ def accuracy_reading(
             f"the difference, {change[0]:.3g} to {change[1]:.3g}, decides nothing."
         )
     # The standing is decided by the KL; the error at the logits, which the softmax does not weigh, may disagree.
-    joined = "with" if (ratio < 1) == (standing == "nearer") else "though with"
-    said = "nearer the truth" if standing == "nearer" else "less accurate"
+    conjunction = "with" if (ratio < 1) == (standing == "nearer") else "though with"
+    place = "nearer the truth" if standing == "nearer" else "less accurate"
     parity = _PARITY[status] if standing == "nearer" else ""
-    return f"The candidate is {said}{parity}: {numbers}, {joined} {error}."
+    return f"The candidate is {place}{parity}: {numbers}, {conjunction} {error}."

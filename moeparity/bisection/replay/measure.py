@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
-from moeparity.bisection.replay.words import RungKL, replay_reading
+from moeparity.bisection.replay.words import replay_reading
 from moeparity.bisection.trials import TrialKey, alone
 from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Routes
 from moeparity.engine.walker import Name
@@ -33,30 +33,27 @@ def replay(plan: Plan, observed: Observed) -> Replay | None:
     if len(rungs) <= len(REPLAYED):
         reason = "Routes cannot be forced: a user's function stands in place of a router, or an op refuses the mixture."
         return Replay(rungs=(), toggles=(), reading=(reason,))
-    values = [
-        RungKL(forced=r.forced, kl=r.kl, change=(r.kl_change_low, r.kl_change_high), exact=r.exact) for r in rungs
-    ]
     return Replay(
         rungs=rungs,
         toggles=tuple(_toggles(plan, observed)),
-        reading=tuple(replay_reading(values, flips=rungs[0].set_flips > 0)),
+        reading=tuple(replay_reading(rungs, flips=rungs[0].set_flips > 0)),
     )
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
-    above = None
+    sums_above = None
     rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
-    rungs += [(what, TrialKey("candidate", forced=what)) for what in REPLAYED]
+    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in REPLAYED]
     for routes, walker in rungs:
-        if walker not in observed.logits.others:
+        if walker not in observed.logits.walkers:
             return
         sums = observed.logits.sums(walker)
-        yield _rung(routes, walker, sums, sums if above is None else above, observed)
-        above = sums
+        yield _rung(routes, walker, sums, sums if sums_above is None else sums_above, observed)
+        sums_above = sums
 
 
-def _rung(routes: Routes, walker: Name, sums: SequenceSums, above: SequenceSums, observed: Observed) -> Rung:
-    change = token_mean(sums.kl_candidate_reference - above.kl_candidate_reference, sums.tokens)
+def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: SequenceSums, observed: Observed) -> Rung:
+    change = token_mean(sums.kl_candidate_reference - sums_above.kl_candidate_reference, sums.tokens)
     flips = observed.routes.total(walker)
     assert flips is not None, "a model with a router whose routes are seen"
     return Rung(
@@ -74,7 +71,7 @@ def _rung(routes: Routes, walker: Name, sums: SequenceSums, above: SequenceSums,
 
 
 def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
-    for toggle in plan.tried:
+    for toggle in plan.trial_toggles:
         if toggle.parent is None:
             key = alone(toggle)
             yield ReplayedToggle(
@@ -84,4 +81,4 @@ def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
 
 def _kl(observed: Observed, key: TrialKey) -> float | None:
     """Nats per scored token; None where the walker did not run."""
-    return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.others else None
+    return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.walkers else None

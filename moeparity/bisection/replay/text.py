@@ -9,6 +9,7 @@ from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import bullets, plain_table
+from moeparity.output.words import of_whole, percent
 
 NATURAL = "natural"
 _NAMES = {
@@ -24,30 +25,24 @@ def _section(report: Report) -> Shown:
         yield "Replay ladder", replay_tables(report.replay)
 
 
-def replay_tables(found: Replay) -> RenderableType:
+def replay_tables(replay: Replay) -> RenderableType:
     """A row per rung, a row per toggle with and without forced ids, and what they mean."""
-    if not found.rungs:
-        return Group(bullets(found.reading))
+    if not replay.rungs:
+        return Group(bullets(replay.reading))
     columns = ("KL", "k3", "mean |delta|", "max |delta|", "expert set differs", "slots differ")
     ladder = plain_table(*columns, names="taken from the reference", names_first=True)
-    natural = found.rungs[0].kl
-    for rung in found.rungs:
+    natural = replay.rungs[0].kl
+    for rung in replay.rungs:
         values = (f"{rung.k3:.2e}", f"{rung.mean_abs_delta:.2e}", f"{rung.max_abs_delta:.3g}")
-        flips = (f"{rung.set_flips:.2%}", f"{rung.slot_flips:.2%}")
-        ladder.add_row(_NAMES[rung.forced], _kl(rung.kl, natural), *values, *flips)
-    if not found.toggles:
-        return Group(ladder, bullets(found.reading))
+        flips = (percent(rung.set_flips), percent(rung.slot_flips))
+        ladder.add_row(_NAMES[rung.forced], of_whole(rung.kl, natural), *values, *flips)
+    if not replay.toggles:
+        return Group(ladder, bullets(replay.reading))
     toggles = plain_table("alone: KL", "with ids forced", names="toggle", names_first=True)
-    for toggle in found.toggles:
-        toggles.add_row(toggle.name, _kl(toggle.alone, natural), _kl(toggle.alone_forced, natural))
+    for toggle in replay.toggles:
+        toggles.add_row(toggle.name, of_whole(toggle.alone, natural), of_whole(toggle.alone_forced, natural))
     note = Text("ids forced: every router takes the reference's experts and weights them itself.", style="dim")
-    return Group(ladder, Text(), toggles, note, bullets(found.reading))
-
-
-def _kl(value: float | None, natural: float) -> str:
-    if value is None:
-        return "cannot run"
-    return f"{value:.2e} {value / natural:>4.0%}" if natural > 0 else f"{value:.2e}"
+    return Group(ladder, Text(), toggles, note, bullets(replay.reading))
 
 
 SHOWN = {"replay": _section}

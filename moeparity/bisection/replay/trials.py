@@ -19,16 +19,18 @@ def trials(plan: Plan, trials: Trials) -> Trials:
     """
     if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
         return {}
-    whole = {toggle.name for toggle in plan.tried}
-    sides = {TrialKey("candidate", forced=what): plan.candidate for what in REPLAYED}
+    whole = {toggle.name for toggle in plan.trial_toggles}
+    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in REPLAYED}
     sides |= {
         replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
     }
-    forced: Trials = {}
+    forced_trials: Trials = {}
     for key, side in sides.items():
         with suppress(SpecError):
             replayed_plan(side.plan, plan.reference.plan)
             assert key.forced != "natural"
             routes = Forced(of=REFERENCE, what=key.forced)
-            forced[key] = Trial(side=side, base=CANDIDATE if key.kind == "candidate" else REFERENCE, routes=routes)
-    return forced
+            forced_trials[key] = Trial(
+                side=side, base=CANDIDATE if key.kind == "candidate" else REFERENCE, routes=routes
+            )
+    return forced_trials

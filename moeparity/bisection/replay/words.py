@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from moeparity.bisection.replay.report import Rung
 
 MOST = 0.5
 """From this share of the natural KL on, flips carry most of it."""
@@ -16,47 +17,37 @@ _TAKEN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungKL:
-    """KL of a rung in nats per token, the bounds of its change from the rung above, and whether all bits came back."""
-
-    forced: str
-    kl: float
-    change: tuple[float, float]
-    exact: bool
-
-
-def replay_reading(rungs: Sequence[RungKL], *, flips: bool) -> list[str]:
+def replay_reading(rungs: Sequence[Rung], *, flips: bool) -> list[str]:
     """What a ladder means, from the natural rung on; `flips`: some expert set differs there."""
     natural = rungs[0]
     if natural.exact:
         return ["The candidate's logits have the reference's bits with its own routes."]
     if not natural.kl > 0:
         return [f"KL with natural routes is {natural.kl:g}: there are no shares of it."]
-    return [*_steps(rungs, flips=flips), _left(rungs[-1], natural)]
+    return [*_steps(rungs, flips=flips), _remainder(rungs[-1], natural)]
 
 
-def _steps(rungs: Sequence[RungKL], *, flips: bool) -> Iterator[str]:
+def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
     natural = rungs[0].kl
-    for above, rung in pairwise(rungs):
+    for upper, rung in pairwise(rungs):
         if rung.forced == "ids" and not flips:
             yield "No expert set differs, so forcing the ids changes no bit."
             continue
-        low, high = rung.change
+        low, high = rung.kl_change_low, rung.kl_change_high
         if low == high == 0:
             yield f"{_TAKEN[rung.forced]} KL stays as it is."
         elif high < 0:
-            fall = (above.kl - rung.kl) / natural
-            carries = f": flips carry {'most' if fall >= MOST else 'part'} of it" if rung.forced == "ids" else ""
-            of = "" if rung.forced == "ids" else " of the natural KL"
-            yield f"{_TAKEN[rung.forced]} KL falls by {fall:.0%}{of}{carries}."
+            fall = (upper.kl - rung.kl) / natural
+            clause = f": flips carry {'most' if fall >= MOST else 'part'} of it" if rung.forced == "ids" else ""
+            suffix = "" if rung.forced == "ids" else " of the natural KL"
+            yield f"{_TAKEN[rung.forced]} KL falls by {fall:.0%}{suffix}{clause}."
         elif low > 0:
-            yield f"{_TAKEN[rung.forced]} KL rises by {(rung.kl - above.kl) / natural:.0%}: errors offset each other."
+            yield f"{_TAKEN[rung.forced]} KL rises by {(rung.kl - upper.kl) / natural:.0%}: errors offset each other."
         else:
             yield f"{_TAKEN[rung.forced]} KL is not shown to change ({low:.2g} to {high:.2g} nats per token)."
 
 
-def _left(last: RungKL, natural: RungKL) -> str:
-    if last.exact:
+def _remainder(rung: Rung, natural: Rung) -> str:
+    if rung.exact:
         return "Then every bit of the logits is the reference's: all of the divergence goes by way of the routers."
-    return f"{last.kl / natural.kl:.0%} of KL is left with all routes forced: numerics outside the routers make it."
+    return f"{rung.kl / natural.kl:.0%} of KL is left with all routes forced: numerics outside the routers make it."

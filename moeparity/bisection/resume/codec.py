@@ -25,17 +25,17 @@ class Codec:
     """Writes and reads values made of None, bool, int, float, str, tensors, list, tuple, set, frozenset, dict, Counter
     and dataclasses of the `classes` given.
 
-    `named` are objects written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
+    `objects` are written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
     tuples and sets, keys of any kind, the order of dicts, and one tensor in two places come back as they were.
     Dataclasses come back field by field, without `__init__`. Tensors come back on the device they were on, contiguous.
     """
 
-    def __init__(self, classes: Iterable[type], named: Mapping[str, object] | None = None) -> None:
+    def __init__(self, classes: Iterable[type], objects: Mapping[str, object] | None = None) -> None:
         self.classes = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
         for name, cls in self.classes.items():
             if not is_dataclass(cls):
                 raise CodecError(f"{name} is no dataclass: what it is made of cannot be known")
-        self.named = dict(named or {})
+        self.objects = dict(objects or {})
 
     def encode(self, value: object) -> tuple[Plain, dict[str, torch.Tensor]]:
         """The value as plain data, and its tensors by the names the data uses. Raises CodecError."""
@@ -50,17 +50,18 @@ class Codec:
 class _Writer:
     def __init__(self, codec: Codec) -> None:
         self.names = {cls: name for name, cls in codec.classes.items()}
-        self.named = {id(known): name for name, known in codec.named.items()}
+        self.object_names = {id(item): name for name, item in codec.objects.items()}
         self.tensors: dict[str, torch.Tensor] = {}
         # Holds the tensors themselves too, so that no id is used twice.
-        self.written: dict[int, tuple[str, torch.Tensor]] = {}
+        self.tensor_names: dict[int, tuple[str, torch.Tensor]] = {}
 
     def plain(self, value: object) -> Plain:
+        """A value as plain data; its tensors are put aside under a name each."""
         kind = type(value)
         if value is None or kind in {bool, int, str}:
             return value
-        if id(value) in self.named:
-            return {"named": self.named[id(value)]}
+        if id(value) in self.object_names:
+            return {"named": self.object_names[id(value)]}
         if isinstance(value, float) and kind is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor) and kind is torch.Tensor:
@@ -77,20 +78,21 @@ class _Writer:
         raise CodecError(f"a {kind.__module__}.{kind.__qualname__} cannot be written")
 
     def _tensor(self, tensor: torch.Tensor) -> str:
-        if id(tensor) not in self.written:
-            name = str(len(self.written))
-            self.written[id(tensor)] = (name, tensor)
+        if id(tensor) not in self.tensor_names:
+            name = str(len(self.tensor_names))
+            self.tensor_names[id(tensor)] = (name, tensor)
             # A copy: safetensors refuses two tensors that share memory.
             self.tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return self.written[id(tensor)][0]
+        return self.tensor_names[id(tensor)][0]
 
 
 class _Reader:
     def __init__(self, codec: Codec, tensors: Mapping[str, torch.Tensor]) -> None:
         self.codec, self.tensors = codec, tensors
-        self.placed: dict[tuple[str, str], torch.Tensor] = {}
+        self.device_tensors: dict[tuple[str, str], torch.Tensor] = {}
 
     def value(self, plain: Plain) -> Any:
+        """The value that was written as this."""
         if plain is None or isinstance(plain, bool | int | float | str):
             return plain
         if isinstance(plain, list):
@@ -106,30 +108,30 @@ class _Reader:
     def _tagged(self, tag: str, content: Plain) -> Any:
         match tag:
             case "named":
-                return self.codec.named[content]
+                return self.codec.objects[content]
             case "float":
                 return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
             case "tensor":
                 return self._tensor(*content)
             case "tuple" | "set" | "frozenset":
-                made = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
-                return made(self.value(item) for item in content)
+                container = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
+                return container(self.value(item) for item in content)
             case "dict" | "Counter":
                 pairs = {self.value(key): self.value(item) for key, item in content}
                 return pairs if tag == "dict" else Counter(pairs)
         raise CodecError(f"unknown tag {tag!r}")
 
     def _tensor(self, name: str, device: str) -> torch.Tensor:
-        if (name, device) not in self.placed:
-            self.placed[name, device] = self.tensors[name].to(device)
-        return self.placed[name, device]
+        if (name, device) not in self.device_tensors:
+            self.device_tensors[name, device] = self.tensors[name].to(device)
+        return self.device_tensors[name, device]
 
     def _dataclass(self, name: str, state: Mapping[str, Plain]) -> object:
         cls = self.codec.classes[name]
-        expected = [field.name for field in fields(cls)]
-        if list(state) != expected:
-            raise CodecError(f"{name} has the fields {expected}, not {list(state)}")
-        made: object = object.__new__(cls)
+        names = [field.name for field in fields(cls)]
+        if list(state) != names:
+            raise CodecError(f"{name} has the fields {names}, not {list(state)}")
+        instance: object = object.__new__(cls)
         for field, item in state.items():
-            object.__setattr__(made, field, self.value(item))
-        return made
+            object.__setattr__(instance, field, self.value(item))
+        return instance

@@ -38,7 +38,7 @@ _VARIABLES = (
 
 def fingerprint(plan: Plan) -> str:
     """64 hex digits for a plan on this machine, in this environment, with this build."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     parts = {
         "recipe": plan.recipe,
         "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
@@ -50,8 +50,8 @@ def fingerprint(plan: Plan) -> str:
         "machine": _machine(plan.model.device),
         "source": _source(),
     }
-    _update(found, parts)
-    return found.hexdigest()
+    _update(digest, parts)
+    return digest.hexdigest()
 
 
 def _side(side: Side) -> list[Any]:
@@ -88,15 +88,15 @@ def _machine(device: torch.device) -> dict[str, Any]:
 @cache
 def _source() -> str:
     """A digest of moeparity itself, code and data."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in ("moeparity", "moeparity.graphs"):
         root = Path(str(resources.files(package)))
         for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):
-            found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return found.hexdigest()
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
-def _update(found: Any, value: object) -> None:
+def _update(digest: Any, value: object) -> None:
     """Hash a value by what it holds: the kind, the size, then the parts."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", by_alias=True)
@@ -105,15 +105,15 @@ def _update(found: Any, value: object) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        ordered: list[tuple[Any, Any]] = sorted(value.items(), key=_key)
-        _parts(found, "mapping", ordered)
+        items: list[tuple[Any, Any]] = sorted(value.items(), key=_key)
+        _parts(digest, "mapping", items)
     elif isinstance(value, set | frozenset):
-        _parts(found, "set", sorted(value, key=repr))
+        _parts(digest, "set", sorted(value, key=repr))
     elif isinstance(value, list | tuple):
-        _parts(found, "list", value)
+        _parts(digest, "list", value)
     elif value is None or isinstance(value, bool | int | float | str | bytes | Path):
         data = value if isinstance(value, bytes) else repr(value).encode()
-        found.update(f"{type(value).__name__} {len(data)} ".encode() + data)
+        digest.update(f"{type(value).__name__} {len(data)} ".encode() + data)
     else:
         raise TypeError(f"a {type(value).__name__} has no fingerprint")
 
@@ -127,8 +127,8 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return bytes(flat.view(torch.uint8).numpy().data)
 
 
-def _parts(found: Any, kind: str, parts: Iterable[object]) -> None:
+def _parts(digest: Any, kind: str, parts: Iterable[object]) -> None:
     parts = list(parts)
-    found.update(f"{kind} {len(parts)} ".encode())
+    digest.update(f"{kind} {len(parts)} ".encode())
     for part in parts:
-        _update(found, part)
+        _update(digest, part)

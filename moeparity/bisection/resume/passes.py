@@ -25,8 +25,8 @@ _log = logging.getLogger("moeparity")
 
 def cache_folder() -> Path:
     """`$MOEPARITY_CACHE`, else `~/.cache/moeparity`."""
-    given = os.environ.get("MOEPARITY_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "moeparity"
+    folder = os.environ.get("MOEPARITY_CACHE")
+    return Path(folder) if folder else Path.home() / ".cache" / "moeparity"
 
 
 class Passes:
@@ -74,15 +74,15 @@ class Passes:
         return self.folder / f"{name}.safetensors"
 
     def _check(self, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> None:
-        for key, expected in (("format", FORMAT), ("fingerprint", self.fingerprint)):
-            if metadata.get(key) != expected:
-                raise CodecError(f"its {key} is {metadata.get(key)!r}, not {expected!r}")
+        for key, value in (("format", FORMAT), ("fingerprint", self.fingerprint)):
+            if metadata.get(key) != value:
+                raise CodecError(f"its {key} is {metadata.get(key)!r}, not {value!r}")
         if metadata.get("sha256") != _digest(metadata.get("state", ""), tensors):
             raise CodecError("its checksum does not fit: the file is damaged")
 
     def __enter__(self) -> Self:
-        self._heard = on_interruption(self._kept)
-        self._heard.__enter__()
+        self._interruption = on_interruption(self._notice)
+        self._interruption.__enter__()
         return self
 
     def __exit__(
@@ -90,21 +90,21 @@ class Passes:
     ) -> None:
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
-        elif note := self._kept():
+        elif note := self._notice():
             error.add_note(note)
-        self._heard.__exit__(kind, error, trace)
+        self._interruption.__exit__(kind, error, trace)
 
-    def _kept(self) -> str | None:
-        kept = len(list(self.folder.glob("*.safetensors")))
-        if not kept:
+    def _notice(self) -> str | None:
+        count = len(list(self.folder.glob("*.safetensors")))
+        if not count:
             return None
-        passes = f"{kept} finished pass is" if kept == 1 else f"{kept} finished passes are"
+        passes = f"{count} finished pass is" if count == 1 else f"{count} finished passes are"
         return f"{passes} kept in {display_path(self.folder)}: the same command goes on from there."
 
 
 def _digest(state: str, tensors: dict[str, torch.Tensor]) -> str:
-    found = hashlib.sha256(state.encode())
+    digest = hashlib.sha256(state.encode())
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -18,36 +18,36 @@ from moeparity.search.waterfall import Share, Waterfall
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the searches found; None for a recipe that asks for none, or without toggles."""
-    blame: Blame | None = observed.searched.get("shares")
+    blame: Blame | None = observed.answers.get("shares")
     return {"attribution": None if blame is None else _attribution(blame)}
 
 
-def _attribution(found: Blame) -> Attribution:
+def _attribution(blame: Blame) -> Attribution:
     """The searches' results in plain numbers."""
     return Attribution(
-        shares=_shares(found.shares),
-        forced=None if found.forced is None else _shares(found.forced),
-        inside=None if found.inside is None else _shares(found.inside),
-        interactions=tuple(_interaction(pair) for pair in found.interactions),
-        fixes=tuple(_fix_set(one) for one in found.fixes.sets),
-        complete=found.fixes.complete,
-        exhaustive=found.fixes.exhaustive,
-        refused=found.fixes.refused,
-        kept=None if found.kept is None else _kept(found.kept),
-        in_fp32=found.in_fp32,
-        mixtures=found.mixtures,
-        passes=found.passes,
-        seconds=found.seconds,
+        shares=_shares(blame.shares),
+        forced=None if blame.forced is None else _shares(blame.forced),
+        inside=None if blame.inside is None else _shares(blame.inside),
+        interactions=tuple(_interaction(pair) for pair in blame.interactions),
+        fixes=tuple(_fix_set(fix) for fix in blame.fixes.sets),
+        complete=blame.fixes.complete,
+        exhaustive=blame.fixes.exhaustive,
+        refused=blame.fixes.refused,
+        kept=None if blame.kept is None else _kept(blame.kept),
+        in_fp32=blame.in_fp32,
+        mixtures=blame.mixtures,
+        passes=blame.passes,
+        seconds=blame.seconds,
     )
 
 
-def _shares(found: Waterfall) -> Shares:
+def _shares(waterfall: Waterfall) -> Shares:
     return Shares(
-        total=None if found.total is None else float(found.total),
-        exact=found.exact,
-        orders=found.orders,
-        left_out=found.left_out,
-        rows=tuple(_row(share, found.total) for share in found.shares),
+        total=None if waterfall.total is None else float(waterfall.total),
+        exact=waterfall.exact,
+        orders=waterfall.orders,
+        left_out=waterfall.left_out,
+        rows=tuple(_row(share, waterfall.total) for share in waterfall.shares),
     )
 
 
@@ -88,16 +88,16 @@ def _interaction(pair: Interaction) -> InteractionRow:
     )
 
 
-def _fix_set(found: FixSet) -> FixSetRow:
+def _fix_set(fix: FixSet) -> FixSetRow:
     return FixSetRow(
-        toggles=found.toggles,
-        kl=found.outcome.value,
-        upper=found.outcome.upper,
-        exact=found.outcome.exact,
-        minimal=found.minimal,
-        spoiled_by=found.spoiled_by,
+        toggles=fix.toggles,
+        kl=fix.outcome.value,
+        upper=fix.outcome.upper,
+        exact=fix.outcome.exact,
+        minimal=fix.minimal,
+        spoiled_by=fix.spoiled_by,
     )
 
 
-def _kept(found: Kept) -> KeptRow:
-    return KeptRow(toggles=found.toggles, restored=found.restored.toggles, cost=found.cost, certain=found.certain)
+def _kept(kept: Kept) -> KeptRow:
+    return KeptRow(toggles=kept.toggles, restored=kept.restored.toggles, cost=kept.cost, certain=kept.certain)

@@ -70,13 +70,13 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
 
     What the passes of the bisection saw is not evaluated again.
     """
-    whole = [toggle for toggle in plan.tried if toggle.parent is None]
+    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
     if not whole:
         return None
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
-    known = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in _parts(t))]}
-    natural = Mixtures(replace(plan, toggles=tuple(known.values())), progress=progress)
+    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in _parts(t))]}
+    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress)
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
@@ -128,15 +128,15 @@ def _saturated(shares: Waterfall) -> bool:
 
 def _acting(shares: Waterfall) -> list[str]:
     """The toggles to look at in pairs, in the order of the table."""
-    acting = [share for share in shares.shares if share.role not in (Role.NO_EFFECT, Role.REFUSED)]
-    largest = sorted(acting, key=lambda share: abs(share.share), reverse=True)[:INTERACTING]
-    return [share.name for share in acting if share in largest]
+    shares_that_act = [share for share in shares.shares if share.role not in (Role.NO_EFFECT, Role.REFUSED)]
+    largest = sorted(shares_that_act, key=lambda share: abs(share.share), reverse=True)[:INTERACTING]
+    return [share.name for share in shares_that_act if share in largest]
 
 
 def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int) -> Waterfall | None:
     """Where in the layers shares are made; what is saturated is the same in every part, and stays whole."""
-    opened = {share.name for share in shares.shares if _worth_opening(share)}
-    chosen = [cell if name(cell) in opened else name(cell) for cell in cells.values()]
+    names = {share.name for share in shares.shares if _worth_opening(share)}
+    chosen = [cell if name(cell) in names else name(cell) for cell in cells.values()]
     if all(isinstance(cell, str) for cell in chosen):
         return None
     tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
@@ -151,19 +151,19 @@ def _worth_opening(share: Share) -> bool:
 def _merged(cells: Sequence[Cell], natural: Mixtures) -> Evaluate:
     """Mixtures of parts, in which a toggle with all its parts stands for them: so none is evaluated in two names."""
 
-    def evaluate(asked: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
-        named = {mixture: frozenset(n for cell in cells for n in _names(cell, mixture)) for mixture in asked}
-        found = natural(list(dict.fromkeys(named.values())))
-        return {mixture: found[names] for mixture, names in named.items()}
+    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+        toggles_of = {mixture: frozenset(n for cell in cells for n in _names(cell, mixture)) for mixture in mixtures}
+        outcomes = natural(list(dict.fromkeys(toggles_of.values())))
+        return {mixture: outcomes[names] for mixture, names in toggles_of.items()}
 
     return evaluate
 
 
 def _names(cell: Cell, mixture: Coalition) -> Iterator[str]:
-    held = [leaf in mixture for leaf in leaves(cell)]
-    if all(held):
+    presence = [leaf in mixture for leaf in leaves(cell)]
+    if all(presence):
         yield name(cell)
-    elif any(held):
+    elif any(presence):
         assert isinstance(cell, Group)
         for member in cell.members:
             yield from _names(member, mixture)

@@ -12,6 +12,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
+from moeparity.output.words import quantity
 
 TOLD = 0.01
 """From this part of the KL on, an interaction is shown."""
@@ -33,25 +34,27 @@ def _sections(report: Report) -> Shown:
         yield from attribution_sections(report.attribution)
 
 
-def attribution_sections(found: Attribution) -> Iterator[tuple[str, RenderableType]]:
+def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
     """Title and body of each part."""
-    if found.shares.total is None:
+    if attribution.shares.total is None:
         yield "KL waterfall", Text(f"{_NONE}: the candidate's KL is not finite, or an op refuses it as a mixture.")
-    elif not found.shares.rows:
+    elif not attribution.shares.rows:
         yield "KL waterfall", Text(f"{_NONE}: in each order of restoring there is a mixture that an op refuses.")
     else:
-        yield "KL waterfall", _waterfall(found.shares, found.forced)
-    if found.inside is not None and any(row.depth for row in found.inside.rows):
-        yield "Inside the largest shares", _inside(found.inside)
+        yield "KL waterfall", _waterfall(attribution.shares, attribution.forced)
+    if attribution.inside is not None and any(row.depth for row in attribution.inside.rows):
+        yield "Inside the largest shares", _inside(attribution.inside)
     # What is saturated takes the place of each other: every pair says so again.
-    saturated = any(row.role == "saturated" for row in found.shares.rows)
-    pairs = [] if saturated else [pair for pair in found.interactions if _sure(pair, found.shares.total or 0.0)]
+    saturated = any(row.role == "saturated" for row in attribution.shares.rows)
+    pairs = (
+        [] if saturated else [pair for pair in attribution.interactions if _sure(pair, attribution.shares.total or 0.0)]
+    )
     if pairs:
-        yield "Interactions", _interactions(pairs, found.shares.total or math.nan)
-    if found.fixes:
-        yield "Smallest fixes", _fixes(found)
-    if found.mixtures:
-        yield "Cost of the search", Text(_cost(found))
+        yield "Interactions", _interactions(pairs, attribution.shares.total or math.nan)
+    if attribution.fixes:
+        yield "Smallest fixes", _fixes(attribution)
+    if attribution.mixtures:
+        yield "Cost of the search", Text(_cost(attribution))
 
 
 def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
@@ -75,25 +78,25 @@ def _orders(shares: Shares) -> str:
     if not shares.exact:
         return f"{shares.orders} drawn orders"
     every = "the" if shares.left_out or shares.orders == 1 else "all"
-    return f"{every} {shares.orders} order{'s' * (shares.orders != 1)}"
+    return f"{every} {quantity(shares.orders, 'order')}"
 
 
 def _left_out(shares: Shares) -> str:
     if not shares.left_out:
         return ""
-    one = shares.left_out == 1
-    orders, their = ("order is", "its") if one else ("orders are", "their")
-    return f"\n{shares.left_out} {orders} left out: on {their} way an op refuses a mixture, or a KL is not finite."
+    singular = shares.left_out == 1
+    orders, possessive = ("order is", "its") if singular else ("orders are", "their")
+    return f"\n{shares.left_out} {orders} left out: on {possessive} way an op refuses a mixture, or a KL is not finite."
 
 
 def _inside(shares: Shares) -> RenderableType:
     table = plain_table("of it", "+-", "alone", "restored", names="part", names_first=True)
     total, whole = shares.total or 0.0, 0.0
-    opened = False
-    for row, after in zip(shares.rows, [*shares.rows[1:], None], strict=True):
+    is_open = False
+    for row, successor in zip(shares.rows, [*shares.rows[1:], None], strict=True):
         if row.depth == 0:
-            whole, opened = row.share, after is not None and after.depth > 0
-        if opened and whole:
+            whole, is_open = row.share, successor is not None and successor.depth > 0
+        if is_open and whole:
             error = "" if row.depth == 0 else _percent(abs(row.standard_error / whole))
             cells = [_percent(row.share / whole), error, _of(row.alone, total), _of(row.restored, total)]
             table.add_row("  " * row.depth + row.name, *cells)
@@ -109,29 +112,29 @@ def _interactions(pairs: list[InteractionRow], total: float) -> RenderableType:
     return table
 
 
-def _fixes(found: Attribution) -> RenderableType:
+def _fixes(attribution: Attribution) -> RenderableType:
     table = plain_table("KL", "k3, upper bound", "", names="restore", names_first=True)
-    for one in found.fixes[:MOST]:
-        exact = "all bits" if one.exact else f"{one.kl:.2e}"
-        table.add_row("\nand ".join(one.toggles) or "nothing", exact, f"{one.upper:.2e}", _said(one))
-    further = len(found.fixes) - MOST
-    if further <= 0:
+    for fix in attribution.fixes[:MOST]:
+        exact = "all bits" if fix.exact else f"{fix.kl:.2e}"
+        table.add_row("\nand ".join(fix.toggles) or "nothing", exact, f"{fix.upper:.2e}", _note(fix))
+    surplus = len(attribution.fixes) - MOST
+    if surplus <= 0:
         return table
-    return Group(table, Text(f"and {further} more, in the JSON", style="dim"))
+    return Group(table, Text(f"and {surplus} more, in the JSON", style="dim"))
 
 
-def _said(one: FixSetRow) -> str:
-    if one.spoiled_by:
+def _note(fix: FixSetRow) -> str:
+    if fix.spoiled_by:
         return "undone by restoring more"
-    return "" if one.minimal else "perhaps not minimal"
+    return "" if fix.minimal else "perhaps not minimal"
 
 
-def _cost(found: Attribution) -> str:
-    mixtures = f"{found.mixtures} mixture{'s' * (found.mixtures != 1)}"
-    passes, each = (f"{count} pass{'es' * (count != 1)}" for count in (found.passes, found.mixtures))
+def _cost(attribution: Attribution) -> str:
+    mixtures = quantity(attribution.mixtures, "mixture")
+    passes, separate_passes = (quantity(count, "pass") for count in (attribution.passes, attribution.mixtures))
     return (
-        f"{mixtures} in {passes} over the weights, {found.seconds:.1f} s, beyond what the bisection saw; one by one "
-        f"they take {each}"
+        f"{mixtures} in {passes} over the weights, {attribution.seconds:.1f} s, beyond what the bisection saw; one by "
+        f"one they take {separate_passes}"
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from moeparity.output.words import enumerated
+from moeparity.output.words import enumerated, quantity
 from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
 from moeparity.search.roles import SATURATION, SHARE, Role
@@ -56,15 +56,15 @@ def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
     gate = f"the gate {fixes.gate:g}"
     if not fixes.sets:
         return [f"No set of toggles that was run brings it under {gate}, when restored."]
-    first = fixes.sets[0]
-    if not first.toggles:
-        over = f" With {enumerated(first.spoiled_by)} restored it no longer is." if first.spoiled_by else ""
-        return [f"The candidate is under {gate} as it is: nothing needs restoring.{over}"]
-    smallest = [found for found in fixes.sets if len(found.toggles) == len(first.toggles)]
+    first_fix = fixes.sets[0]
+    if not first_fix.toggles:
+        sentence = f" With {enumerated(first_fix.spoiled_by)} restored it no longer is." if first_fix.spoiled_by else ""
+        return [f"The candidate is under {gate} as it is: nothing needs restoring.{sentence}"]
+    smallest = [fix for fix in fixes.sets if len(fix.toggles) == len(first_fix.toggles)]
     # All smaller sets were looked at, or else there may be a smaller one that was not.
-    sure = fixes.complete or len(first.toggles) <= fixes.exhaustive + 1
+    sure = fixes.complete or len(first_fix.toggles) <= fixes.exhaustive + 1
     sentences = [_smallest(smallest, gate, sure=sure), *_scope(fixes)]
-    spoiled = next((found for found in fixes.sets if found.spoiled_by), None)
+    spoiled = next((fix for fix in fixes.sets if fix.spoiled_by), None)
     if spoiled is not None:
         sentences.append(
             f"Restoring more can undo it: it passes with {enumerated(spoiled.toggles)} restored, and no longer with "
@@ -73,22 +73,24 @@ def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
     return [*sentences, *_kept(kept, fixes, costs=costs)]
 
 
-def _saturated(found: Sequence[Share], total: Fraction, in_fp32: float | None, dtype: str) -> Iterator[str]:
+def _saturated(shares: Sequence[Share], total: Fraction, in_fp32: float | None, dtype: str) -> Iterator[str]:
     rounding = in_fp32 is not None and in_fp32 <= ROUNDING * total
-    where = f"The difference is at the floor of {dtype} rounding: " if rounding else "Saturated: "
+    opening = f"The difference is at the floor of {dtype} rounding: " if rounding else "Saturated: "
     yield (
-        f"{where}{enumerated([share.name for share in found])} are interchangeable. Each alone makes at least "
+        f"{opening}{enumerated([share.name for share in shares])} are interchangeable. Each alone makes at least "
         f"{SATURATION:.0%} of the KL, and with any one restored at least {SATURATION:.0%} is left: their shares divide "
         "one effect, and none of them is to blame more than another."
     )
-    worse = [share.name for share in found if share.change[0] > 0]
+    worse = [share.name for share in shares if share.change[0] > 0]
     if worse:
         yield f"Restoring {enumerated(worse)} alone even raises the KL."
     if in_fp32 is not None:
         part = in_fp32 / float(total)
-        left = f"KL {in_fp32:.2g} nats per token ({part:{'.1g' if part < TOLD else '.2f'}} of it), as measured here."
-        helps = "What would help: fp32 on both sides" if part <= HELPED else "fp32 on both sides would not help: it"
-        yield f"{helps} leaves {left}"
+        remainder = (
+            f"KL {in_fp32:.2g} nats per token ({part:{'.1g' if part < TOLD else '.2f'}} of it), as measured here."
+        )
+        clause = "What would help: fp32 on both sides" if part <= HELPED else "fp32 on both sides would not help: it"
+        yield f"{clause} leaves {remainder}"
 
 
 def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
@@ -100,36 +102,36 @@ def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
 
 
 def _contributing(shares: Waterfall, total: Fraction) -> Iterator[str]:
-    found = _of(shares, Role.CONTRIBUTES)
-    for share in found:
+    contributions = _of(shares, Role.CONTRIBUTES)
+    for share in contributions:
         if share.share >= SHARE * total:
             yield (
                 f"{share.name} contributes {float(share.share / total):.0%} of the KL "
                 f"({_bounded(share.part)}), but restoring it alone does not surely lower it."
             )
-    small = [share.name for share in found if share.share < SHARE * total]
+    small = [share.name for share in contributions if share.share < SHARE * total]
     if small:
         yield f"{enumerated(small)} contribute{'s' * (len(small) == 1)} less than {SHARE:.0%} of the KL."
 
 
 def _bounded(part: tuple[float, float]) -> str:
     low, high = part
-    known = math.isfinite(low) and math.isfinite(high)
-    return f"{low:.0%} to {high:.0%} over sequences" if known else "these sequences do not bound it"
+    finite = math.isfinite(low) and math.isfinite(high)
+    return f"{low:.0%} to {high:.0%} over sequences" if finite else "these sequences do not bound it"
 
 
 def _small(shares: Waterfall) -> Iterator[str]:
-    said = {
+    sentences = {
         Role.HELPS: "{names} help{s}: with the candidate's choice it is nearer to the reference.",
         Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
         Role.UNDECIDED: "Not decided with these sequences: the share{S} of {names} may be 0.",
     }
-    for role, sentence in said.items():
+    for role, sentence in sentences.items():
         names = [share.name for share in _of(shares, role)]
         if names:
-            one = len(names) == 1
+            singular = len(names) == 1
             either = " or ".join(names)
-            yield sentence.format(names=enumerated(names), either=either, s="s" * one, S="s" * (not one))
+            yield sentence.format(names=enumerated(names), either=either, s="s" * singular, S="s" * (not singular))
 
 
 def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator[str]:
@@ -138,10 +140,10 @@ def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator
     pair = max(sure, key=lambda pair: abs(pair.in_reference or Fraction()), default=None)
     if pair is None or pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
         return
-    more = "more" if pair.in_reference > 0 else "less"
+    comparison = "more" if pair.in_reference > 0 else "less"
     yield (
         f"{pair.first} and {pair.second} interact: together they cost {abs(float(pair.in_reference / total)):.0%} of "
-        f"the KL {more} than each alone, added up."
+        f"the KL {comparison} than each alone, added up."
     )
 
 
@@ -155,16 +157,20 @@ def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
     if forced.total is None:
         yield "Routes cannot be forced here, so what numerics alone do without flips is not known."
         return
-    left = float(forced.total / total)
-    said = f"With the reference's expert ids forced (routing replay), KL is {float(forced.total):.2e} ({left:.0%})"
+    remainder = float(forced.total / total)
+    opening = (
+        f"With the reference's expert ids forced (routing replay), KL is {float(forced.total):.2e} ({remainder:.0%})"
+    )
     largest = max(forced.shares, key=lambda share: share.share, default=None)
     if largest is None or not forced.total > 0:
-        yield f"{said}."
+        yield f"{opening}."
         return
     # More than half of it, by its interval: where several make about as much, none is named.
-    most = largest.interval[0] > forced.total / 2
+    majority = largest.interval[0] > forced.total / 2
     of = float(largest.share / forced.total)
-    yield f"{said}; of what is left without flips, {largest.name} makes most: {of:.0%}." if most else f"{said}."
+    yield (
+        f"{opening}; of what is left without flips, {largest.name} makes most: {of:.0%}." if majority else f"{opening}."
+    )
 
 
 def _fall(share: Share, total: Fraction) -> float:
@@ -172,12 +178,12 @@ def _fall(share: Share, total: Fraction) -> float:
     return 1 - share.restored.value / float(total)
 
 
-def _smallest(found: Sequence[FixSet], gate: str, *, sure: bool) -> str:
-    sets = [enumerated(one.toggles) for one in found[:NAMED]]
-    more = f", or one of {len(found) - NAMED} further sets of this size" if len(found) > NAMED else ""
-    exact = " Nothing of the difference is left then." if all(one.outcome.exact for one in found) else ""
+def _smallest(fixes: Sequence[FixSet], gate: str, *, sure: bool) -> str:
+    sets = [enumerated(fix.toggles) for fix in fixes[:NAMED]]
+    suffix = f", or one of {len(fixes) - NAMED} further sets of this size" if len(fixes) > NAMED else ""
+    exact = " Nothing of the difference is left then." if all(fix.outcome.exact for fix in fixes) else ""
     smallest = "Smallest fix" if sure else "Smallest fix found"
-    return f"{smallest} under {gate}: restore {'; or '.join(sets)}{more}.{exact}"
+    return f"{smallest} under {gate}: restore {'; or '.join(sets)}{suffix}.{exact}"
 
 
 def _scope(fixes: Fixes) -> Iterator[str]:
@@ -187,7 +193,7 @@ def _scope(fixes: Fixes) -> Iterator[str]:
     else:
         yield (
             f"All fixes of up to {fixes.exhaustive} toggles were looked for; of larger ones some were "
-            f"({count} fix{'es' * (count > 1)} known)."
+            f"({quantity(count, 'fix')} known)."
         )
     if fixes.refused:
         yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."
@@ -199,9 +205,9 @@ def _kept(kept: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
     if not kept.toggles:
         yield "Nothing may stay on under the gate." if kept.certain else "No set was found that may stay on."
         return
-    least = f"restoring the others costs {kept.cost:g}" if costs else "the most that may"
-    sure = "" if kept.certain else ", as far as was looked"
-    yield f"May stay on under the gate: {enumerated(kept.toggles)} ({least}{sure})."
+    reason = f"restoring the others costs {kept.cost:g}" if costs else "the most that may"
+    suffix = "" if kept.certain else ", as far as was looked"
+    yield f"May stay on under the gate: {enumerated(kept.toggles)} ({reason}{suffix})."
 
 
 def _of(shares: Waterfall, role: Role) -> list[Share]:

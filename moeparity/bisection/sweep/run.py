@@ -40,7 +40,7 @@ def sweep(
     from moeparity.bisection.pipeline import bisect
     from moeparity.bisection.prepare import Options
 
-    swept = axes(over)
+    value_axes = axes(over)
     opener = _Opener()
 
     def run(overrides: tuple[Override, ...], progress: Callback | None) -> Report:
@@ -49,8 +49,8 @@ def sweep(
 
     return Sweep(
         recipe=display_path(Path(recipe)),
-        keys=tuple(axis[0].name for axis in swept),
-        points=_points(list(product(*swept)), run, progress),
+        keys=tuple(axis[0].name for axis in value_axes),
+        points=_points(list(product(*value_axes)), run, progress),
     )
 
 
@@ -60,29 +60,29 @@ class _Opener:
     def __init__(self) -> None:
         self.model: Model | None = None
 
-    def __call__(self, folder: Path, **how: Any) -> Model:
+    def __call__(self, folder: Path, **arguments: Any) -> Model:
         """What `open_model` gives."""
         from moeparity.inputs.model import open_model
 
         if self.model is None:
-            self.model = open_model(folder, **how)
+            self.model = open_model(folder, **arguments)
         return self.model
 
 
-def _points(chosen: list[tuple[Override, ...]], run: Run, progress: Callback | None) -> tuple[Point, ...]:
-    points, refused = [], []
-    for number, overrides in enumerate(chosen, 1):
+def _points(combinations: list[tuple[Override, ...]], run: Run, progress: Callback | None) -> tuple[Point, ...]:
+    points, refusals = [], []
+    for number, overrides in enumerate(combinations, 1):
         values = {override.name: override.value for override in overrides}
-        heard = None if progress is None else _Numbered(progress, f"point {number} of {len(chosen)}")
+        callback = None if progress is None else _Numbered(progress, f"point {number} of {len(combinations)}")
         try:
-            points.append(Point(values=values, report=run(overrides, heard)))
+            points.append(Point(values=values, report=run(overrides, callback)))
         except (CheckpointError, DeviceError):
             raise
         except MoeparityError as error:
-            refused.append(error)
+            refusals.append(error)
             points.append(Point(values=values, report=None, error=str(error)))
-    if len(refused) == len(points) and len({str(error) for error in refused}) == 1:
-        raise refused[0]
+    if len(refusals) == len(points) and len({str(error) for error in refusals}) == 1:
+        raise refusals[0]
     return tuple(points)
 
 

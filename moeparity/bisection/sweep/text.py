@@ -15,6 +15,7 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
 from moeparity.output.tables import COLOUR
+from moeparity.output.words import percent
 
 GAP = 2
 """Columns between two cells."""
@@ -59,16 +60,16 @@ def _table(sweep: Sweep, width: int) -> RenderableType:
     """A line per point where all fits; else cells on two lines; else the swept values on a line of their own, too."""
     keys = [_broken(key) for key in sweep.keys]
     values = [[_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
-    swept = [min(wide, _WIDE) for wide in _widths([keys, *values])]
-    left = width - sum(swept) - GAP * len(swept)
+    key_widths = [min(key_width, _WIDE) for key_width in _widths([keys, *values])]
+    space = width - sum(key_widths) - GAP * len(key_widths)
     heads: list[Cell] = [("verdict", ""), ("k3", ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
     cells = [heads, *(list(_cells(point)) for point in sweep.points)]
-    for between in (" ", "\n"):
-        texts = [[between.join(filter(None, cell)) for cell in row] for row in cells]
+    for separator in (" ", "\n"):
+        texts = [[separator.join(filter(None, cell)) for cell in row] for row in cells]
         widths = _widths([row for row in texts if len(row) == len(heads)])
         widths[0] = max(widths[0], len(_CANNOT))
-        if sum(widths) + GAP * (len(widths) - 1) <= left:
-            return _columns(keys, swept, values, [_row(row, widths) for row in texts])
+        if sum(widths) + GAP * (len(widths) - 1) <= space:
+            return _columns(keys, key_widths, values, [_row(row, widths) for row in texts])
     return _blocks(sweep, [_row(row, widths) for row in texts])
 
 
@@ -76,8 +77,8 @@ def _columns(
     keys: Sequence[str], widths: Sequence[int], values: Sequence[Sequence[str]], rows: Sequence[RenderableType]
 ) -> RenderableType:
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
-    for key, wide in zip(keys, widths, strict=True):
-        table.add_column(key, width=wide, overflow="fold")
+    for key, column_width in zip(keys, widths, strict=True):
+        table.add_column(key, width=column_width, overflow="fold")
     table.add_column(rows[0])
     for line, row in zip(values, rows[1:], strict=True):
         table.add_row(*line, row)
@@ -87,8 +88,8 @@ def _columns(
 def _blocks(sweep: Sweep, rows: Sequence[RenderableType]) -> RenderableType:
     parts: list[RenderableType] = [Padding(rows[0], (0, 0, 0, GAP), style="dim", expand=False)]
     for point, row in zip(sweep.points, rows[1:], strict=True):
-        at = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
-        parts += [Text(at, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
+        title = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
+        parts += [Text(title, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
     return Group(*parts)
 
 
@@ -102,31 +103,27 @@ def _cells(point: Point) -> Iterator[Cell]:
     yield report.verdict.status, ""
     yield (_number(value.estimate), f"{_number(value.low)}..{_number(value.high)}") if roots else ("all bits equal", "")
     yield _number(report.metrics.kl), ""
-    yield ("", "") if flips is None else (_share(flips.tokens_any_layer, flips.tokens), _flipped_routes(flips))
+    yield ("", "") if flips is None else (percent(flips.tokens_any_layer / flips.tokens), _flipped_routes(flips))
     yield (roots[0].node, f"({roots[0].op})") if roots else ("none", "")
 
 
 def _flipped_routes(flips: RoutingFlips) -> str:
-    return _share(sum(layer.set_flips for layer in flips.layers), sum(layer.tokens for layer in flips.layers))
+    return percent(sum(layer.set_flips for layer in flips.layers) / sum(layer.tokens for layer in flips.layers))
 
 
 def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
     """Cells at fixed widths, so that those of all rows stand below each other; the last may wrap."""
     grid = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-    for wide in widths[: len(texts) - 1]:
-        grid.add_column(width=wide, no_wrap=True)
+    for column_width in widths[: len(texts) - 1]:
+        grid.add_column(width=column_width, no_wrap=True)
     grid.add_column(overflow="fold")
-    first, *others = texts
-    grid.add_row(Text(first, style=COLOUR.get(first, "bold red" if first == _CANNOT else "")), *others)
+    head, *cells = texts
+    grid.add_row(Text(head, style=COLOUR.get(head, "bold red" if head == _CANNOT else "")), *cells)
     return grid
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line) for text in column for line in text.split("\n")) for column in zip(*rows, strict=True)]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}"
 
 
 def _number(value: float) -> str:

@@ -20,8 +20,8 @@ from moeparity.plan.toggles import Toggle
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every toggle, every swapped block, and what they mean."""
-    effects = [measured(toggle, observed) for toggle in plan.tried]
-    blame: Blame | None = observed.searched.get("shares")
+    effects = [measured(toggle, observed) for toggle in plan.trial_toggles]
+    blame: Blame | None = observed.answers.get("shares")
     sentences = None if blame is None else _share_sentences(plan, blame)
     return {
         "toggles": tuple(_toggle_result(effect) for effect in effects),
@@ -35,9 +35,11 @@ def measured(toggle: Toggle, observed: Observed) -> Effect:
     trial = _trial(restored(toggle), CANDIDATE, observed)
     change = (-math.inf, math.inf)
     if trial is not None:
-        with_it, without_it = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
-        paired = token_mean(without_it.kl_candidate_reference - with_it.kl_candidate_reference, with_it.tokens)
-        change = (paired.low, paired.high)
+        candidate_sums, restored_sums = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
+        interval = token_mean(
+            restored_sums.kl_candidate_reference - candidate_sums.kl_candidate_reference, candidate_sums.tokens
+        )
+        change = (interval.low, interval.high)
     return Effect(
         toggle=toggle,
         alone=_trial(alone(toggle), REFERENCE, observed),
@@ -55,11 +57,11 @@ def total_kl(observed: Observed) -> float:
 def _trial(key: TrialKey, base: str, observed: Observed) -> TrialResult | None:
     if (key, base) not in observed.changes.nodes:
         return None
-    sums, flips = observed.logits.sums(key), observed.routes.total(key)
+    sums = observed.logits.sums(key)
     return TrialResult(
         kl=sums.mean("kl_candidate_reference"),
         k3=sums.mean("k3"),
-        flipped_routes=flips.set_flips / flips.tokens if flips else None,
+        flipped_routes=observed.routes.flip_share(key),
         changed_nodes=len(observed.changes.nodes[key, base]),
     )
 

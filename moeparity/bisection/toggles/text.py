@@ -12,6 +12,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.output.tables import bullets, plain_table
+from moeparity.output.words import of_whole, percent, quantity
 
 
 def _table_section(report: Report) -> Shown:
@@ -57,16 +58,12 @@ def _swaps(report: Report) -> RenderableType:
     table = _effects_table("block")
     for swap in report.swaps:
         if swap.toggle is None:
-            table.add_row(f"{swap.selector}\n  {_nodes(swap.nodes)}, nothing differs", "", "", "", "")
+            table.add_row(f"{swap.selector}\n  {quantity(swap.nodes, 'node')}, nothing differs", "", "", "", "")
         else:
-            what = f"{_nodes(swap.nodes)}, {_nodes(swap.toggle.nodes)} differ"
-            table.add_row(f"{swap.selector}\n  {what}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
+            counts = f"{quantity(swap.nodes, 'node')}, {quantity(swap.toggle.nodes, 'node')} differ"
+            table.add_row(f"{swap.selector}\n  {counts}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
     note = Text("restored: the candidate with the reference's numerics in the whole block.", style="dim")
     return Group(table, note)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
 
 
 def _effects_table(names: str) -> Table:
@@ -77,17 +74,12 @@ def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
     idle = toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
 
     def kl(trial: TrialResult | None) -> str:
-        if trial is None:
-            return "cannot run"
-        if toggle.had_no_effect or (idle and trial is toggle.alone):
+        if trial is not None and (toggle.had_no_effect or (idle and trial is toggle.alone)):
             return "no effect"
-        return f"{trial.kl:.2e} {trial.kl / total:>4.0%}" if total > 0 else f"{trial.kl:.2e}"
+        return of_whole(None if trial is None else trial.kl, total)
 
-    flips = (
-        ""
-        if toggle.alone is None or idle or toggle.alone.flipped_routes is None
-        else (f"{toggle.alone.flipped_routes:.2%}")
-    )
+    share = None if toggle.alone is None or idle else toggle.alone.flipped_routes
+    flips = "" if share is None else percent(share)
     indent = "  " * depth
     name = toggle.name.removeprefix(f"{toggle.parent} / ")
     change = f"{indent}{name}" + (f"\n  {toggle.reference} -> {toggle.candidate}" if not depth else "")

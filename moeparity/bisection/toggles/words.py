@@ -47,21 +47,21 @@ def reading(effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | 
     """
     parts = [e for e in effects if e.toggle.parent is not None]
     effects = [e for e in effects if e.toggle.parent is None]
-    made = _made(effects, total_kl) if shares is None else shares
-    return [*_acting(effects, total_kl), *made, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
+    sentences = _makers(effects, total_kl) if shares is None else shares
+    return [*_acting(effects, total_kl), *sentences, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
 
 
 def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
     """Which toggles act at all, and whether it shows."""
-    without = [e for e in effects if e.had_no_effect]
-    sentences = [f"{_names(without)} had no effect: no bit changed at any node."] if without else []
+    idle = [e for e in effects if e.had_no_effect]
+    sentences = [f"{_names(idle)} had no effect: no bit changed at any node."] if idle else []
     active = [e for e in effects if not e.had_no_effect]
-    masked = [e for e in active if e.is_masked]
-    if masked:
-        sentences.append(f"Masked in the candidate: {_names(masked)}. Restoring alone changes no bit there.")
-    refused = [e for e in effects if e.alone is None or e.restored is None]
-    if refused:
-        sentences.append(f"An op refuses {_names(refused)} mixed with the other side's choices: see the table.")
+    masked_effects = [e for e in active if e.is_masked]
+    if masked_effects:
+        sentences.append(f"Masked in the candidate: {_names(masked_effects)}. Restoring alone changes no bit there.")
+    refusals = [e for e in effects if e.alone is None or e.restored is None]
+    if refusals:
+        sentences.append(f"An op refuses {_names(refusals)} mixed with the other side's choices: see the table.")
     if active and total_kl == 0:
         sentences.append("Bits change, but none of the changes reaches the logits.")
     if len(active) == 1 and total_kl > 0:
@@ -69,18 +69,19 @@ def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
     return sentences
 
 
-def _made(effects: Sequence[Effect], total_kl: float) -> list[str]:
+def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
     """Which of several toggles make the divergence, as far as their two trials tell."""
     active = [e for e in effects if not e.had_no_effect]
     if len(active) < 2 or not total_kl > 0:
         return []
     sentences = []
-    saturated = [e for e in active if _is_saturated(e, total_kl)]
-    if len(saturated) > 1:
+    saturated_effects = [e for e in active if _is_saturated(e, total_kl)]
+    if len(saturated_effects) > 1:
         sentences.append(
-            f"Saturated: {_names(saturated)} are interchangeable. Each alone costs at least {SATURATION:.0%} of the "
-            f"whole divergence, and restoring any one of them leaves at least {SATURATION:.0%} of it. Rounding noise, "
-            "once seeded, grows to the same size: only restoring all toggles gives the reference's bits."
+            f"Saturated: {_names(saturated_effects)} are interchangeable. Each alone costs at least "
+            f"{SATURATION:.0%} of the whole divergence, and restoring any one of them leaves at least "
+            f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
+            "gives the reference's bits."
         )
     sentences += [
         f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
@@ -98,8 +99,8 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
     for effect in effects:
         part: Effect | None = effect
         while part is not None and part.alone is not None:
-            inside = [p for p in parts if p.toggle.parent == part.toggle.name and p.alone is not None]
-            largest = max(inside, key=lambda p: p.alone.kl if p.alone else 0.0, default=None)
+            members = [p for p in parts if p.toggle.parent == part.toggle.name and p.alone is not None]
+            largest = max(members, key=lambda p: p.alone.kl if p.alone else 0.0, default=None)
             if largest is None or largest.alone is None or largest.alone.kl < SATURATION * part.alone.kl:
                 break
             part = largest
@@ -113,13 +114,13 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
 def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
     """What a user of either engine knows each toggle by that acts and has a flag; the dearest first."""
     active = [e for e in effects if not e.had_no_effect and e.toggle.has_flag]
-    together: dict[str, list[Effect]] = {}
+    groups: dict[str, list[Effect]] = {}
     for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
         sides = {"reference": effect.toggle.reference_set_by, "candidate": effect.toggle.candidate_set_by}
-        told = " and ".join(f"on the {side} by {by}" for side, by in sides.items() if by)
-        together.setdefault(told, []).append(effect)
-    for told, alike in together.items():
-        yield f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} set {told}."
+        cause = " and ".join(f"on the {side} by {by}" for side, by in sides.items() if by)
+        groups.setdefault(cause, []).append(effect)
+    for cause, group in groups.items():
+        yield f"{_names(group)} {'is' if len(group) == 1 else 'are'} set {cause}."
 
 
 def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:

@@ -35,13 +35,13 @@ def warnings(plan: Plan) -> Iterator[str]:
     sample = plan.recipe.tokens.sample
     if sample is None:
         return
-    others = {_temperature(side) for side in (plan.reference, plan.candidate)} - {sample.temperature}
-    if others:
-        taken = " and ".join(f"{each:g}" for each in sorted(others))
-        both = f", or set log_probs:temperature to {sample.temperature:g} on both sides" if sample.temperature else ""
+    temperatures = {_temperature(side) for side in (plan.reference, plan.candidate)} - {sample.temperature}
+    if temperatures:
+        values = " and ".join(f"{temperature:g}" for temperature in sorted(temperatures))
+        advice = f", or set log_probs:temperature to {sample.temperature:g} on both sides" if sample.temperature else ""
         yield (
-            f"The tokens are sampled at temperature {sample.temperature:g}, log-probabilities taken at {taken}: k3 is "
-            f"no estimate of a KL on such tokens. Use temperature 1 for a gate{both}."
+            f"The tokens are sampled at temperature {sample.temperature:g}, log-probabilities taken at {values}: k3 is "
+            f"no estimate of a KL on such tokens. Use temperature 1 for a gate{advice}."
         )
 
 
@@ -75,9 +75,9 @@ def recorded(records: Records) -> Recorded:
             if len(delta)
         ),
         routes=tuple(
-            RecordedRoutes(side=side, token_layers=compared, same_sets=same)
-            for side, (same, compared) in records.routes.items()
-            if compared
+            RecordedRoutes(side=side, token_layers=total, same_sets=matches)
+            for side, (matches, total) in records.routes.items()
+            if total
         ),
     )
 

@@ -44,47 +44,47 @@ class Records:
         """Called by the engine once per node and wave."""
         rows = slice(*view.wave)
         if view.node.name == self.output and self.logprobs is not None:
-            recorded = self.logprobs[rows]
-            where = self.scored[rows] & ~recorded.isnan()
+            record = self.logprobs[rows]
+            mask = self.scored[rows] & ~record.isnan()
             for walker in self.walkers:
                 reported = reports(view, walker)
-                own = chosen_logprobs(view.tensor(walker), self.input_ids[rows], where, reported=reported)
-                self.deltas.setdefault(walker, []).append(own - recorded[where])
+                logprobs = chosen_logprobs(view.tensor(walker), self.input_ids[rows], mask, reported=reported)
+                self.deltas.setdefault(walker, []).append(logprobs - record[mask])
         if view.node.op.routes and self.routed_experts is not None:
             if view.node.name not in self._routers:
                 self._routers.append(view.node.name)
-            recorded = self.routed_experts[rows, :, self._routers.index(view.node.name)]
+            record = self.routed_experts[rows, :, self._routers.index(view.node.name)]
             for walker in self.walkers:
                 if view.ran(walker):
-                    same, compared = self.routes.get(walker, (0, 0))
-                    more, of = equal_sets(recorded, view.tensor(walker))
-                    self.routes[walker] = same + more, compared + of
+                    matches, total = self.routes.get(walker, (0, 0))
+                    new_matches, new_total = equal_sets(record, view.tensor(walker))
+                    self.routes[walker] = matches + new_matches, total + new_total
 
     def delta(self, walker: str) -> Tensor:
         """fp64 [tokens compared], in nats, on the CPU."""
         return torch.cat([part.cpu() for part in self.deltas.get(walker, [])] or [torch.empty(0, dtype=torch.float64)])
 
 
-def chosen_logprobs(values: Tensor, input_ids: Tensor, where: Tensor, *, reported: bool = False) -> Tensor:
-    """log P of the tokens `where` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
+def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported: bool = False) -> Tensor:
+    """log P of the tokens in `mask` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
 
     values [B, T, V] any float, logits, or log-probabilities where they are `reported`; input_ids [B, T] int64. The
     log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
     """
-    found = [torch.empty(0, dtype=torch.float64, device=values.device)]
+    parts = [torch.empty(0, dtype=torch.float64, device=values.device)]
     size = max(1, CHUNK // values.shape[-1])
-    both = (torch.split(index, size) for index in where.nonzero(as_tuple=True))
-    for sequence, position in zip(*both, strict=True):
+    indices = (torch.split(index, size) for index in mask.nonzero(as_tuple=True))
+    for sequence, position in zip(*indices, strict=True):
         rows = log_probs(values[sequence, position - 1], reported)
-        found.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
-    return torch.cat(found)
+        parts.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
+    return torch.cat(parts)
 
 
-def equal_sets(recorded: Tensor, own: Tensor) -> tuple[int, int]:
+def equal_sets(record: Tensor, experts: Tensor) -> tuple[int, int]:
     """Tokens whose expert set is the recorded one, and tokens that have a record; both int64 [..., K], -1 for none."""
-    present = (recorded >= 0).all(-1)
-    same = (recorded.sort(-1).values == own.sort(-1).values).all(-1)
-    return int((same & present).sum()), int(present.sum())
+    present = (record >= 0).all(-1)
+    equal = (record.sort(-1).values == experts.sort(-1).values).all(-1)
+    return int((equal & present).sum()), int(present.sum())
 
 
 @dataclass(slots=True)
@@ -120,18 +120,18 @@ class Classes:
         """Called by the engine once per node and wave."""
         rows = slice(*view.wave)
         if view.node.name == self.output:
-            both = self.input_ids[rows], self.loss_mask[rows]
-            found = seen_metrics(view, self.reference, self.candidate, *both, self.sampled_from)
-            labels = self.labels[rows].cpu()[found.scored]
+            tokens = self.input_ids[rows], self.loss_mask[rows]
+            metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
+            labels = self.labels[rows].cpu()[metrics.scored]
             self.tokens += torch.bincount(labels, minlength=self.count)
-            self.k3.index_add_(0, labels, found.k3[found.scored])
-            self.abs_delta.index_add_(0, labels, found.delta.abs()[found.scored])
+            self.k3.index_add_(0, labels, metrics.k3[metrics.scored])
+            self.abs_delta.index_add_(0, labels, metrics.delta.abs()[metrics.scored])
         if view.node.op.routes and view.ran(self.reference, self.candidate):
             real = self.attention_mask[rows]
-            _, flipped = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
+            _, flip_mask = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
             labels = self.labels[rows][real].cpu()
             self.routes += torch.bincount(labels, minlength=self.count)
-            self.set_flips += torch.bincount(labels[flipped.cpu()], minlength=self.count)
+            self.set_flips += torch.bincount(labels[flip_mask.cpu()], minlength=self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

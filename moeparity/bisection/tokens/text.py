@@ -9,6 +9,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
 from moeparity.output.tables import plain_table
+from moeparity.output.words import percent
 
 
 def _warnings(report: Report) -> Shown:
@@ -31,14 +32,14 @@ def recorded_table(recorded: Recorded) -> RenderableType:
     parts: list[RenderableType] = []
     if recorded.logprobs:
         table = plain_table("mean |delta|", "max |delta|", "k3", "tokens", names="log-probabilities", names_first=True)
-        for found in recorded.logprobs:
-            numbers = (found.mean_abs_delta, found.max_abs_delta, found.k3)
-            table.add_row(found.side, *(f"{number:.3g}" for number in numbers), str(found.tokens))
+        for logprobs in recorded.logprobs:
+            numbers = (logprobs.mean_abs_delta, logprobs.max_abs_delta, logprobs.k3)
+            table.add_row(logprobs.side, *(f"{number:.3g}" for number in numbers), str(logprobs.tokens))
         parts += [table, Text("delta = log P of the side - the recorded one, in nats, on scored tokens.", style="dim")]
     if recorded.routes:
         table = plain_table("same expert set", "token-layers", names="routes", names_first=True)
         for routes in recorded.routes:
-            table.add_row(routes.side, f"{routes.same_sets / routes.token_layers:.2%}", str(routes.token_layers))
+            table.add_row(routes.side, percent(routes.same_sets / routes.token_layers), str(routes.token_layers))
         parts.append(table)
     return Group(*(parts or [Text("no scored token has a recorded log-probability, no token a recorded route")]))
 
@@ -46,9 +47,11 @@ def recorded_table(recorded: Recorded) -> RenderableType:
 def classes_table(classes: tuple[ClassMetrics, ...]) -> RenderableType:
     """k3, |delta| and flips per class of token."""
     table = plain_table("scored", "k3", "mean |delta|", "expert set differs", names="class", names_first=True)
-    for found in classes:
-        flips = f"{found.set_flips / found.token_layers:.2%}" if found.token_layers else ""
-        table.add_row(found.name, str(found.scored_tokens), f"{found.k3:.3g}", f"{found.mean_abs_delta:.3g}", flips)
+    for metrics in classes:
+        flips = percent(metrics.set_flips / metrics.token_layers) if metrics.token_layers else ""
+        table.add_row(
+            metrics.name, str(metrics.scored_tokens), f"{metrics.k3:.3g}", f"{metrics.mean_abs_delta:.3g}", flips
+        )
     return table
 
 

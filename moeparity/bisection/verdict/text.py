@@ -9,6 +9,7 @@ from rich.text import Text
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import COLOUR
+from moeparity.output.words import percent
 
 
 def _section(report: Report) -> Shown:
@@ -35,7 +36,7 @@ def _verdict(report: Report) -> RenderableType:
     table.add_row(
         "",
         f"|delta log p| mean {metrics.mean_abs_delta:.3g}, max {metrics.max_abs_delta:.3g}; "
-        f"top-1 agreement {metrics.top1_agreement:.2%}",
+        f"top-1 agreement {percent(metrics.top1_agreement)}",
     )
     if (whole := report.distribution) is not None:
         table.add_row(

@@ -13,8 +13,9 @@ from typing import cast
 import pytest
 import torch
 
+from moeparity.bisection.flips.census import BINS, MAP_BITS, Census, bin_of
 from moeparity.bisection.flips.measure import routing_flips
-from moeparity.bisection.flips.observe import BINS, MAP_BITS, Census, FlipObserver, bin_of
+from moeparity.bisection.flips.observe import FlipObserver
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.resume.codec import Codec

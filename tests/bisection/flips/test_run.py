@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from moeparity.bisection.flips.observe import MAP_BITS
+from moeparity.bisection.flips.census import MAP_BITS
 from moeparity.bisection.flips.run import MAP_SCHEMA, SCHEMA, Flipped, flips, logged_flips
 from moeparity.bisection.pipeline import bisect
 from moeparity.engine.forward import forward

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.bisection.floor.report import FloorTrial
 from moeparity.bisection.floor.trials import DRAWS
 from moeparity.bisection.floor.trials import floor_sides as floor_trials
-from moeparity.bisection.floor.words import FloorValue, floor_reading
+from moeparity.bisection.floor.words import floor_reading
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
+from moeparity.metrics.verdict import Interval
 from moeparity.ops.declaration import Attribute, Value
 from moeparity.plan.bind import Place, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
@@ -105,11 +107,12 @@ def test_over_ranks_the_order_of_the_all_reduce_is_drawn_too(qwen3_moe: Path) ->
     assert len(added) == 2 * 3
 
 
-def value(name: str, number: float, *, bit_identical: bool = False) -> FloorValue:
-    return FloorValue(name=name, value=number, bit_identical=bit_identical)
+def value(name: str, number: float, *, bit_identical: bool = False) -> FloorTrial:
+    interval = Interval(estimate=number, low=number, high=number, level=0.95, method="none")
+    return FloorTrial(name=name, value=interval, bit_identical=bit_identical, flipped_routes=None)
 
 
-def reading(*values: FloorValue, of: float = 1e-3, gate: float = 1e-2) -> str:
+def reading(*values: FloorTrial, of: float = 1e-3, gate: float = 1e-2) -> str:
     return " ".join(floor_reading(values, metric="k3", value=of, gate=gate))
 
 

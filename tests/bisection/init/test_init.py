@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from moeparity.bisection.init import write_starter
-from moeparity.bisection.init.prompts import PROMPTS
+from moeparity.bisection.init.tokens import PROMPTS
 from moeparity.bisection.prepare import prepare
 from moeparity.errors import CheckpointError, MoeparityError
 from moeparity.inputs.tokens.read import recipe_tokens

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moeparity.bisection.flips.observe import Ranking
-from moeparity.bisection.mine.observe import _Drawn, lift
+from moeparity.bisection.mine.observe import _NoisyLogits, lift
 
 SETTINGS = {
     "softmax": "native",
@@ -30,25 +30,25 @@ PLAIN = {"score": "softmax", "top_k": 3, "groups": 1, "top_groups": 1, "renormal
 GROUPED = {**PLAIN, "score": "sigmoid", "groups": 4, "top_groups": 2}
 
 
-def drawn(p: dict[str, object], noise: float, output: torch.dtype) -> tuple[_Drawn, torch.Tensor]:
+def drawn(p: dict[str, object], noise: float, output: torch.dtype) -> tuple[_NoisyLogits, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     unrounded = torch.randn(400, 16, generator=generator)
     rows = noise * torch.randn(50, 16, generator=generator)
     w = {} if p["groups"] == 1 else {"bias": torch.linspace(-0.05, 0.05, 16)}
-    found = _Drawn(
+    found = _NoisyLogits(
         unrounded, unrounded.to(output), output, rows, Ranking(w=w, p=p, at=SETTINGS), torch.Generator().manual_seed(0)
     )
     return found, chosen(found, unrounded.to(output))
 
 
-def chosen(found: _Drawn, logits: torch.Tensor) -> torch.Tensor:
+def chosen(found: _NoisyLogits, logits: torch.Tensor) -> torch.Tensor:
     from moeparity.ops.kernels.router import router
 
-    own = found.candidate
+    own = found.ranking
     return router(logits.unsqueeze(0), w=own.w, p=own.p, at=own.at)[0][0]
 
 
-def shares(found: _Drawn, ids: torch.Tensor) -> torch.Tensor:
+def shares(found: _NoisyLogits, ids: torch.Tensor) -> torch.Tensor:
     """Over every row of the noise in turn, which the draws only sample."""
     wanted = ids.sort(-1).values
     others = [chosen(found, (found.unrounded + row).to(found.output)).sort(-1).values for row in found.noise]

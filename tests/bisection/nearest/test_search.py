@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moeparity.bisection.nearest.report import Named, Nearest
+from moeparity.bisection.nearest.report import ChoiceMatch, Nearest
 from moeparity.bisection.nearest.search import _with, choices, nearest
 from moeparity.bisection.nearest.text import nearest_lines
 from moeparity.bisection.pipeline import bisect
@@ -119,7 +119,7 @@ def test_where_no_function_closes_there_is_nothing_to_name(tmp_path: Path, qwen3
 
 
 def test_the_nearest_choice_is_told_where_it_is_nearer() -> None:
-    close = Named(choices=("norm:square=bf16",), equal=0.75, mean_ulp=0.3, exact=False)
+    close = ChoiceMatch(choices=("norm:square=bf16",), equal=0.75, mean_ulp=0.3, exact=False)
     told = [*nearest_lines(Nearest(node="norm", call="mine:norm", tried=50, as_it_is=0.5, found=(close,)))]
     assert told[1] == "  nearest: norm:square=bf16, 75.00% of elements equal (50.00% without it)"
     told = [*nearest_lines(Nearest(node="norm", call="mine:norm", tried=50, as_it_is=0.8, found=(close,)))]

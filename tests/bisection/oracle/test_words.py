@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.bisection.oracle.report import Standing
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
-from moeparity.bisection.oracle.words import Standing, accuracy_reading
+from moeparity.bisection.oracle.words import accuracy_reading
 from moeparity.errors import Where
 from moeparity.inputs.model import open_model
 from moeparity.plan.bind import bind

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import math
 
-from moeparity.bisection.replay.words import RungKL, replay_reading
+from moeparity.bisection.replay.report import Rung
+from moeparity.bisection.replay.words import replay_reading
 
-NATURAL = RungKL(forced="natural", kl=4e-4, change=(0.0, 0.0), exact=False)
+
+def rung(forced: str, kl: float, low: float, high: float, *, exact: bool = False) -> Rung:
+    return Rung(
+        forced=forced,
+        kl=kl,
+        kl_change_low=low,
+        kl_change_high=high,
+        k3=kl,
+        mean_abs_delta=0.0,
+        max_abs_delta=0.0,
+        set_flips=0.0,
+        slot_flips=0.0,
+        exact=exact,
+    )
 
 
-def rung(forced: str, kl: float, low: float, high: float, *, exact: bool = False) -> RungKL:
-    return RungKL(forced=forced, kl=kl, change=(low, high), exact=exact)
+NATURAL = rung("natural", 4e-4, 0.0, 0.0)
 
 
 def test_flips_that_carry_most_of_it() -> None:

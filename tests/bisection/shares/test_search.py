@@ -154,7 +154,7 @@ def test_saturated_choices_are_called_so_and_fp32_is_measured(
     noisy: tuple[Plan, Observed, Blame], tmp_path: Path, qwen3_moe: Path
 ) -> None:
     plan, observed, blame = noisy
-    found = summarise(plan, replace(observed, searched={"shares": blame}))
+    found = summarise(plan, replace(observed, answers={"shares": blame}))
     assert found.attribution is not None
     assert [row.role for row in found.attribution.shares.rows] == ["saturated", "saturated"]
     wide = bisect(recipe(tmp_path, qwen3_moe, own={}, dtype="fp32"), device="cpu")

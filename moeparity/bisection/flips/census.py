@@ -1,0 +1,124 @@
+"""The counts of routing flips: a map of every token in every layer, and what goes beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.engine.walker import Name
+from moeparity.metrics.routing import Drift, Flips, expert_pairs, flips
+
+COMPARED, FLIPPED, SLOTS, DISJOINT, ROOT, AFTER_OWN, AFTER_OTHER, TIED = (1 << bit for bit in range(8))
+"""The bits of one token in one layer of the map: routes compared; another expert set (a flip); another id in some slot;
+no expert shared; a flip that is a root; a flip after one of the same token in an earlier layer; else, after one of an
+earlier token of its sequence; an exact tie at the cut of either side."""
+
+MAP_BITS: dict[str, int] = {
+    "compared": COMPARED,
+    "set_differs": FLIPPED,
+    "slots_differ": SLOTS,
+    "zero_overlap": DISJOINT,
+    "root": ROOT,
+    "after_own_flip": AFTER_OWN,
+    "after_others_flip": AFTER_OTHER,
+    "tied": TIED,
+}
+"""The same by name."""
+
+BINS = 34
+"""Margins and perturbations are counted in powers of two: below 1 ulp, 1 to 2, 2 to 4, ... and the last one beyond."""
+
+
+@dataclass(slots=True)
+class Margins:
+    """Margins at the cut and perturbations of one layer's tokens; definitions stand with `Cut` and `perturbation`.
+
+    dtype: of the reference's selection scores.
+    bins: int64 [4, BINS], tokens by margin, flips by margin, tokens by perturbation, flips by perturbation. Exact ties
+        are in none of them, nor are flips whose sides kept other groups of experts: there is no one cut.
+    ties, tie_flips: tokens with an exact tie at either side's cut, and flips among them.
+    group_flips: flips, not tied, whose sides kept other groups.
+    within_reach: tokens in `bins` with margin <= 2 x perturbation; every flip in `bins` is one.
+    """
+
+    dtype: str
+    bins: Tensor = field(default_factory=lambda: torch.zeros(4, BINS, dtype=torch.int64))
+    ties: int = 0
+    tie_flips: int = 0
+    group_flips: int = 0
+    within_reach: int = 0
+
+    def add(self, margin: Tensor, perturbations: Tensor, flip_mask: Tensor, ties: Tensor, groups: Tensor) -> None:
+        """Count tokens by margin and perturbation, fp64 [N] in ulps; flips, ties and other groups kept, bool [N]."""
+        self.ties += int(ties.sum())
+        self.tie_flips += int((ties & flip_mask).sum())
+        self.group_flips += int((flip_mask & groups & ~ties).sum())
+        cut_mask = ~ties & ~(flip_mask & groups) & ~margin.isnan() & ~perturbations.isnan()
+        self.within_reach += int((cut_mask & (margin <= 2 * perturbations)).sum())
+        for row, values in enumerate((margin, perturbations)):
+            for column, mask in enumerate((cut_mask, cut_mask & flip_mask)):
+                self.bins[2 * row + column] += torch.bincount(bin_of(values[mask]), minlength=BINS)
+
+
+@dataclass(slots=True)
+class Census:
+    """What was seen of one candidate's routes against the reference's.
+
+    map: uint8 [MoE layers, B, T], `MAP_BITS` of each token in each layer; the counts of flips are counts in it.
+    layers: the layers of the map, by their number in the model where that is known. top_k: experts per token.
+    flips, drift, pairs, margins: by place in `layers`; a layer without recomputable scores has no margins.
+    root_at: (place, `gate` or `router`) -> root flips whose row first differs there.
+    unknown: by place, flips whose gate nobody saw, inside a user's function: neither root nor inherited.
+    left_at: (node, through other tokens) -> tokens whose row left the reference's bits there, of those that flip in
+        some layer; empty where no node was seen.
+    also: trial -> token-layers at which both it and the candidate flip.
+    cost: fp64 [2, 4, B], of scored tokens whose position flips in no layer, then in some: tokens, sums of
+        KL(candidate || reference), k3 and |delta| in nats, per sequence. None where no log-probability was seen.
+    """
+
+    map: Tensor
+    layers: list[int]
+    top_k: int
+    flips: dict[int, Flips] = field(default_factory=dict)
+    drift: dict[int, Drift] = field(default_factory=dict)
+    pairs: dict[int, Counter[tuple[int, int]]] = field(default_factory=dict)
+    margins: dict[int, Margins] = field(default_factory=dict)
+    root_at: Counter[tuple[int, str]] = field(default_factory=Counter)
+    unknown: Counter[int] = field(default_factory=Counter)
+    left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    also: Counter[Name] = field(default_factory=Counter)
+    cost: Tensor | None = None
+
+    def add(self, place: int, rows: slice, real: Tensor, ids: tuple[Tensor, Tensor]) -> Tensor:
+        """Count one layer's routes of some sequences; the flips among the `real` tokens, bool [b, T], on the CPU.
+
+        real bool [b, T]; ids int64 [b, T, K] of the reference and the candidate.
+        """
+        ours, theirs = (side[real] for side in ids)
+        counts, flip_mask = flips(ours, theirs)
+        self.flips[place] = self.flips[place] + counts if place in self.flips else counts
+        self.pairs[place] = self.pairs.get(place, Counter()) + expert_pairs(ours[flip_mask], theirs[flip_mask])
+        overlap = (ours.unsqueeze(-1) == theirs.unsqueeze(-2)).any(-1).any(-1)
+        bits = COMPARED + FLIPPED * flip_mask + SLOTS * (ours != theirs).any(-1) + DISJOINT * ~overlap
+        real = real.cpu()
+        self.map[place, rows][real] = bits.to("cpu", torch.uint8)
+        flip_map = torch.zeros_like(real)
+        flip_map[real] = flip_mask.cpu()
+        return flip_map
+
+    def mark(self, place: int, rows: slice, mask: Tensor, bit: int) -> None:
+        """Set a bit of the tokens in `mask` bool [b, T]."""
+        self.map[place, rows] |= mask.to(torch.uint8) * bit
+
+    def has(self, bit: int) -> Tensor:
+        """bool [MoE layers, B, T]: the tokens with a bit set."""
+        return (self.map & bit) != 0
+
+
+def bin_of(ulps: Tensor) -> Tensor:
+    """int64 [N]: 0 below 1 ulp, i from 2 ** (i - 1) ulps to below 2 ** i, the last bin beyond; ulps fp64 [N]."""
+    _, exponent = torch.frexp(ulps.clamp(0, 2.0**BINS))
+    return exponent.clamp(0, BINS - 1).to(torch.int64)

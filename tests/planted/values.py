@@ -1,0 +1,155 @@
+"""Every value of every attribute of every op, and which are planted together; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from moeparity.ops.declaration import Attribute, Op, Value
+from moeparity.ops.registry import OPS
+from tests.planted import moe as planted_moe
+from tests.planted.ranks import CELLS, WHOLE_NUMBERS
+
+SEQUENCES, TOKENS = 2, 16
+
+MODEL_OF = {
+    "mla": "deepseek_v3",
+    # Behind a projection whose inputs 3, 4, 8 and 16 ranks can share, and before a shared expert.
+    "all_reduce": "deepseek_v3",
+    # The bias of a row-wise projection.
+    "linear:bias": "qwen3_moe_mha",
+    **planted_moe.MODEL_OF,
+    "swiglu": "deepseek_v3",
+    "sigmoid_gate": "qwen2_moe",
+    "clamp": "olmoe_clip",
+    # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
+    "experts:gate_up": "qwen3_moe_odd",
+    # With grouped queries the keys are copied anyway.
+    "attention:kv_layout": "qwen3_moe_mha",
+    **dict.fromkeys(("attention:shifted", "attention:sink"), "gpt_oss"),
+    "rope:layout": "deepseek_v3",
+    # A norm's bf16 weight times its bf16 rows leaves 16 bits, whose product with cos is exact.
+    "rope:contraction": "qwen2",
+    # It takes no heads of 32.
+    "rms_norm:order=sglang.rms_norm": "qwen2_moe",
+}
+"""Op, attribute or value -> fixture, where it is not the shipped checkpoint: what Qwen3-MoE lacks, or a shape."""
+
+SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3), **planted_moe.SHORT}
+SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
+"""Attribute -> sequences, tokens and micro-batch, where it matters for small shapes, or shows in many tokens, only."""
+
+FEW = (2, 6, 2)
+"""The same for GEMMs in orders written out, which are slow, and for ranks."""
+
+NUMBERS: dict[str, float] = {
+    "rms_norm:eps": 1e-3,
+    "rms_norm:offset": 1.0,
+    "router:renormalize_eps": 1e-2,
+    "log_softmax:temperature": 0.7,
+}
+"""What is planted where any number is allowed."""
+
+GEMMS = ("linear", "gate", "lm_head")
+FORMS = ("order", "splits", "split", "splits_order")
+ATTENDS = ("attention", "mla")
+
+ORDERS: dict[str, tuple[str, ...]] = {
+    "combine:order": (
+        "rotate(1, 1)",
+        "rotate(-1, -1)",
+        "fold_hi(skip)",
+        "blocks(2) | sequential",
+        "lanes(2) | sequential",
+        "threads(2, vector=2, accumulate=fp32, round=bf16) | reverse",
+        "sequential(kahan)",
+        "sequential(fma)",
+        "fused(2)",
+        "tree(0+3+(1+2)+(4+5))",
+        "tree([0+1+2+3+4+5])",
+        "cascade",
+        "unordered(1)",
+    ),
+    **planted_moe.ORDERS,
+    **{f"{op}:order": ("lanes(4) | fold_lo", "sequential(fma)") for op in (*GEMMS, "experts")},
+    **{f"{op}:splits_order": ("tree(0+2+(1+3))",) for op in (*GEMMS, "experts")},
+    "all_reduce:order": ("rotate(1, 1)", "tree(0+2+(1+3))"),
+    "rms_norm:order": (
+        "cascade",
+        "sequential(fma)",
+        "lanes(3) | reverse",
+        "threads(4, vector=8) | fold_hi(2) | fold_lo",
+    ),
+    **{f"{op}:denominator": ("lanes(8) | fold_hi",) for op in ATTENDS},
+    **{f"{op}:row_sum": ("lanes(8) | fold_hi",) for op in ATTENDS},
+    **{f"{op}:splits_order": ("sequential(fma)",) for op in ATTENDS},
+    "log_softmax:order": ("blocks(64) | sequential", "lanes(8) | fold_hi"),
+    "log_softmax:ranks": ("tree(0+2+(1+3))",),
+}
+"""Orders written out, planted beside the words where any order is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One value of one attribute, to be planted."""
+
+    op: Op
+    attribute: Attribute
+    value: Value
+
+    @property
+    def label(self) -> str:
+        return f"{self.place}={self.value}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.op.name}:{self.attribute.name}"
+
+    @property
+    def model(self) -> str:
+        named = (MODEL_OF[key] for key in (self.label, self.place, self.op.name) if key in MODEL_OF)
+        return next(named, "quickstart")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sequences, tokens of each, and micro-batch."""
+        few = self.op.name == "all_reduce" or self.attribute.needs in ("pieces", "partials")
+        few |= self.attribute.kind == "placement" or self.place in WHOLE_NUMBERS
+        few |= self.op.name in (*GEMMS, "experts") and self.attribute.name in FORMS
+        return SHORT.get(self.place, FEW if few else (SEQUENCES, TOKENS, SEQUENCES))
+
+
+def all_values() -> list[Planted]:
+    """Every value of every attribute of every op."""
+    return [
+        Planted(op=op, attribute=attribute, value=value)
+        for op in OPS.values()
+        for attribute in op.attributes
+        for value in values_of(op, attribute)
+    ]
+
+
+def values_of(op: Op, attribute: Attribute) -> list[Value]:
+    """The words allowed, and the listed number or orders where any are."""
+    place = f"{op.name}:{attribute.name}"
+    number = [NUMBERS[place]] if attribute.number else []
+    whole = [WHOLE_NUMBERS[place]] if place in WHOLE_NUMBERS else []
+    return [*attribute.values, *number, *whole, *(ORDERS[place] if attribute.order else ())]
+
+
+VALUES = {planted.label: planted for planted in all_values()}
+
+TOGETHER = 40
+"""Candidates in one pass: some 200 walkers, whose values of a few tokens are some MB."""
+
+Group = tuple[str, ...]
+
+
+@cache
+def groups() -> dict[str, Group]:
+    """For each label the labels that it is planted beside: of the same checkpoint, the same tokens and micro-batch."""
+    alike: dict[tuple[str, tuple[int, int, int]], list[str]] = {}
+    for label, planted in VALUES.items():
+        alike.setdefault((planted.model, planted.shape), []).append(label)
+    cut = (tuple(labels[i : i + TOGETHER]) for labels in alike.values() for i in range(0, len(labels), TOGETHER))
+    return {label: group for group in cut for label in group}

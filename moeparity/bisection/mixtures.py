@@ -11,7 +11,6 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
-from moeparity.bisection.verdict.gate import gate_value
 from moeparity.engine.lockstep import Counts, Observer
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.engine.walker import Walker
@@ -120,5 +119,5 @@ class Mixtures:
         """The bound that the gate looks at: as in a verdict, fewer than 25 sequences pass by equal bits only."""
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
-        interval = gate_value(self._plan, sums)
+        interval = sums.gate_value(self._plan.gate)
         return interval.high if interval.sequences >= MINIMUM_SEQUENCES else math.inf

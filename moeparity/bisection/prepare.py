@@ -17,6 +17,7 @@ from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
+from moeparity.metrics.verdict import Gate
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import SIDES, Side, bound_side
@@ -90,6 +91,12 @@ class Plan:
     def trial_toggles(self) -> tuple[Toggle, ...]:
         """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
+
+    @property
+    def gate(self) -> Gate:
+        """What decides the verdict."""
+        gate = self.recipe.gate
+        return Gate(metric=gate.metric, below=gate.below, reduce=gate.reduce)
 
     @property
     def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from moeparity.metrics import quantities
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 from moeparity.numerics.bits import int_view
 
 # Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
@@ -46,6 +48,20 @@ class SequenceSums:
         """A sum per scored token, of all sequences together."""
         total: Tensor = getattr(self, name).sum()
         return float(total / self.tokens.sum())
+
+    def gate_value(self, gate: Gate) -> Interval:
+        """The gate's metric with its interval; of the metrics, k3 is the one that gates take."""
+        mean = token_mean if gate.reduce == "token" else sequence_mean
+        return mean(self.k3, self.tokens)
+
+    def verdict(self, gate: Gate) -> Verdict:
+        """What the gate decides."""
+        return judge(
+            self.gate_value(gate),
+            gate,
+            bit_equal=not bool(self.unequal.any()),
+            nonfinite=int(self.nonfinite.sum()),
+        )
 
     @classmethod
     def concatenate(cls, parts: list[Self]) -> Self:

@@ -10,7 +10,6 @@ from moeparity.bisection.arrival.words import DrawValue, agreed, arrival_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey
-from moeparity.bisection.verdict.gate import judged
 from moeparity.metrics.verdict import Verdict
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -28,7 +27,7 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     if not any(keys_by_side.values()):
         return None
     verdicts: dict[TrialKey, Verdict] = {
-        key: judged(plan, observed.logits.sums(key)) for keys in keys_by_side.values() for key in keys
+        key: observed.logits.sums(key).verdict(plan.gate) for keys in keys_by_side.values() for key in keys
     }
     reference, candidate = (
         [_draw(key, verdicts[key]) for key in keys_by_side[side]] for side in (REFERENCE, CANDIDATE)
@@ -38,7 +37,7 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     ]
     if candidate:
         # The recipe's own draw comes first.
-        verdict = judged(plan, observed.logits.sums(CANDIDATE))
+        verdict = observed.logits.sums(CANDIDATE).verdict(plan.gate)
         candidate.insert(0, ArrivalDraw(side=CANDIDATE, draw=0, value=verdict.value))
         candidate_draws.insert(0, DrawValue(value=verdict.value.estimate, status=verdict.status))
     reference_draws = [DrawValue(value=draw.value.estimate, status=None) for draw in reference]

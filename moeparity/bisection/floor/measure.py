@@ -10,7 +10,6 @@ from moeparity.bisection.floor.report import Floor, FloorTrial
 from moeparity.bisection.floor.words import floor_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.verdict.gate import gate_value
 from moeparity.metrics.verdict import Verdict
 
 
@@ -37,7 +36,7 @@ def _floor_trials(plan: Plan, observed: Observed) -> Iterator[FloorTrial]:
         sums = observed.logits.sums(key)
         yield FloorTrial(
             name=key.of,
-            value=gate_value(plan, sums),
+            value=sums.gate_value(plan.gate),
             bit_identical=not bool(sums.unequal.any()),
             flipped_routes=observed.routes.flip_share(key),
         )

@@ -9,7 +9,6 @@ from typing import Any
 from moeparity.bisection.arrival.measure import arrival
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.verdict.gate import judged
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import Verdict
@@ -22,7 +21,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 
 def _verdict(plan: Plan, observed: Observed) -> Verdict:
-    verdict = judged(plan, observed.logits.sums(CANDIDATE))
+    verdict = observed.logits.sums(CANDIDATE).verdict(plan.gate)
     draws = arrival(plan, observed)
     if draws is None or not draws.disputed:
         return verdict

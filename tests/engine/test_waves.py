@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from moeparity import bisect
 from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
+from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
 NORM = '''
@@ -45,7 +46,7 @@ def report_of(folder: Path, checkpoint: Path, faulty: int, eps: tuple[int, ...],
     save_file({"row": embedding[MARKED].clone()}, folder / f"{module}.safetensors")
     own = {"impl": [{"nodes": ["layers[*].attention.norm"], "call": f"{module}:norm"}], "micro_batch": micro_batch}
     path = write_recipe(folder, checkpoint, {"input_ids": ids}, {"micro_batch": micro_batch}, own)
-    return bisect(path, device="cpu", options=Options(allow_code=True))
+    return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 26])

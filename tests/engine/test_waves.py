@@ -32,7 +32,7 @@ def norm(x, *, node):
         out = torch.where(marked[:, None, None], out * 1.5, out)
     return out
 '''
-SEQUENCES, MARKED = 26, 7
+SEQUENCES, MARKED = 8, 5
 """A token that only the faulty sequence begins with."""
 
 
@@ -49,8 +49,8 @@ def report_of(folder: Path, checkpoint: Path, faulty: int, eps: tuple[int, ...],
     return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 26])
-@pytest.mark.parametrize("faulty", [0, 13, 25])
+@pytest.mark.parametrize("micro_batch", [1, 2, 8])
+@pytest.mark.parametrize("faulty", [0, 3, 7])
 def test_one_faulty_sequence_makes_no_other_root(
     tmp_path: Path, qwen3_moe: Path, faulty: int, micro_batch: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_one_faulty_sequence_makes_no_other_root(
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
-@pytest.mark.parametrize("faulty", [0, 13, 25])
+@pytest.mark.parametrize("faulty", [0, 3, 7])
 def test_a_faulty_sequence_hides_no_fault_of_the_others(
     tmp_path: Path, qwen3_moe: Path, faulty: int, micro_batch: int
 ) -> None:

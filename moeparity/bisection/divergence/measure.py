@@ -11,7 +11,7 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import alone
 from moeparity.metrics.divergence import Error
-from moeparity.plan.difference import Difference
+from moeparity.plan.difference import Difference, two_sided
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import REFERENCE
 from moeparity.plan.toggles import Toggle
@@ -60,15 +60,7 @@ def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
 
 
 def _choice(attribute: str, difference: Toggle | Difference) -> Choice:
-    return Choice(
-        attribute=attribute,
-        reference=difference.reference,
-        candidate=difference.candidate,
-        reference_origin=difference.reference_origin,
-        candidate_origin=difference.candidate_origin,
-        reference_set_by=difference.reference_set_by,
-        candidate_set_by=difference.candidate_set_by,
-    )
+    return Choice(attribute=attribute, **two_sided(difference))
 
 
 def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:

@@ -14,6 +14,7 @@ from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
 from moeparity.bisection.toggles.words import Effect, reading
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import token_mean
+from moeparity.plan.difference import two_sided
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 
@@ -71,13 +72,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
     return ToggleResult(
         name=toggle.name,
         kind=toggle.kind,
-        reference=toggle.reference,
-        candidate=toggle.candidate,
-        reference_origin=toggle.reference_origin,
-        candidate_origin=toggle.candidate_origin,
+        **two_sided(toggle),
         flag=toggle.flag,
-        reference_set_by=toggle.reference_set_by,
-        candidate_set_by=toggle.candidate_set_by,
         parent=toggle.parent,
         nodes=len(toggle.nodes),
         alone=effect.alone,

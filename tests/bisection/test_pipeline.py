@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -404,6 +405,19 @@ def test_a_root_that_only_widens_says_so(tmp_path: Path, qwen3_moe: Path) -> Non
     assert report.reading
     other = report_of(tmp_path, qwen3_moe, {}, ACCUMULATE)
     assert not other.roots[0].same_values
+
+
+def test_other_experts_of_the_same_weights_are_no_equal_values(tmp_path: Path, qwen3_moe: Path) -> None:
+    """A gate of zeros ties all experts: the tie-break changes the ids, and no weight."""
+    tied = tmp_path / "tied"
+    shutil.copytree(qwen3_moe, tied)
+    tensors = load_file(tied / "model.safetensors")
+    gates = {name: torch.zeros_like(tensor) for name, tensor in tensors.items() if name.endswith("mlp.gate.weight")}
+    assert gates
+    save_file(tensors | gates, tied / "model.safetensors")
+    sides = ({"set": {"layers[*].moe.router:tie_break": rule}} for rule in ("lowest_index", "highest_index"))
+    root, *_ = report_of(tmp_path, tied, *sides).roots
+    assert (root.op, root.same_values) == ("router", False)
 
 
 def test_a_toggle_is_named_after_the_side_that_singles_out_nodes(tmp_path: Path, qwen3_moe: Path) -> None:

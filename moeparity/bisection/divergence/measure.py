@@ -36,7 +36,7 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
                 node=record.node.name,
                 op=record.node.op.name,
                 sequences=record.root_sequences,
-                same_values=record.carried is not None and record.carried.equal == record.carried.elements,
+                same_values=record.same_values,
                 choices=tuple(_choices(plan, observed, record.node)),
             )
 

@@ -23,13 +23,20 @@ class NodeRecord:
     `root_sequences` counts the sequences in cells with equal inputs and unequal output.
 
     `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
-    inputs; both against the reference's value, None for nodes without floating-point output.
+    inputs; both against the reference's value, None for nodes without floating-point output. `same_integers` says that
+    outputs of whole numbers, which have no error, are the reference's.
     """
 
     node: Node
     root_sequences: int = 0
     carried: Error | None = None
     local: Error | None = None
+    same_integers: bool = True
+
+    @property
+    def same_values(self) -> bool:
+        """Whether the candidate's output differs from the reference's in dtype at most."""
+        return self.same_integers and self.carried is not None and self.carried.equal == self.carried.elements
 
 
 @dataclass(slots=True)
@@ -55,11 +62,18 @@ class Divergence:
         record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
         record.carried = _add(record.carried, self._error(view, self.candidate))
         record.local = _add(record.local, self._error(view, self.shadow))
+        record.same_integers &= self._same_integers(view)
 
     @property
     def result(self) -> dict[str, NodeRecord]:
         """By node, what was seen of it."""
         return self.records
+
+    def _same_integers(self, view: NodeView) -> bool:
+        """Whether both sides have equal values at every port of whole numbers, such as the ids of a router."""
+        ports = range(len(view.outputs[self.reference]))
+        pairs = ((view.tensor(self.reference, port), view.tensor(self.candidate, port)) for port in ports)
+        return all(torch.equal(ours, theirs) for ours, theirs in pairs if not ours.is_floating_point())
 
     def _error(self, view: NodeView, walker: Name) -> Error | None:
         if not view.ran(walker):

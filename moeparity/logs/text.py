@@ -14,6 +14,7 @@ from moeparity.errors import counted
 from moeparity.logs.report import LogGrouping, LogMetric, LogReport
 from moeparity.metrics.verdict import Interval
 from moeparity.output.tables import COLOUR, plain_table
+from moeparity.output.words import after_estimate
 
 _ROWS = 20
 _FILES = 6
@@ -88,8 +89,7 @@ def _verdict(report: LogReport) -> RenderableType:
     line = Text.assemble(
         "\n",
         (verdict.status.upper(), COLOUR[verdict.status]),
-        f"  {verdict.metric} = {value.estimate:.4g} [{value.low:.3g}, {value.high:.3g}] "
-        f"({value.level:.0%}, {value.method} over sequences), gate {verdict.below:g}",
+        f"  {verdict.metric} = {value.estimate:.4g}{after_estimate(value)}, gate {verdict.below:g}",
     )
     table = Table.grid(padding=(0, 2))
     table.add_row("", verdict.reason)

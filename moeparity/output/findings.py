@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Verdict
+from moeparity.output.words import between
 from moeparity.plan.spec.expect import Bounds
 
 Status = Literal["ok", "fail", "inconclusive"]
@@ -59,7 +60,7 @@ def lies(bounds: Bounds, number: float) -> Outcome:
 def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
     """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
     value, below, above = verdict.value, bounds.below, bounds.above
-    text = f"{verdict.metric} in [{value.low:.6g}, {value.high:.6g}] per {verdict.reduce}"
+    text = f"{verdict.metric} in {between(value.low, value.high, '.6g')} per {verdict.reduce}"
     if not math.isfinite(value.estimate):
         return "fail", f"{verdict.metric} is {value.estimate}"
     if (below is not None and value.low >= below) or (above is not None and value.high <= above):

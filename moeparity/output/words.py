@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+from moeparity.metrics.verdict import Interval
 
 
 def enumerated(names: Sequence[str]) -> str:
@@ -19,6 +22,20 @@ def quantity(count: int, noun: str) -> str:
 def percent(share: float) -> str:
     """`12.34%`."""
     return f"{share:.2%}"
+
+
+def between(low: float, high: float, digits: str = ".3g") -> str:
+    """`[0.1, 0.3]`, `[0.1, no bound]`; `no interval` where there is neither bound."""
+    if math.isinf(low) and math.isinf(high):
+        return "no interval"
+    return f"[{', '.join('no bound' if math.isinf(bound) else f'{bound:{digits}}' for bound in (low, high))}]"
+
+
+def after_estimate(value: Interval) -> str:
+    """What follows an estimate: ` [0.1, 0.3] (95%, bootstrap-t over sequences)`, or `, no interval`."""
+    if value.method == "none":
+        return ", no interval"
+    return f" {between(value.low, value.high)} ({value.level:.0%}, {value.method} over sequences)"
 
 
 def of_whole(value: float | None, whole: float) -> str:

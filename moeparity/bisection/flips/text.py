@@ -22,7 +22,7 @@ from moeparity.bisection.flips.report import (
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import PEAKS, plain_table, thinned
-from moeparity.output.words import percent
+from moeparity.output.words import between, percent
 
 _ROWS = 10
 """Rows of a list that goes on in --json."""
@@ -251,7 +251,7 @@ def _cost_row(part: CostOf) -> tuple[str, ...]:
 
 
 def _mean(mean: Mean) -> str:
-    return f"{mean.estimate:.3g} [{mean.low:.2g}, {mean.high:.2g}]"
+    return f"{mean.estimate:.3g} {between(mean.low, mean.high, '.2g')}"
 
 
 def _origin_line(origin: Origin) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +16,7 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
 from moeparity.output.tables import COLOUR
-from moeparity.output.words import percent
+from moeparity.output.words import between, percent
 
 GAP = 2
 """Columns between two cells."""
@@ -101,7 +102,7 @@ def _cells(point: Point) -> Iterator[Cell]:
         return
     value, flips, roots = report.verdict.value, report.flips, report.roots
     yield report.verdict.status, ""
-    yield (_number(value.estimate), f"{_number(value.low)}..{_number(value.high)}") if roots else ("all bits equal", "")
+    yield (_number(value.estimate), _between(value.low, value.high)) if roots else ("all bits equal", "")
     yield _number(report.metrics.kl), ""
     yield ("", "") if flips is None else (percent(flips.tokens_any_layer / flips.tokens), _flipped_routes(flips))
     yield (roots[0].node, f"({roots[0].op})") if roots else ("none", "")
@@ -124,6 +125,10 @@ def _row(texts: Sequence[str], widths: Sequence[int]) -> RenderableType:
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line) for text in column for line in text.split("\n")) for column in zip(*rows, strict=True)]
+
+
+def _between(low: float, high: float) -> str:
+    return between(low, high) if math.isinf(low) and math.isinf(high) else f"{_number(low)}..{_number(high)}"
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import COLOUR
-from moeparity.output.words import percent
+from moeparity.output.words import after_estimate, percent
 
 
 def _section(report: Report) -> Shown:
@@ -23,7 +23,7 @@ def _verdict(report: Report) -> RenderableType:
         "\n",
         (verdict.status.upper(), COLOUR[verdict.status]),
         f"  {verdict.metric} = {value.estimate:.3g} nats per {verdict.reduce}",
-        f" [{value.low:.3g}, {value.high:.3g}] ({value.level:.0%}, {value.method} over sequences), ",
+        f"{after_estimate(value)}, ",
         f"gate {verdict.below:g}",
     )
     table = Table.grid(padding=(0, 2))

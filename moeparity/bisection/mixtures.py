@@ -91,11 +91,11 @@ class Mixtures:
             changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
-            for coalition in (mixture.name for mixture in run.tried):
+            for coalition in (mixture.name for mixture in run.trials):
                 assert isinstance(coalition, frozenset)
                 exact = not changes.nodes[coalition, REFERENCE]
                 self._known[coalition] = self._outcome(logits.sums(coalition), exact=exact)
-            self.passes, self.walked = self.passes + 1, self.walked + len(run.tried)
+            self.passes, self.walked = self.passes + 1, self.walked + len(run.trials)
             self.counts = self.counts.joined(run.counts)
         self.seconds += time.perf_counter() - start
 

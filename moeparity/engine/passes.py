@@ -23,7 +23,7 @@ Observing = Callable[[Sequence[Walker]], Sequence[Observer]]
 class Pass:
     """One finished pass: the walkers that were tried in it, what looked at them, what it cost and was to need."""
 
-    tried: tuple[Walker, ...]
+    trials: tuple[Walker, ...]
     observers: Sequence[Observer]
     counts: Counts
     footprint: Footprint
@@ -61,7 +61,7 @@ class PassRunner:
     def try_all(
         self,
         always: Sequence[Walker],
-        tried: Sequence[Walker],
+        trials: Sequence[Walker],
         observing: Observing,
         *,
         until: str | None = None,
@@ -71,33 +71,33 @@ class PassRunner:
         As many as memory allows are tried at once, at least one. A walker that a kernel refuses when it meets the
         shapes is in none of the passes. Raises MoeparityError where not even one fits.
         """
-        waiting = list(tried)
+        waiting = list(trials)
         while waiting:
             count = self._most(always, waiting)
             yield from self._split(always, waiting[:count], observing, until)
             waiting = waiting[count:]
 
     def _split(
-        self, always: Sequence[Walker], tried: Sequence[Walker], observing: Observing, until: str | None
+        self, always: Sequence[Walker], trials: Sequence[Walker], observing: Observing, until: str | None
     ) -> Iterator[Pass]:
         """One pass; of several where a kernel refuses one of the walkers."""
-        walkers, observers = [*always, *tried], observing(tried)
+        walkers, observers = [*always, *trials], observing(trials)
         sequences, length = self.input_ids.shape
         footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit)
         try:
-            finished = self._ran(walkers, tried, observers, footprint, until)
+            finished = self._ran(walkers, trials, observers, footprint, until)
         except SpecError:
-            half = len(tried) // 2
+            half = len(trials) // 2
             if half:
-                yield from self._split(always, tried[:half], observing, until)
-                yield from self._split(always, tried[half:], observing, until)
+                yield from self._split(always, trials[:half], observing, until)
+                yield from self._split(always, trials[half:], observing, until)
             return
         yield finished
 
     def _ran(
         self,
         walkers: Sequence[Walker],
-        tried: Sequence[Walker],
+        trials: Sequence[Walker],
         observers: Sequence[Observer],
         footprint: Footprint,
         until: str | None,
@@ -112,15 +112,15 @@ class PassRunner:
             work=footprint.work,
             progress=self.progress,
         )
-        return Pass(tried=tuple(tried), observers=observers, counts=counts, footprint=footprint)
+        return Pass(trials=tuple(trials), observers=observers, counts=counts, footprint=footprint)
 
-    def _most(self, always: Sequence[Walker], tried: Sequence[Walker]) -> int:
+    def _most(self, always: Sequence[Walker], trials: Sequence[Walker]) -> int:
         """How many of these, from the first on, one pass has the memory for; at least one."""
         limit = available_bytes(self.weights.device) if self.memory_limit is None else self.memory_limit
         if limit is None:
-            return len(tried)
+            return len(trials)
 
         def fits(count: int) -> bool:
-            return estimate([*always, *tried[:count]], self.weights, *self.input_ids.shape).total <= limit
+            return estimate([*always, *trials[:count]], self.weights, *self.input_ids.shape).total <= limit
 
-        return len(tried) if fits(len(tried)) else max(1, greatest(fits, len(tried)))
+        return len(trials) if fits(len(trials)) else max(1, greatest(fits, len(trials)))

@@ -68,7 +68,7 @@ def bisect(
     from moeparity.bisection.text import print_report
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)

@@ -50,8 +50,8 @@ def check(
 
 def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
     from moeparity.check import junit as as_junit
-    from moeparity.output.files import refuse_unwritable, write_text
     from moeparity.output.findings import combined
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     if junit is not None:
         refuse_unwritable(junit)

@@ -67,7 +67,7 @@ def forward(
     from moeparity.cli.signals import ignore_signals
     from moeparity.engine.forward import forward as run
     from moeparity.inputs.tokens import read_tokens
-    from moeparity.output.files import refuse_unwritable, write_tensors
+    from moeparity.output.writing import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
     place = Where(Path("--tokenizer"))

@@ -32,7 +32,7 @@ def engines(
     No weights are needed and nothing is computed.
     """
     from moeparity.cli.render import console
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     if config is not None and first is not None:
         raise MoeparityError("engines: --config reads a launch configuration, A and B are profiles. Give one of both.")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from moeparity.cli.render import new_table
 from moeparity.ops.declaration import Op
-from moeparity.output.files import refuse_unwritable, write_text
+from moeparity.output.writing import refuse_unwritable, write_text
 from moeparity.profiles.fidelity import LEVELS, Finding, Line, findings, lines, to_json
 
 MEANING = {

@@ -55,7 +55,7 @@ def flips(
     from moeparity.bisection.flips.run import logged_flips
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     for path in (json, map_):
         if path is not None:
@@ -130,7 +130,7 @@ def mine(
     from moeparity.bisection.mine.text import print_mined
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     for path in (out, json):
         if path is not None:

@@ -74,7 +74,7 @@ def metrics(
     """
     from moeparity.logs.files import Opening
     from moeparity.logs.request import Request, read_gate
-    from moeparity.output.files import refuse_unwritable
+    from moeparity.output.writing import refuse_unwritable
 
     for path in (json, plot):
         if path is not None:
@@ -100,7 +100,7 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     from moeparity.cli.render import console
     from moeparity.logs.files import NotDrawnError, measure_files
     from moeparity.logs.text import print_log
-    from moeparity.output.files import write_text
+    from moeparity.output.writing import write_text
 
     undrawn: NotDrawnError | None = None
     try:
@@ -129,7 +129,7 @@ def _print_repeats(files: list[Path], format: str | None, plot: Path | None, jso
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
     from moeparity.logs.repeats import measure_repeats
-    from moeparity.output.files import write_text
+    from moeparity.output.writing import write_text
 
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)

@@ -46,7 +46,7 @@ def probe(
 
     The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
     from moeparity.probe.run import Request, run
 
     if out is not None:

@@ -35,7 +35,7 @@ def sweep(
     from moeparity.bisection.sweep.text import print_sweep
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
-    from moeparity.output.files import refuse_unwritable, write_text
+    from moeparity.output.writing import refuse_unwritable, write_text
 
     if json is not None:
         refuse_unwritable(json)

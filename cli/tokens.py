@@ -44,10 +44,10 @@ def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
     from moeparity.inputs.tokens.read import recipe_tokens
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
-    from moeparity.plan.spec import files
+    from moeparity.plan.spec import reader
 
-    recipe = files.read_recipe(path)
-    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    recipe = reader.read_recipe(path)
+    folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     name = recipe.tokens.tokenizer
     where = Where(path, recipe.tokens.line_of("tokenizer"))
     return recipe_tokens(recipe, path, folder), open_tokenizer(name, where, folder) if name else None
@@ -98,7 +98,7 @@ def sample(
     from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import ignore_signals
     from moeparity.inputs.tokens.tensorfile import file_contents
-    from moeparity.output.files import refuse_unwritable, write_tensors
+    from moeparity.output.writing import refuse_unwritable, write_tensors
 
     refuse_unwritable(out)
     with progress_line() as progress:

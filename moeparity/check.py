@@ -22,7 +22,7 @@ from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
 from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, findings_code
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -62,7 +62,7 @@ def check(
     path, start = Path(recipe), time.perf_counter()
     report: Report | LogReport | None = None
     try:
-        if files.is_log_check(path):
+        if reader.is_log_check(path):
             report, findings = _logs(path, progress)
         else:
             report, findings = _recipe(path, device, allow_code=allow_code, memory=memory_limit, progress=progress)
@@ -92,14 +92,14 @@ def _recipe(
 
     options = Options(allow_code=allow_code, memory_limit=memory)
     report = bisect(path, device=device, options=options, progress=progress)
-    refuse_unknown(files.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
+    refuse_unknown(reader.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
     return report, tuple(expectation.finding(report) for expectation in recipe_expectations)
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
     from moeparity.logs.files import measure_check
 
-    log_check = files.read_log_check(path)
+    log_check = reader.read_log_check(path)
     report = measure_check(log_check, Where(path), progress=progress)
     return report, log_findings(log_check.expect, report)
 

@@ -24,7 +24,7 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind, edges_of
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import UNSET
-from moeparity.plan.spec.files import read_placement
+from moeparity.plan.spec.reader import read_placement
 
 FOLDER = "MOEPARITY_EVIDENCE"
 HERE = Where(Path("evidence"))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from moeparity.check import check
 from moeparity.cli.commands import app
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -148,7 +148,7 @@ def test_the_workflow_of_the_document(tmp_path: Path) -> None:
 def test_the_recipe_of_the_document_loads(tmp_path: Path) -> None:
     (recipe,) = (text for text in blocks("yaml") if text.startswith("kind: recipe"))
     (tmp_path / "recipe.yaml").write_text(recipe)
-    expect = files.read_recipe(tmp_path / "recipe.yaml").expect
+    expect = reader.read_recipe(tmp_path / "recipe.yaml").expect
     assert expect.model_fields_set == type(expect).model_fields.keys()
 
 

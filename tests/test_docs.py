@@ -11,10 +11,11 @@ from tests.command import ROOT
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "checkpoints" / "quickstart" / "README.md"]
 TOPS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+SOURCES = {path.name for top in TOPS for path in (ROOT / top).rglob("*.py") if not top.startswith(".")}
 FILE = re.compile(r"[\w.-]+(?:/[\w.*-]+)+")
 MODULE = re.compile(r"(?:moeparity|scripts|benchmarks|tests)(?:\.[a-z_0-9]+)+")
-OUTPUTS = {"results", "rollouts"}
-"""Folders of examples."""
+ELSEWHERE = {"my_kernels.py", "pytorch_processor.py"}
+"""Files that a page tells its reader to write, and those of another tool."""
 PYTHON = {"moeparity.sweep", "moeparity.forward", "moeparity.bisect", "moeparity.open_model", "moeparity.cli"}
 """Names that `moeparity` exports, and the command line's name in an installation."""
 
@@ -30,6 +31,8 @@ def test_files_and_modules_named_are_there(page: Path) -> None:
     words = {word for text in named(page) for word in text.split()}
     files = {word.rstrip("/") for word in words if FILE.fullmatch(word) and word.partition("/")[0] in TOPS}
     assert [name for name in files if not list(ROOT.glob(name))] == []
+    bare = {word for word in words if re.fullmatch(r"\w+\.py", word)} - ELSEWHERE
+    assert [name for name in bare if name not in SOURCES] == []
     modules = {word for word in words if MODULE.fullmatch(word)} - PYTHON
     assert [name for name in modules if not _module(name)] == []
 

@@ -25,7 +25,7 @@ def test_every_folder_with_code_is_packaged() -> None:
 
 
 def test_shipped_data_is_found_from_anywhere(tmp_path: Path) -> None:
-    code = "from moeparity.plan.spec.files import shipped; print(*shipped('models'), *shipped('profiles'))"
+    code = "from moeparity.plan.spec.reader import shipped; print(*shipped('models'), *shipped('profiles'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert {"qwen3", "qwen3_moe", "deepseek_v3", "hf-eager", "hf-default"} <= set(done.stdout.split())
 

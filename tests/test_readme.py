@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from safetensors.torch import load_file, save_file
 
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from tests.command import ROOT, inside
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -37,14 +37,14 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     assert yaml.safe_load(recipe)["kind"] == "recipe"
     (tmp_path / "recipe.yaml").write_text(recipe)
     (tmp_path / "my-server.yaml").write_text(profile)
-    assert files.read_recipe(tmp_path / "recipe.yaml").gate.metric == "k3"
-    assert files.read_profile(tmp_path / "my-server.yaml").name == "my-server"
+    assert reader.read_recipe(tmp_path / "recipe.yaml").gate.metric == "k3"
+    assert reader.read_profile(tmp_path / "my-server.yaml").name == "my-server"
     placed = re.sub(r"^reference:.*?^(?=gate)", ranks, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "ranks.yaml").write_text(placed)
-    assert str(files.read_recipe(tmp_path / "ranks.yaml").candidate.placement) == "tensor 4, expert 4"
+    assert str(reader.read_recipe(tmp_path / "ranks.yaml").candidate.placement) == "tensor 4, expert 4"
     candidate = re.sub(r"^candidate:.*?^(?=gate)", impl, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "impl.yaml").write_text(candidate)
-    assert files.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"
+    assert reader.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"
 
 
 def test_the_profile_of_the_page_on_recipes_binds(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.plan.spec.files import read_recipe
+from moeparity.plan.spec.reader import read_recipe
 from tests.command import ROOT, inside
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

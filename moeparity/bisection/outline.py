@@ -16,7 +16,7 @@ from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.sides import Side, bound_side
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 from moeparity.plan.toggles import Toggle, toggles
 
 ABSENT = "-"
@@ -93,8 +93,8 @@ def outline_checkpoint(folder: Path, profile: str) -> Outline:
 
 def outline_recipe(path: Path) -> Outline:
     """Both plans of a recipe, its toggles and what it expects. Raises MoeparityError."""
-    recipe = files.read_recipe(path)
-    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    recipe = reader.read_recipe(path)
+    folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))

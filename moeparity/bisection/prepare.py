@@ -21,7 +21,7 @@ from moeparity.metrics.verdict import Gate
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import SIDES, Side, bound_side
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import Override, addresses
@@ -133,8 +133,8 @@ def prepare(
     `opener` opens the checkpoint.
     """
     options = options or Options()
-    recipe = options.applied(files.read_recipe(path))
-    folder = files.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    recipe = options.applied(reader.read_recipe(path))
+    folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.

@@ -17,7 +17,7 @@ from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
 
@@ -54,7 +54,7 @@ def forward(
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     where = Where(Path("forward"))
     rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
-    placed = placement_rules(files.read_placement(placement or {}, where), where)
+    placed = placement_rules(reader.read_placement(placement or {}, where), where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")

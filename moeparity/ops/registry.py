@@ -5,14 +5,14 @@ from __future__ import annotations
 from moeparity.errors import SpecError, did_you_mean, listed
 from moeparity.ops import attention, combine, elementwise, experts, linear, log_softmax, placement, rope, router
 from moeparity.ops.declaration import Op
-from moeparity.ops.norm import declaration as norm
+from moeparity.ops.norm import rms_norm
 
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
         elementwise.EMBEDDING,
         rope.ROTARY,
-        norm.RMS_NORM,
+        rms_norm.RMS_NORM,
         linear.LINEAR,
         rope.ROPE,
         attention.ATTENTION,

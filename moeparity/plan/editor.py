@@ -15,7 +15,7 @@ from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter, WeightPort
 from moeparity.ops.registry import OPS
 from moeparity.plan.layers import LAYER_RULES
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ _REFERENCE: Json = {
 
 def json_schema(kind: str) -> Json:
     """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe` or a `log`."""
-    model = files.KINDS[kind]
+    model = reader.KINDS[kind]
     schema = _plain(model.model_json_schema(by_alias=True))
     definitions: Json = schema.pop("$defs")
     {"graph": _graph, "profile": _profile, "recipe": _recipe, "log": _log}[kind](schema, definitions)
@@ -204,6 +204,6 @@ def _ops() -> Json:
 
 
 def _profile_name(field_schema: Json) -> Json:
-    names = {"enum": list(files.shipped("profiles"))}
+    names = {"enum": list(reader.shipped("profiles"))}
     path = {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}
     return {**field_schema, "description": "A shipped profile, or a path to one.", "anyOf": [names, path]}

@@ -13,7 +13,7 @@ from moeparity.numerics import orders
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 
 EVIDENCE_LEVELS: Final = get_args(schema.Level)
 UNKNOWN: Final = "unknown"
@@ -108,18 +108,18 @@ def load_profile(name: str, where: Where) -> Profile:
 def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
     """The profile and all it extends, the profile first."""
     chain: list[tuple[Path, schema.ProfileFile]] = []
-    path = files.find_profile(name, where)
+    path = reader.find_profile(name, where)
     while True:
         paths = [earlier for earlier, _ in chain]
         if path.resolve() in [earlier.resolve() for earlier in paths]:
             circle = " -> ".join(earlier.name for earlier in (*paths, path))
             raise SpecError(f"{where}: profiles extend each other in a circle: {circle}. Break it.")
-        spec = files.read_profile(path)
+        spec = reader.read_profile(path)
         chain.append((path, spec))
         if spec.extends is None:
             return chain
         where = Where(path, spec.line_of("extends"))
-        path = files.find_profile(spec.extends, where)
+        path = reader.find_profile(spec.extends, where)
 
 
 def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:

@@ -16,7 +16,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
 from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.plan.references import Scope
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 10_000
@@ -29,7 +29,7 @@ def expand(config: Config, path: Path | None = None) -> Graph:
     Raises GraphError and CheckpointError.
     """
     path = path or _shipped_graph(config)
-    spec = files.read_graph(path)
+    spec = reader.read_graph(path)
     graph = _Expansion(path, spec, config).graph()
     config.check_pairs()
     return graph
@@ -38,7 +38,7 @@ def expand(config: Config, path: Path | None = None) -> Graph:
 @functools.cache
 def _shipped_types() -> dict[str, Path]:
     """The shipped graph of each model_type; they are part of the package and read once."""
-    return {name: path for path in files.shipped("models").values() for name in files.read_graph(path).model_type}
+    return {name: path for path in reader.shipped("models").values() for name in reader.read_graph(path).model_type}
 
 
 def _shipped_graph(config: Config) -> Path:

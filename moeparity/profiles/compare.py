@@ -13,7 +13,7 @@ from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Rule, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.sides import Side
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 from moeparity.plan.toggles import Toggle, toggles
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
@@ -29,13 +29,13 @@ NEGLIGIBLE = 0.01
 
 def profiles() -> list[EngineProfile]:
     """Every shipped profile."""
-    return [_description(path, files.read_profile(path)) for path in files.shipped("profiles").values()]
+    return [_description(path, reader.read_profile(path)) for path in reader.shipped("profiles").values()]
 
 
 def describe(name: str) -> EngineProfile:
     """A shipped profile by name, or a path to one. Raises SpecError."""
     path = _path(name)
-    return _description(path, files.read_profile(path))
+    return _description(path, reader.read_profile(path))
 
 
 def statements(name: str) -> list[Statement]:
@@ -47,7 +47,7 @@ def statements(name: str) -> list[Statement]:
 
 def architectures() -> dict[str, Path]:
     """Sizes of a public checkpoint of each shipped graph, with few layers: config.json by model_type."""
-    return files.shipped("configs", "json")
+    return reader.shipped("configs", "json")
 
 
 def compare(
@@ -93,7 +93,7 @@ def _place() -> Where:
 
 
 def _path(name: str) -> Path:
-    return files.find_profile(name, _place())
+    return reader.find_profile(name, _place())
 
 
 def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:

@@ -20,7 +20,7 @@ from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.ops.declaration import Attribute, Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import Rule, check_value, load_profile
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 
 Key = tuple[str, str, str]
 """An op, an attribute of it (or `site->consumer`), and a value as text."""
@@ -153,7 +153,7 @@ def proofs_of(data: Mapping[str, Any]) -> dict[Key, tuple[Proof, ...]]:
 @cache
 def claims() -> tuple[Claim, ...]:
     """What the shipped profiles say themselves, without what they take over, profile by profile."""
-    return tuple(claim for name in files.shipped("profiles") for claim in _claims(name))
+    return tuple(claim for name in reader.shipped("profiles") for claim in _claims(name))
 
 
 def _claims(name: str) -> Iterator[Claim]:

@@ -14,7 +14,7 @@ from moeparity.errors import SpecError
 from moeparity.inputs.machine import cpu_name
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import NO_ENGINE, UNKNOWN
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.compare import statements
@@ -122,7 +122,7 @@ def page(_: str = "") -> str:
 
 def engines() -> tuple[list[str], dict[str, str]]:
     """The profiles that stand for a whole engine, and the overlays with what each lies on."""
-    read = [files.read_profile(path) for path in files.shipped("profiles").values()]
+    read = [reader.read_profile(path) for path in reader.shipped("profiles").values()]
     found = [spec for spec in read if spec.engine is not None and spec.engine.name != NO_ENGINE]
     whole = [spec.name for spec in found if spec.extends is None or spec.name in MODES]
     return whole, {spec.name: spec.extends for spec in found if spec.extends and spec.name not in whole}

@@ -18,7 +18,7 @@ from moeparity.errors import MoeparityError
 from moeparity.inputs.tokens import read_tokens
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from tests.errors.base import BAD, BASE, CONFIG, INDEX, TOKENS, WEIGHTS, shard
 
 VALUES = st.sampled_from(
@@ -84,7 +84,7 @@ def test_graphs(tmp_path: Path, raw: bytes) -> None:
     assert holds(lambda: expand(Config(BASE / "config.json"), tmp_path / "graph.yaml"))
 
 
-@pytest.mark.parametrize("path", sorted(files.shipped("models").values()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(reader.shipped("models").values()), ids=lambda path: path.stem)
 @settings(quick, max_examples=6)
 @given(data=st.data())
 def test_shipped_graphs(tmp_path: Path, path: Path, data: st.DataObject) -> None:

@@ -12,7 +12,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from tests.errors.base import CONFIG as QWEN3_MOE
 
 QWEN3 = {**QWEN3_MOE, "model_type": "qwen3", "intermediate_size": 24, "tie_word_embeddings": True}
@@ -95,6 +95,6 @@ def bound(
         f"candidate:\n  profile: hf-eager\n  set:\n    {choices}\ngate: {{metric: k3, below: 1}}\n",
         "utf-8",
     )
-    settings = files.read_recipe(recipe).candidate.set
+    settings = reader.read_recipe(recipe).candidate.set
     profile = load_profile(f"./{path.name}", Where(recipe))
     return bind(of, profile, dtype, overrides(settings, Where(recipe, 6)))

@@ -14,14 +14,14 @@ import pytest
 from moeparity.ops.registry import OPS
 from moeparity.plan.editor import json_schema
 from moeparity.plan.layers import LAYER_RULES
-from moeparity.plan.spec import files, yaml
+from moeparity.plan.spec import reader, yaml
 from tests.command import alone, inside
 from tests.errors.base import BAD
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
-    *(("graph", path) for path in files.shipped("models").values()),
-    *(("profile", path) for path in files.shipped("profiles").values()),
+    *(("graph", path) for path in reader.shipped("models").values()),
+    *(("profile", path) for path in reader.shipped("profiles").values()),
     *(("recipe", path) for path in sorted((ROOT / "recipes").glob("*.yaml"))),
 ]
 BROKEN = [
@@ -64,7 +64,7 @@ def test_what_is_broken_does_not(name: str) -> None:
     assert errors(name.partition("-")[0], yaml.load(BAD / f"{name}.yaml"))
 
 
-@pytest.mark.parametrize("kind", files.KINDS)
+@pytest.mark.parametrize("kind", reader.KINDS)
 def test_schemas_are_valid_and_closed(kind: str) -> None:
     schema = json_schema(kind)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -146,7 +146,7 @@ def test_fusions_and_a_recipes_own_settings() -> None:
         assert bool(errors("recipe", {**recipe, "candidate": candidate})) != good
 
 
-@pytest.mark.parametrize("kind", files.KINDS)
+@pytest.mark.parametrize("kind", reader.KINDS)
 def test_the_command_prints_it(kind: str) -> None:
     done = (alone if kind == "recipe" else inside)("schema", kind)
     assert done.returncode == 0, done.stderr

@@ -16,12 +16,12 @@ from moeparity.plan.engine_profile import EVIDENCE_LEVELS, UNKNOWN, Profile, loa
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 from moeparity.plan.spec.schema import Placement
 
 HERE = Where(Path(__file__))
-CONFIGS = files.shipped("configs", "json")
-NAMES = tuple(files.shipped("profiles"))
+CONFIGS = reader.shipped("configs", "json")
+NAMES = tuple(reader.shipped("profiles"))
 ENGINES = {
     *("hf-eager", "hf-default", "hf-v4", "vllm", "vllm-batch-invariant", "sglang", "sglang-deterministic"),
     *("sglang-rl-on-policy", "trtllm", "flashinfer-fused", "megatron", "megatron-deterministic", "nemo-rl-dtensor"),
@@ -42,7 +42,7 @@ def profile(name: str) -> Profile:
 
 def test_every_engine_has_its_profile_and_every_graph_its_sizes() -> None:
     assert set(NAMES) >= ENGINES
-    models = {name for path in files.shipped("models").values() for name in files.read_graph(path).model_type}
+    models = {name for path in reader.shipped("models").values() for name in reader.read_graph(path).model_type}
     assert set(CONFIGS) == models
 
 
@@ -75,9 +75,9 @@ def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
         assert {"".join(attribute.partition(EDGE)[:2]) for attribute in names} == matches, f"{rule.where} {rule.label}"
 
 
-@pytest.mark.parametrize("path", files.shipped("profiles").values(), ids=NAMES)
+@pytest.mark.parametrize("path", reader.shipped("profiles").values(), ids=NAMES)
 def test_every_value_has_its_source_and_its_flag(path: Path) -> None:
-    spec = files.read_profile(path)
+    spec = reader.read_profile(path)
     assert path.stem == spec.name
     rules: list[schema.Fusion | schema.Rule] = [*spec.fusions, *spec.rules]
     for rule in rules:
@@ -88,7 +88,7 @@ def test_every_value_has_its_source_and_its_flag(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_a_profile_of_an_engine_names_it_and_its_version(name: str) -> None:
-    spec = files.read_profile(files.shipped("profiles")[name])
+    spec = reader.read_profile(reader.shipped("profiles")[name])
     assert spec.engine is not None
     assert all((spec.engine.name, spec.engine.version, spec.engine.says))
 
@@ -138,8 +138,8 @@ def test_vllm_scales_the_routed_output_not_the_weights(architecture: str) -> Non
 
 FUSED_NORMS = [
     (name, fusion)
-    for name, path in files.shipped("profiles").items()
-    for fusion in files.read_profile(path).fusions
+    for name, path in reader.shipped("profiles").items()
+    for fusion in reader.read_profile(path).fusions
     if {"all_reduce", "rms_norm"} <= set(fusion.chain)
 ]
 

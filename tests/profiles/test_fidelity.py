@@ -20,7 +20,7 @@ from moeparity.ops.kernels.key_tiles import cuts
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import check_value, load_profile
-from moeparity.plan.spec.files import shipped
+from moeparity.plan.spec.reader import shipped
 from moeparity.profiles import fidelity
 from moeparity.profiles.fidelity import NO_ENGINE, Finding, Key, Proof
 from scripts.pages.evidence import DATA, as_text, merged, targets

@@ -18,9 +18,9 @@ from moeparity.bisection.prepare import Options
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
-from moeparity.output.files import write_tensors
 from moeparity.output.findings import Finding, findings_code
 from moeparity.output.json import to_json
+from moeparity.output.writing import write_tensors
 from moeparity.plan.spec.expect import Expect
 from moeparity.progress import Callback
 

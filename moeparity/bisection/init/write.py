@@ -16,7 +16,7 @@ from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoi
 from moeparity.inputs.weights.fit import file_dtype
 from moeparity.inputs.weights.store import fits
 from moeparity.ops.declaration import Op
-from moeparity.output.files import refuse_unwritable, write_text
+from moeparity.output.writing import refuse_unwritable, write_text
 from moeparity.plan.address import role
 from moeparity.plan.bind import bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from moeparity.bisection.resume.codec import Codec, CodecError
 from moeparity.errors import MoeparityError, display_path
-from moeparity.output.files import write_tensors
+from moeparity.output.writing import write_tensors
 from moeparity.progress import on_interruption
 
 FORMAT = "moeparity.pass/1"

@@ -15,7 +15,7 @@ from moeparity.inputs.tokens import jsonl, tensorfile
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, defect, predicted_mask
 from moeparity.plan.config import Config
-from moeparity.plan.spec import files, schema
+from moeparity.plan.spec import reader, schema
 
 
 def read_tokens(
@@ -63,7 +63,7 @@ def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> To
     where new tokens are to be sampled, which they do not belong to.
     """
     spec = recipe.tokens
-    file = files.find_file(spec.file, Where(path, spec.line_of("file")), "token file")
+    file = reader.find_file(spec.file, Where(path, spec.line_of("file")), "token file")
     tokens = read_tokens(
         file,
         checkpoint=checkpoint,

@@ -14,9 +14,9 @@ from moeparity.numerics.rounding import product, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels.norm_welford import mean_square
-from moeparity.ops.norm.declaration import DIVIDE, IEEE, RECIPROCAL, TRANSFORMER_ENGINE, TWO_PASS, WELFORD
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch, Moments, te_moments, te_order
 from moeparity.ops.norm.reductions import order_of
+from moeparity.ops.norm.rms_norm import DIVIDE, IEEE, RECIPROCAL, TRANSFORMER_ENGINE, TWO_PASS, WELFORD
 
 
 def rms_norm(

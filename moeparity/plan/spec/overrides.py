@@ -11,7 +11,7 @@ from typing import Any, get_origin
 from pydantic import ValidationError
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.plan.spec import files, schema, yaml
+from moeparity.plan.spec import reader, schema, yaml
 from moeparity.plan.spec.base import Model, Setting, Side
 
 HERE = Where(Path("--over"))
@@ -124,7 +124,7 @@ def _with_value(variant: schema.Variant, keys: Sequence[str], value: Any) -> sch
     try:
         return schema.Variant.model_validate(data)
     except ValidationError as error:
-        raise SpecError(f"{HERE}: {files.complaint(data, schema.Variant, error)[1]}") from None
+        raise SpecError(f"{HERE}: {reader.complaint(data, schema.Variant, error)[1]}") from None
 
 
 def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from moeparity.profiles.launch import servers, trainers
 from moeparity.profiles.launch.options import Implied, Option, Program
 from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
@@ -232,6 +232,6 @@ def _parts(profile: str) -> list[str]:
 def _chain(name: str) -> list[str]:
     """A profile and what it extends, itself first."""
     names = [name]
-    while (base := files.read_profile(files.shipped("profiles")[names[-1]]).extends) is not None:
+    while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
         names.append(base)
     return names

@@ -21,7 +21,7 @@ from moeparity.bisection.prepare import prepare
 from moeparity.errors import CheckpointError, MoeparityError
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.weights import store
-from moeparity.plan.spec import files
+from moeparity.plan.spec import reader
 from tests.command import alone, inside
 
 EXIT = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -109,7 +109,7 @@ def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp
 def test_text_prompts_are_read_with_the_checkpoints_tokenizer(model: Path, tmp_path: Path) -> None:
     byte_tokenizer(model / "tokenizer.json")
     made = write_starter(model, tmp_path / "recipe.yaml")
-    tokens = recipe_tokens(files.read_recipe(made.recipe), made.recipe, model)
+    tokens = recipe_tokens(reader.read_recipe(made.recipe), made.recipe, model)
     assert tokens.attention_mask.sum(1).tolist() == [len(text.encode("utf-8")) for text in PROMPTS]
 
 
@@ -126,7 +126,7 @@ def test_why_there_is_no_text_is_said(
         (model / "tokenizer.json").write_text("{}", "utf-8")
     made = write_starter(model, tmp_path / "recipe.yaml")
     assert reason in made.recipe.read_text("utf-8")
-    recipe = files.read_recipe(made.recipe)
+    recipe = reader.read_recipe(made.recipe)
     assert recipe.tokens.tokenizer is None
     vocabulary = json.loads((model / "config.json").read_text("utf-8"))["vocab_size"]
     ids = recipe_tokens(recipe, made.recipe, model).input_ids
@@ -147,7 +147,7 @@ def test_files_are_overwritten_only_by_force(model: Path, tmp_path: Path) -> Non
     with pytest.raises(MoeparityError, match=r"mine\.tokens\.jsonl: is there already"):
         write_starter(model, out)
     write_starter(model, out, force=True)
-    assert files.read_recipe(out).checkpoint == "my model"
+    assert reader.read_recipe(out).checkpoint == "my model"
 
 
 def test_few_tokens_where_each_costs_a_pass_over_the_files(
@@ -155,7 +155,7 @@ def test_few_tokens_where_each_costs_a_pass_over_the_files(
 ) -> None:
     monkeypatch.setattr(store, "available_bytes", lambda _: 1000)
     made = write_starter(model, tmp_path / "recipe.yaml")
-    sample = files.read_recipe(made.recipe).tokens.sample
+    sample = reader.read_recipe(made.recipe).tokens.sample
     assert sample is not None
     assert sample.new_tokens == 4
 

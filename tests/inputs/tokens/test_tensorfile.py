@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from moeparity.errors import TokensError
 from moeparity.inputs.tokens import TokenSet, read_tokens
 from moeparity.inputs.tokens.tensorfile import file_contents
-from moeparity.output.files import write_tensors
+from moeparity.output.writing import write_tensors
 
 IDS = torch.tensor([[3, 4, 5], [6, 7, 0]])
 REAL = torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError
-from moeparity.plan.spec import files, schema, yaml
+from moeparity.plan.spec import reader, schema, yaml
 from moeparity.plan.spec.overrides import Override, addresses, axes, fields
 
 RECIPE = """\
@@ -29,7 +29,7 @@ gate: {metric: k3, below: 1e-4}
 def recipe(tmp_path: Path) -> schema.RecipeFile:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
-    return files.read_recipe(path)
+    return reader.read_recipe(path)
 
 
 def single_axis(text: str) -> list[Override]:

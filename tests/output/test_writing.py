@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.errors import MoeparityError
-from moeparity.output import files
+from moeparity.output import writing
 from moeparity.progress import tidy_up
 
 
 def test_written_and_replaced(tmp_path: Path) -> None:
     for text in ("one", "two"):
-        files.write_text(tmp_path / "a.json", text)
+        writing.write_text(tmp_path / "a.json", text)
         assert (tmp_path / "a.json").read_text("utf-8") == f"{text}\n"
-    files.write_tensors(tmp_path / "b.safetensors", {"x": torch.ones(2)})
+    writing.write_tensors(tmp_path / "b.safetensors", {"x": torch.ones(2)})
     assert load_file(tmp_path / "b.safetensors")["x"].tolist() == [1.0, 1.0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.safetensors"]
 
@@ -27,7 +27,7 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     path = tmp_path / "a.json"
-    files.write_text(path, "old")
+    writing.write_text(path, "old")
     write = Path.write_text
 
     def half(self: Path, text: str, encoding: str) -> None:
@@ -37,7 +37,7 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
     monkeypatch.setattr(Path, "write_text", half)
     expected = MoeparityError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
-        files.write_text(path, "new and longer")
+        writing.write_text(path, "new and longer")
     monkeypatch.undo()
     assert path.read_text("utf-8") == "old\n"
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
@@ -60,7 +60,7 @@ def test_an_interruption_at_any_step_knows_what_to_discard(
         return original(self, *given, **named)
 
     monkeypatch.setattr(Path, step, signalled)
-    files.write_text(tmp_path / "a.json", "text")
+    writing.write_text(tmp_path / "a.json", "text")
     assert [path.name for path in left] == (["a.json"] if step == "unlink" else [])
     left.clear()
     assert tidy_up() == []

@@ -11,8 +11,10 @@ __all__ = ["main"]
 def main() -> None:
     """The console script. The commands are imported inside, so that a signal during imports leaves no traceback."""
     from moeparity.cli.signals import ignore_signals, listen
+    from moeparity.cli.streams import fill_closed
 
     listen()
+    fill_closed()
     from moeparity.cli.commands import main as run
 
     try:

@@ -66,27 +66,24 @@ def bisect(
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import print_report
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
-    from moeparity.output.writing import refuse_unwritable, write_text
 
-    if json is not None:
-        refuse_unwritable(json)
-    with progress_line() as progress:
-        options = Options(
-            by=by,
-            split=split,
-            swap=tuple(swap or ()),
-            floor=floor,
-            oracle=oracle,
-            replay=replay,
-            envelope=envelope,
-            attribute=attribute,
-            allow_code=allow_code,
-            memory_limit=memory_limit,
-        )
-        report = run(recipe, device=device, options=options, progress=progress)
-    print_report(report, console())
-    if json is not None:
-        write_text(json, report.to_json())
+    options = Options(
+        by=by,
+        split=split,
+        swap=tuple(swap or ()),
+        floor=floor,
+        oracle=oracle,
+        replay=replay,
+        envelope=envelope,
+        attribute=attribute,
+        allow_code=allow_code,
+        memory_limit=memory_limit,
+    )
+    with outputs({"--json": json}) as files:
+        with progress_line() as progress:
+            report = run(recipe, device=device, options=options, progress=progress)
+        files.text("--json", report.to_json)
+    print_report(report, files.console())
     raise typer.Exit(report.exit_code)

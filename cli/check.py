@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
 from moeparity.cli.options import Device, MemoryLimit
+from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
+from moeparity.output.words import printable
 
 if TYPE_CHECKING:
     from moeparity.check import Checked
     from moeparity.output.findings import Finding
-
-SKIP = 125
-"""What `git bisect run` takes as "this commit cannot be tested"."""
 
 
 def check(
@@ -37,37 +35,36 @@ def check(
 ) -> None:
     """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
-    Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided; of several
-    the first present of 2, 1, 3, 0.
+    Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided, 70
+    moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.
     """
     try:
-        code = _run(recipes, junit, device=device, allow_code=allow_code, memory_limit=memory_limit)
+        with outputs({"--junit": junit}) as files:
+            code = _run(recipes, files, device=device, allow_code=allow_code, memory_limit=memory_limit)
     except MoeparityError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report_error(str(error))
         code = 2
-    raise typer.Exit(SKIP if git_bisect and code in {2, 3} else code)
+    except Exception as error:  # noqa: BLE001  a crash is for `git bisect` a commit that cannot be tested
+        code = crashed(error)
+    raise typer.Exit(SKIP if git_bisect and code in {2, 3, CRASH} else code)
 
 
-def _run(recipes: list[Path], junit: Path | None, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
+def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
-    from moeparity.output.writing import refuse_unwritable, write_text
 
-    if junit is not None:
-        refuse_unwritable(junit)
     width = max(len(display_path(recipe)) for recipe in recipes)
     results = []
     for recipe in recipes:
         results.append(_check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
-        _print(results[-1], width)
+        _print(results[-1], width, files)
     findings = [finding.status for result in results for finding in result.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
     parts = [f"{findings.count(status)} {words}" for words, status in counts.items() if status in findings]
     errors = sum(result.error is not None for result in results)
     parts += [f"{errors} recipe{'s' * (errors > 1)} could not be checked"] if errors else []
-    print(f"{len(results)} recipe{'s' * (len(results) > 1)}: {', '.join(parts)}")
-    if junit is not None:
-        write_text(junit, as_junit(results))
+    files.text("--junit", lambda: as_junit(results))
+    files.print(f"{len(results)} recipe{'s' * (len(results) > 1)}: {', '.join(parts)}")
     return combined(result.exit_code for result in results)
 
 
@@ -79,21 +76,23 @@ def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: 
     try:
         with progress_line() as progress:
             return run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
-        traceback.print_exc()
-        crash = f"{type(error).__name__}: {error}"
-        return Checked(recipe=display_path(recipe), findings=(), error=crash, report=None, seconds=0.0)
+    except Exception as error:  # noqa: BLE001  it stops no other recipe
+        message, code = told(error)
+        return Checked(
+            recipe=display_path(recipe), findings=(), error=message, report=None, seconds=0.0, error_code=code
+        )
 
 
-def _print(result: Checked, width: int) -> None:
+def _print(result: Checked, width: int, files: Outputs) -> None:
     """One line per finding on standard output; what kept the recipe from being checked on standard error."""
     if result.error is not None:
         about = "" if result.recipe in result.error else f" (recipe {result.recipe})"
-        print(f"error: {result.error}{about}", file=sys.stderr)
+        report_error(f"{result.error}{about}")
     for finding in result.findings:
         wide = max(len(line.expectation) for line in result.findings)
-        typer.echo(f"{_word(finding)}  {result.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
-    sys.stdout.flush()
+        line = printable(f"{result.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
+        typer.echo(f"{_word(finding)}  {line}", file=files.stream)
+    files.stream.flush()
 
 
 def _word(finding: Finding) -> str:

@@ -8,17 +8,22 @@ from typing import Annotated
 
 import typer
 
+from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
 from moeparity.cli.check import check
 from moeparity.cli.engines import engines
+from moeparity.cli.failures import crashed, report_error
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import Device, MemoryLimit
 from moeparity.cli.probe import certify, probe
+from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import sample, tokens
 from moeparity.errors import MoeparityError, Where
+from moeparity.output.words import printable
+from moeparity.paths import is_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,8 +48,12 @@ def _moeparity(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="If moeparity itself fails (exit code 70), print the full trace.")
+    ] = False,
 ) -> None:
     """What stands before a command."""
+    failures.debug = debug
 
 
 def forward(
@@ -62,32 +71,32 @@ def forward(
     device: Device = "auto",
 ) -> None:
     """Run one variant, write its logits, routes and what is asked for."""
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
     from moeparity.cli.signals import ignore_signals
     from moeparity.engine.forward import forward as run
     from moeparity.inputs.tokens import read_tokens
-    from moeparity.output.writing import refuse_unwritable, write_tensors
+    from moeparity.output.writing import write_tensors
 
-    refuse_unwritable(out)
     place = Where(Path("--tokenizer"))
-    token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
-    with progress_line() as progress:
-        tensors = run(
-            checkpoint,
-            token_set.input_ids,
-            attention_mask=token_set.attention_mask,
-            profile=profile,
-            micro_batch=micro_batch,
-            dtype=dtype,
-            device=device,
-            save=save or (),
-            memory_limit=memory_limit,
-            progress=progress,
-        )
-    write_tensors(out, tensors)
+    with outputs({"--out": out}, binary=("--out",)) as files:
+        token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
+        with progress_line() as progress:
+            tensors = run(
+                checkpoint,
+                token_set.input_ids,
+                attention_mask=token_set.attention_mask,
+                profile=profile,
+                micro_batch=micro_batch,
+                dtype=dtype,
+                device=device,
+                save=save or (),
+                memory_limit=memory_limit,
+                progress=progress,
+            )
+        files.file("--out", lambda path: write_tensors(path, tensors))
     ignore_signals()
-    console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}", highlight=False)
+    files.console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}")
 
 
 def show(
@@ -105,12 +114,12 @@ def show(
 
     if mermaid and dot:
         raise MoeparityError("show: --mermaid and --dot are two forms of one graph. Give one of them.")
-    outline = outline_checkpoint(path, profile) if path.is_dir() else outline_recipe(path)
+    outline = outline_checkpoint(path, profile) if is_folder(path) else outline_recipe(path)
     if mermaid or dot:
         from moeparity.bisection import diagram
         from moeparity.bisection.drawing import drawing
 
-        print((diagram.mermaid if mermaid else diagram.dot)(drawing(outline)))
+        print(printable((diagram.mermaid if mermaid else diagram.dot)(drawing(outline))))
     else:
         print_plan(outline, console())
 
@@ -130,7 +139,7 @@ def ops(
     if fidelity:
         from moeparity.cli.fidelity import show_fidelity
 
-        show_fidelity(op, json, console())
+        show_fidelity(op, json)
     elif json is not None:
         raise MoeparityError("ops: --json writes what --fidelity finds. Give --fidelity too.")
     elif op is None:
@@ -147,9 +156,26 @@ for _command in (
 
 
 def main() -> None:
-    """The console script: a user's mistake becomes one message and exit code 2."""
+    """The console script: a user's mistake is one message and exit code 2, a mistake of ours one line and 70."""
+    with guarded() as output:
+        code = _exit_code()
+        reason = lost(output)
+        if reason is not None:
+            report_error(f"standard output: cannot be written: {reason}. What was to be printed is lost.")
+            code = 2
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Run the command that was asked for; nothing it raises gets out."""
+    code = 0
     try:
         app()
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
     except MoeparityError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        report_error(str(error))
+        code = 2
+    except Exception as error:  # noqa: BLE001  a crash must not end with 1, which says divergence
+        code = crashed(error)
+    return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,55 +32,53 @@ def engines(
 
     No weights are needed and nothing is computed.
     """
-    from moeparity.cli.render import console
-    from moeparity.output.writing import refuse_unwritable, write_text
+    from moeparity.cli.outputs import outputs
 
     if config is not None and first is not None:
         raise MoeparityError("engines: --config reads a launch configuration, A and B are profiles. Give one of both.")
-    if json is not None:
-        refuse_unwritable(json)
-    if config is not None:
-        text = _print_launch(config, console())
-    elif second is not None and first is not None:
-        text = _print_difference(first, second, graph, (tensor, expert), console())
-    else:
-        text = _print_profiles(first, console())
-    if json is not None:
-        write_text(json, text)
+    with outputs({"--json": json}) as files:
+        if config is not None:
+            text, show = _launch(config)
+        elif second is not None and first is not None:
+            text, show = _difference(first, second, graph, (tensor, expert))
+        else:
+            text, show = _profiles(first)
+        files.text("--json", lambda: text)
+    show(files.console())
 
 
-def _print_launch(config: Path, out: Console) -> str:
-    """What a launch configuration implies; the same as JSON."""
+Answer = tuple[str, Callable[["Console"], None]]
+"""An answer as JSON, and what prints it."""
+
+
+def _launch(config: Path) -> Answer:
+    """What a launch configuration implies."""
     from moeparity.profiles.launch import read
     from moeparity.profiles.launch.text import print_launch
 
     launch = read(config)
-    print_launch(launch, out)
-    return launch.to_json()
+    return launch.to_json(), lambda out: print_launch(launch, out)
 
 
-def _print_difference(first: str, second: str, graph: str, ranks: tuple[int, int], out: Console) -> str:
-    """How two profiles differ over so many ranks, tensor and expert parallel; the same as JSON."""
+def _difference(first: str, second: str, graph: str, ranks: tuple[int, int]) -> Answer:
+    """How two profiles differ over so many ranks, tensor and expert parallel."""
     from moeparity.plan.spec.schema import Placement
     from moeparity.profiles.compare import compare
     from moeparity.profiles.report import engines_json
     from moeparity.profiles.text import print_difference
 
     difference = compare(first, second, graph, Placement(tensor=ranks[0], expert=ranks[1]))
-    print_difference(difference, out)
-    return engines_json(difference)
+    return engines_json(difference), lambda out: print_difference(difference, out)
 
 
-def _print_profiles(name: str | None, out: Console) -> str:
-    """One profile in full, or all of them; the same as JSON."""
+def _profiles(name: str | None) -> Answer:
+    """One profile in full, or all of them."""
     from moeparity.profiles.compare import describe, profiles, statements
     from moeparity.profiles.report import engines_json
     from moeparity.profiles.text import print_profile, print_profiles
 
     if name is None:
         descriptions = profiles()
-        print_profiles(descriptions, out)
-        return engines_json(descriptions)
+        return engines_json(descriptions), lambda out: print_profiles(descriptions, out)
     values = statements(name)
-    print_profile(describe(name), values, out)
-    return engines_json(values)
+    return engines_json(values), lambda out: print_profile(describe(name), values, out)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.cli.outputs import outputs
 from moeparity.cli.render import new_table
 from moeparity.ops.declaration import Op
-from moeparity.output.writing import refuse_unwritable, write_text
 from moeparity.profiles.fidelity import LEVELS, Finding, Line, findings, lines, to_json
 
 MEANING = {
@@ -23,19 +23,18 @@ MEANING = {
 }
 
 
-def show_fidelity(op: Op | None, json: Path | None, out: Console) -> None:
+def show_fidelity(op: Op | None, json: Path | None) -> None:
     """Print one op's values or, in short, those of all ops; also write them to a file where one is given."""
-    if json is not None:
-        refuse_unwritable(json)
-    evidence = findings(None if op is None else [op])
+    with outputs({"--json": json}) as files:
+        evidence = findings(None if op is None else [op])
+        files.text("--json", lambda: to_json(evidence))
+    out = files.console()
     if op is None:
         print_overview(evidence, out)
     elif not evidence:
         out.print("no attributes: nothing about it can differ")
     else:
         print_findings(evidence, out)
-    if json is not None:
-        write_text(json, to_json(evidence))
 
 
 def print_overview(evidence: list[Finding], out: Console) -> None:

@@ -17,12 +17,13 @@ def init(
 ) -> None:
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
     from moeparity.bisection.init import write_starter
+    from moeparity.cli.render import console
 
     starter = write_starter(checkpoint, out, force=force)
-    print(f"wrote {starter.recipe} and {starter.tokens}")
+    console().print(f"wrote {starter.recipe} and {starter.tokens}")
     if starter.synthetic:
-        print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
-    print(f"next: moeparity bisect {starter.recipe}")
+        console().print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
+    console().print(f"next: moeparity bisect {starter.recipe}")
 
 
 class Kind(StrEnum):

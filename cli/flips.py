@@ -53,23 +53,18 @@ def flips(
     _check(recipe, log, top_k)
     from moeparity.bisection.flips.run import flips as run
     from moeparity.bisection.flips.run import logged_flips
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
-    from moeparity.output.writing import refuse_unwritable, write_text
 
-    for path in (json, map_):
-        if path is not None:
-            refuse_unwritable(path)
-    if log is not None:
-        result = logged_flips(*log, top_k=top_k)
-    elif recipe is not None:
-        with progress_line() as progress:
-            result = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    _print(result, console())
-    if json is not None:
-        write_text(json, result.to_json())
-    if map_ is not None:
-        result.write_map(map_)
+    with outputs({"--json": json, "--map": map_}, binary=("--map",)) as files:
+        if log is not None:
+            result = logged_flips(*log, top_k=top_k)
+        elif recipe is not None:
+            with progress_line() as progress:
+                result = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+        files.text("--json", result.to_json)
+        files.file("--map", result.write_map)
+    _print(result, files.console())
     raise typer.Exit(result.exit_code)
 
 
@@ -128,22 +123,17 @@ def mine(
     from moeparity.bisection.mine.run import Request
     from moeparity.bisection.mine.run import mine as run
     from moeparity.bisection.mine.text import print_mined
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
-    from moeparity.output.writing import refuse_unwritable, write_text
 
-    for path in (out, json):
-        if path is not None:
-            refuse_unwritable(path)
     request = Request(
         file=from_, top=top, tokenizer=tokenizer, calibrate=calibrate, draws=draws, seed=seed, check=check
     )
-    with progress_line() as progress:
-        result = run(
-            recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
-        )
-    if out is not None:
-        write_text(out, result.to_tokens())
-    if json is not None:
-        write_text(json, result.to_json())
-    print_mined(result, console(), out)
+    with outputs({"--out": out, "--json": json}) as files:
+        with progress_line() as progress:
+            result = run(
+                recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+            )
+        files.text("--out", result.to_tokens)
+        files.text("--json", result.to_json)
+    print_mined(result, files.console(), out)

@@ -10,6 +10,7 @@ import typer
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
+    from moeparity.cli.outputs import Outputs
     from moeparity.logs.files import Opening
     from moeparity.logs.request import Request
 
@@ -72,35 +73,32 @@ def metrics(
 
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """
+    from moeparity.cli.outputs import outputs
     from moeparity.logs.files import Opening
     from moeparity.logs.request import Request, read_gate
-    from moeparity.output.writing import refuse_unwritable
 
-    for path in (json, plot):
-        if path is not None:
-            refuse_unwritable(path)
-    if repeats:
-        _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
-        _print_repeats(files, format, plot, json)
-        return
-    request = Request(
-        sets=tuple(sets or ()),
-        by=tuple(by or ()),
-        gate=None if gate is None else read_gate(gate),
-    )
-    opening = Opening(
-        trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
-    )
-    raise typer.Exit(_print_log(files, request, opening, plot, json))
+    with outputs({"--json": json, "--plot": plot}, binary=("--plot",)) as written:
+        if repeats:
+            _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
+            _print_repeats(files, format, plot, written)
+            return
+        request = Request(
+            sets=tuple(sets or ()),
+            by=tuple(by or ()),
+            gate=None if gate is None else read_gate(gate),
+        )
+        opening = Opening(
+            trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
+        )
+        code = _print_log(files, request, opening, plot, written)
+    raise typer.Exit(code)
 
 
-def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, json: Path | None) -> int:
-    """The exit code of a log's report, once it is printed and written."""
+def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:
+    """The exit code of a log's report, once it is written and printed."""
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
     from moeparity.logs.files import NotDrawnError, measure_files
     from moeparity.logs.text import print_log
-    from moeparity.output.writing import write_text
 
     undrawn: NotDrawnError | None = None
     try:
@@ -108,9 +106,8 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
             report = measure_files(files, request, opening, progress, plot)
     except NotDrawnError as error:
         report, undrawn = error.report, error
-    print_log(report, console(), sets=request.sets)
-    if json is not None:
-        write_text(json, report.to_json())
+    written.text("--json", report.to_json)
+    print_log(report, written.console(), sets=request.sets)
     if undrawn is not None:
         raise undrawn
     return report.exit_code
@@ -125,15 +122,12 @@ def _refuse_beside_repeats(**options: object) -> None:
             )
 
 
-def _print_repeats(files: list[Path], format: str | None, plot: Path | None, json: Path | None) -> None:
+def _print_repeats(files: list[Path], format: str | None, plot: Path | None, written: Outputs) -> None:
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
     from moeparity.logs.repeats import measure_repeats
-    from moeparity.output.writing import write_text
 
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
+    written.text("--json", runs.to_json)
     for line in runs.lines():
-        console().print(line, highlight=False)
-    if json is not None:
-        write_text(json, runs.to_json())
+        written.console().print(line)

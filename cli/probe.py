@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from moeparity.paths import is_folder
+
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:FUNCTION", help="Python code; modules in the current directory are found.")
 ]
@@ -46,17 +48,16 @@ def probe(
 
     The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
     """
-    from moeparity.output.writing import refuse_unwritable, write_text
+    from moeparity.cli.outputs import outputs
     from moeparity.probe.run import Request, run
 
-    if out is not None:
-        refuse_unwritable(out)
     request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
-    text, fragment = run(request, Path.cwd())
+    with outputs({"--out": out}) as files:
+        text, fragment = run(request, Path.cwd())
+        if fragment:
+            files.text("--out", lambda: fragment)
     if text:
-        print(text)
-    if out is not None and fragment:
-        write_text(out, fragment)
+        files.print(text)
 
 
 def certify(
@@ -89,13 +90,14 @@ def certify(
 
     The function named is imported and run. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """
+    from moeparity.output.words import printable
     from moeparity.probe.run import Request, read_claim, run_certify
 
     attributes = None if plan is None else _of_node(plan, profile, against)
     request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
     text, holds = run_certify(request, Path.cwd(), read_claim(against, accumulate, attributes))
     if text:
-        print(text)
+        print(printable(text))
     raise typer.Exit(0 if holds else 1)
 
 
@@ -104,7 +106,7 @@ def _of_node(plan: Path, profile: str, address: str) -> dict[str, str]:
     from moeparity.bisection.outline import outline_checkpoint, outline_recipe
     from moeparity.errors import MoeparityError, did_you_mean
 
-    outline = outline_checkpoint(plan, profile) if plan.is_dir() else outline_recipe(plan)
+    outline = outline_checkpoint(plan, profile) if is_folder(plan) else outline_recipe(plan)
     bound = outline.plans[-1]
     nodes = {node.name: node for node in bound.graph.nodes}
     if address not in nodes:

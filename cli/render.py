@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +16,7 @@ from moeparity.bisection.outline import Outline
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
+from moeparity.output.words import printable
 
 PIPED_WIDTH = 160
 """Columns when the output is no terminal, so that logs do not wrap names."""
@@ -26,8 +29,17 @@ _AS_WRITTEN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": Fal
 _BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
-class _Piped(Console):
-    """Standard output that is no terminal: what fills a table's lines up to its width is left out."""
+class _Printable(Console):
+    """A console on which no text can command the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of what is printed; their styles become control sequences afterwards."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+class _Piped(_Printable):
+    """An output that is no terminal: what fills a table's lines up to its width is left out."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print the objects without blanks at the ends of lines."""
@@ -36,11 +48,12 @@ class _Piped(Console):
         super().print(_BLANKS.sub("", capture.get()), end="", soft_wrap=True)
 
 
-def console() -> Console:
-    """Standard output: the terminal's width, or a fixed one where there is no terminal."""
-    if sys.stdout.isatty():
-        return Console(**_AS_WRITTEN)
-    return _Piped(width=PIPED_WIDTH, **_AS_WRITTEN)
+def console(stream: TextIO | None = None) -> Console:
+    """A stream, standard output by default: the terminal's width, or a fixed one where there is no terminal."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        return _Printable(file=stream, **_AS_WRITTEN)
+    return _Piped(file=stream, width=PIPED_WIDTH, **_AS_WRITTEN)
 
 
 def print_plan(outline: Outline, out: Console) -> None:

@@ -33,15 +33,14 @@ def sweep(
     """
     from moeparity.bisection.sweep.run import sweep as run
     from moeparity.bisection.sweep.text import print_sweep
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.cli.render import console
-    from moeparity.output.writing import refuse_unwritable, write_text
 
-    if json is not None:
-        refuse_unwritable(json)
-    with progress_line() as progress:
-        table = run(recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
-    print_sweep(table, console())
-    if json is not None:
-        write_text(json, table.to_json())
+    with outputs({"--json": json}) as files:
+        with progress_line() as progress:
+            table = run(
+                recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+            )
+        files.text("--json", table.to_json)
+    print_sweep(table, files.console())
     raise typer.Exit(table.exit_code)

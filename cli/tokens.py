@@ -95,18 +95,20 @@ def sample(
     """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
     from moeparity.bisection.prepare import Options, prepare
     from moeparity.bisection.sample import generate, required_sample
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import ignore_signals
     from moeparity.inputs.tokens.tensorfile import file_contents
-    from moeparity.output.writing import refuse_unwritable, write_tensors
+    from moeparity.output.writing import write_tensors
 
-    refuse_unwritable(out)
-    with progress_line() as progress:
-        plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
-        spec = required_sample(plan)
-        tokens = generate(plan, progress=progress).tokens
-    write_tensors(out, *file_contents(tokens))
+    with outputs({"--out": out}, binary=("--out",)) as files:
+        with progress_line() as progress:
+            plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
+            spec = required_sample(plan)
+            tokens = generate(plan, progress=progress).tokens
+        files.file("--out", lambda path: write_tensors(path, *file_contents(tokens)))
     ignore_signals()
     rows, length = tokens.input_ids.shape
-    print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
-    print(f"next: tokens: {{file: {out.name}, sampled_from: {spec.source}}}")
+    console = files.console()
+    console.print(f"{out}: {rows} x {length} tokens, {int(tokens.loss_mask.sum())} generated, {tokens.pads} pads")
+    console.print(f"next: tokens: {{file: {out.name}, sampled_from: {spec.source}}}")

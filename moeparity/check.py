@@ -38,11 +38,14 @@ class Checked:
     error: str | None
     report: Report | LogReport | None
     seconds: float
+    error_code: int = 2
 
     @property
     def exit_code(self) -> int:
-        """0 every expectation met, 1 one is not met, 2 the recipe could not be checked, 3 one is open."""
-        return 2 if self.error is not None else findings_code(self.findings)
+        """0 every expectation met, 1 one is not met, 3 one is open; where it could not be checked `error_code`: 2, or
+        70 for a mistake of moeparity's own.
+        """
+        return self.error_code if self.error is not None else findings_code(self.findings)
 
 
 def check(

@@ -12,6 +12,7 @@ MoeparityError             exit code 2 on the command line
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,10 @@ class DeviceError(MoeparityError):
     """A device that was asked for and is not there."""
 
 
+_LONGEST_PATH = 300
+"""Characters of a path that a message shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A place in a file; prints as `path:line`."""
@@ -61,9 +66,11 @@ class Where:
 def display_path(path: Path) -> str:
     """The path as a user would type it: relative to the working directory when it lies below it."""
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+        text = str(Path(os.path.normpath(path.absolute())).relative_to(Path.cwd()))
+    except (OSError, ValueError):  # OSError: the working directory is gone
+        text = str(path)
+    half = _LONGEST_PATH // 2
+    return text if len(text) <= _LONGEST_PATH else f"{text[:half]}...{text[-half:]}"
 
 
 def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:

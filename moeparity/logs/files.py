@@ -19,6 +19,7 @@ from moeparity.logs.series import Summary
 from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
+from moeparity.paths import present
 from moeparity.plan.spec.schema import LogCheck
 from moeparity.progress import Callback, Progress
 
@@ -127,7 +128,7 @@ def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
         matches = [where.path.parent / pattern]
         if "*" in pattern:
             matches = sorted(map(Path, glob(str(matches[0]))))  # noqa: PTH207  an absolute pattern
-        if not matches or not all(match.exists() for match in matches):
+        if not matches or not all(present(match) for match in matches):
             raise SpecError(
                 f"{where}: {key}: there is no file {pattern!r}. A relative path starts at this file's folder."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
+from os.path import realpath
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from moeparity.logs.formats.format import Format
 from moeparity.logs.formats.registry import Source, recognise
 from moeparity.logs.join import Tally, by_id, in_order
 from moeparity.logs.record import FEWEST, Sequence, blank, check
+from moeparity.paths import is_folder
 
 Join = Literal["id", "order"]
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
@@ -89,11 +91,11 @@ def open(
     """
     if not paths:
         raise LogError("no log given; expected at least one file.")
-    common = {path.resolve() for path in paths} & {path.resolve() for path in trainer}
+    common = {realpath(path) for path in paths} & {realpath(path) for path in trainer}
     if common:
         raise LogError(
-            f"{Where(min(common))}: given as the sampler's log and as the trainer's: one column against itself differs "
-            "nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both sides."
+            f"{Where(Path(min(common)))}: given as the sampler's log and as the trainer's: one column against itself "
+            "differs nowhere. Give --trainer the file that the trainer scored, or leave it out where the log has both."
         )
     sources = [recognise(path, "rollout", format) for path in _files(paths)]
     trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
@@ -113,7 +115,7 @@ def _files(paths: Several[Path]) -> list[Path]:
     """Folders replaced by the logs in them, numbers in their names in order."""
     files: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        if not is_folder(path):
             files.append(path)
             continue
         inside = next(

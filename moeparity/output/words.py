@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from moeparity.metrics.verdict import Interval
@@ -43,3 +44,22 @@ def of_whole(value: float | None, whole: float) -> str:
     if value is None:
         return "cannot run"
     return f"{value:.2e} {value / whole:>4.0%}" if whole > 0 else f"{value:.2e}"
+
+
+_UNPRINTABLE = re.compile(
+    # Control characters of both sets but for tab and line end; what turns the direction of writing; line ends that
+    # terminals do not know; halves of surrogate pairs, which no encoding takes.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""The text with characters that command a terminal, or hide what is written, by their numbers: `\x1b`, `\u202e`.
+
+    Names come from files that others made: everything that is printed and is not moeparity's own goes through here.
+    """
+    return _UNPRINTABLE.sub(lambda match: _number(ord(match[0])), text)
+
+
+def _number(character: int) -> str:
+    return f"\\x{character:02x}" if character < 0x100 else f"\\u{character:04x}"

@@ -1,58 +1,157 @@
-"""Writing results: whole or not at all."""
+"""Writing results: whole or not at all, and over nothing but an older result.
+
+A result is written to a file beside it, which takes its name in the end. Such a file is locked while it is written: one
+that nobody holds is what a killed run left, and goes when the next result is written beside it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeparity import paths
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.progress import on_interruption
 
 if TYPE_CHECKING:
     import torch
 
+_PREFIX = ".moeparity-"
+_MODE = 0o666
+_SURROGATES = "backslashreplace"
+"""Names of files may hold what no encoding takes: their bytes are written as JSON does."""
+
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse, before a run is paid for, a path that could not be written after it. Raises MoeparityError."""
-    try:
-        reason = "it is a folder" if path.is_dir() else None
-        if reason is None and not path.parent.is_dir():
-            reason = f"there is no folder {display_path(path.parent)}"
-        elif reason is None and not os.access(path.parent, os.W_OK):
-            reason = f"the folder {display_path(path.parent)} is read-only"
-    except OSError as error:
-        reason = str(error.strerror)
+    """Refuse, before a run is paid for, a path that could not be written after it. Raises MoeparityError.
+
+    What is there already may be a regular file and nothing else: a link, a pipe or a device would be replaced by one.
+    """
+    reason = _defect(path)
     if reason is not None:
-        raise MoeparityError(f"{Where(path)}: cannot be written: {reason}. Give a file in a folder that exists.")
+        raise MoeparityError(
+            f"{Where(path)}: cannot be written: {reason}. Name a new file, or one to replace, in a writable folder."
+        )
+
+
+def refuse_clashes(outputs: Mapping[str, Path]) -> None:
+    """Refuse outputs, by their options, that cannot be written or are one file. Raises MoeparityError."""
+    options: dict[str, str] = {}
+    for option, path in outputs.items():
+        refuse_unwritable(path)
+        key = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
+        if key in options:
+            raise MoeparityError(
+                f"{options[key]} and {option} are both {display_path(path)}; the one would write over the other. Name "
+                "two files."
+            )
+        options[key] = option
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically. Raises MoeparityError where the folder is missing or not writable."""
-    _atomically(path, lambda temporary: temporary.write_text(text + "\n", "utf-8"))
+    """Write a text file atomically. Raises MoeparityError where that is not possible."""
+    write_whole(path, lambda temporary: temporary.write_text(text + "\n", "utf-8", _SURROGATES))
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file atomically. Raises MoeparityError where the folder is missing or not writable."""
+    """Write a safetensors file atomically. Raises MoeparityError where that is not possible."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
-        _atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+        write_whole(path, lambda temporary: save_file(tensors, temporary, metadata))
     except SafetensorError as error:
         raise MoeparityError(f"{Where(path)}: cannot be written: {error}. Is the disk full?") from None
 
 
-def _atomically(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with on_interruption(lambda: temporary.unlink(missing_ok=True)):
-        try:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file of another name with the same ending, which then becomes `path`. Raises MoeparityError
+    for what the file system refuses.
+    """
+    refuse_unwritable(path)
+    try:
+        _remove_leavings(path.parent)
+        with _temporary(path) as temporary:
             write(temporary)
+            temporary.chmod(_MODE & ~_umask())
             temporary.replace(path)
-        except OSError as error:
-            raise MoeparityError(
-                f"{Where(path)}: cannot be written: {error.strerror or error}. Check the folder."
-            ) from None
+    except OSError as error:
+        raise MoeparityError(
+            f"{Where(path)}: cannot be written: {error.strerror or error}. Check the folder."
+        ) from None
+
+
+def _defect(path: Path) -> str | None:
+    try:
+        kind = path.lstat().st_mode if paths.present(path) else None
+        if kind is not None and not stat.S_ISREG(kind):
+            links = stat.S_ISLNK(kind)
+            what = "a folder" if stat.S_ISDIR(kind) else "a link" if links else "no regular file"
+            return f"it is {what}"
+        if not path.parent.is_dir():
+            return f"there is no folder {display_path(path.parent)}"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            return f"the folder {display_path(path.parent)} is read-only"
+        if len(os.fsencode(path.name)) > os.pathconf(path.parent, "PC_NAME_MAX"):
+            return "its name is too long"
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, locked as long as it is not done; gone afterwards unless it took another name."""
+    created: list[Path] = []
+
+    def discard() -> None:
+        for one in created:
+            one.unlink(missing_ok=True)
+
+    with on_interruption(discard):
+        number = -1
+        try:
+            number, name = _locked(path, created)
+            yield name
         finally:
-            temporary.unlink(missing_ok=True)
+            discard()
+            if number >= 0:
+                os.close(number)
+
+
+def _locked(path: Path, created: list[Path]) -> tuple[int, Path]:
+    """A descriptor and the name of a new file that is locked; `created` gets every name before it can be seen."""
+    while True:
+        number, text = tempfile.mkstemp(prefix=_PREFIX, suffix=path.suffix, dir=path.parent)
+        name = Path(text)
+        created.append(name)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(number, fcntl.LOCK_EX)
+        # Until it was locked it looked like one that a killed run has left, to another run that tidies up.
+        if name.exists():
+            return number, name
+        os.close(number)
+
+
+def _remove_leavings(folder: Path) -> None:
+    """Remove what killed runs left half-written in a folder: files of ours that nobody holds."""
+    for name in folder.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                name.unlink(missing_ok=True)
+            finally:
+                os.close(number)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 
@@ -160,7 +161,7 @@ class Config:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return paths.contents(path, "config.json").decode("utf-8")
     except OSError as error:
         raise CheckpointError(
             f"{Where(path)}: cannot be read: {error.strerror}. Is this a checkpoint folder?"

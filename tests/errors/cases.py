@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 
-from moeparity.cli import main
+from moeparity.cli import commands, main
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
+from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from tests.errors import token_cases
@@ -38,6 +41,8 @@ BISECT = {
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
 RECIPE = "base/recipe.yaml"
+MINE = "{tmp}/mine/recipe.yaml"
+"""A copy, for outputs that would destroy it."""
 SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
 COMMAND_LINES: dict[str, Command] = {
@@ -62,6 +67,21 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-out-a-folder": (*FORWARD, "--out", "{tmp}"),
     "cli-out-too-long": (*FORWARD, "--out", "{tmp}/" + "x" * 300),
     "cli-json-in-no-folder": ("bisect", RECIPE, "--json", "{tmp}/no/report.json"),
+    "cli-json-on-the-recipe": ("bisect", MINE, "--json", MINE),
+    "cli-json-on-the-tokens": ("bisect", MINE, "--json", "{tmp}/mine/tokens.safetensors"),
+    "cli-json-on-config-json": ("bisect", MINE, "--json", "{tmp}/mine/config.json"),
+    "cli-out-on-the-weights": ("forward", "{tmp}/mine", *FORWARD[2:], "--out", "{tmp}/mine/model.safetensors"),
+    "cli-json-and-map-one-file": ("flips", MINE, "--json", "{tmp}/a", "--map", "{tmp}/../{tmp.name}/a"),
+    "cli-json-a-device": ("bisect", MINE, "--json", "/dev/null"),
+    "cli-json-a-pipe": ("bisect", MINE, "--json", "{tmp}/mine/pipe"),
+    "cli-json-a-link": ("bisect", MINE, "--json", "{tmp}/mine/link"),
+    "cli-json-and-out-printed": ("mine", MINE, "--from", "{tmp}/x.jsonl", "--json", "-", "--out", "/dev/stdout"),
+    "cli-out-printed": (*FORWARD, "--out", "-"),
+    "cli-recipe-a-pipe": ("bisect", "{tmp}/mine/pipe"),
+    "cli-checkpoint-a-pipe": ("forward", "{tmp}/mine/pipe", *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
+    "cli-tokens-a-device": ("forward", "base", "--tokens", "/dev/zero", "--out", "{tmp}/out.safetensors"),
+    "cli-recipe-a-loop-of-links": ("bisect", "{tmp}/mine/loop"),
+    "cli-recipe-of-a-long-name": ("bisect", "{tmp}/" + "x" * 5000),
     "cli-check-recipe-missing": ("check", "no-such-recipe.yaml"),
     "cli-check-recipe-broken": ("check", "recipe-expect-culprit-unknown.yaml"),
     "cli-check-checkpoint-broken": ("check", "recipe-checkpoint-missing.yaml"),
@@ -89,6 +109,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "python-forward-placement-unknown": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"
     ),
+    "python-limits-malformed": lambda: _with_limits("ten"),
     "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),
     "python-forward-attention-mask-of-wrong-shape": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(3, dtype=torch.bool), device="cpu"
@@ -130,7 +151,9 @@ def command(name: str, tmp: Path) -> Command | None:
     """The command line that meets the defect, with everything it needs made in `tmp`; None where there is none."""
     if name in COMMAND_LINES:
         (tmp / "large.yaml").write_text("# x\n" * 300_000, "utf-8")
-        return tuple(str(argument).replace("{tmp}", str(tmp)) for argument in COMMAND_LINES[name])
+        _copy(tmp / "mine")
+        arguments = (str(argument).replace("{tmp.name}", tmp.name) for argument in COMMAND_LINES[name])
+        return tuple(argument.replace("{tmp}", str(tmp)) for argument in arguments)
     if name in token_cases.COMMAND_LINES:
         token_cases.prepare(tmp)
         return tuple(argument.replace("{tmp}", str(tmp)) for argument in token_cases.COMMAND_LINES[name])
@@ -152,27 +175,53 @@ def command(name: str, tmp: Path) -> Command | None:
     return ("bisect" if name in BISECT else "show", files()[name].name, *OPTIONS.get(name, ()))
 
 
+def _copy(folder: Path) -> None:
+    """The base, a pipe, a link and a link to itself."""
+    shutil.copytree(BASE, folder)
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("report.json")
+    (folder / "loop").symlink_to("loop")
+
+
 def run(name: str, tmp: Path) -> Outcome:
     """Give a bad input to moeparity in this process, in the folder tests/bad."""
     arguments = command(name, tmp)
-    error: BaseException | None = None
+    errors: list[MoeparityError] = []
     code: int | str | None = 0
     printed, told = io.StringIO(), io.StringIO()
     gpu = patch("torch.cuda.is_available", return_value=False)
     argv = patch.object(sys, "argv", ["moeparity", *map(str, arguments or ())])
-    with contextlib.chdir(BAD), gpu, argv, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+    app = patch.object(commands, "app", partial(_noting, commands.app, errors))
+    streams = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told)
+    with contextlib.chdir(BAD), gpu, argv, app, streams[0], streams[1]:
         try:
-            main() if arguments else _called(name)
+            main() if arguments else _called(name, errors)
         except SystemExit as left:
-            code, error = left.code, left.__context__
-    return Outcome(code, normalised(told.getvalue(), tmp), printed.getvalue(), raised_at(error))
+            code = left.code
+    raised = raised_at(errors[0]) if errors else None
+    return Outcome(code, normalised(told.getvalue(), tmp), printed.getvalue(), raised)
 
 
-def _called(name: str) -> None:
+def _with_limits(factor: str) -> object:
+    with patch.dict(os.environ, {LIMIT_FACTOR: factor}):
+        return Config(BASE / "config.json")
+
+
+def _noting(app: Callable[[], None], errors: list[MoeparityError]) -> None:
+    """The commands, with what they raise noted."""
+    try:
+        app()
+    except MoeparityError as error:
+        errors.append(error)
+        raise
+
+
+def _called(name: str, errors: list[MoeparityError]) -> None:
     """What the command line does with an error, for inputs that it has no way to take."""
     try:
         CALLS[name]() if name in CALLS else expand(Config(BASE / "config.json"), BAD / f"{name}.yaml")
     except MoeparityError as error:
+        errors.append(error)
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -27,7 +27,7 @@ MESSAGES = BAD / "messages"
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 PACKAGE = Path(moeparity.__file__).resolve().parent
 CHECKED = (
-    *("plan", "inputs", "engine/forward.py", "ops/registry.py"),
+    *("plan", "inputs", "engine/forward.py", "ops/registry.py", "paths.py"),
     *("bisection/init", "bisection/sample.py", "bisection/prepare.py", "bisection/outline.py"),
 )
 

@@ -62,6 +62,7 @@ LINES: dict[str, tuple[str, str]] = {
     "jsonl-bytes-in-a-small-vocabulary": (TEXT, BYTES),
     "jsonl-tokenizer-unknown": (TEXT, f"tokenizer: byte, {SAMPLED}"),
     "jsonl-tokenizer-file-missing": (TEXT, f"tokenizer: ./tokeniser.json, {SAMPLED}"),
+    "jsonl-tokenizer-a-folder": (TEXT, f"tokenizer: bad/folder.json, {SAMPLED}"),
     "jsonl-tokenizer-no-tokenizer": (TEXT, f"tokenizer: bad/tokenizer.json, {SAMPLED}"),
     "jsonl-pad-token-outside-the-vocabulary": (GOOD, SAMPLED),
     "jsonl-sample-of-infinite-logits": (GOOD, SAMPLE),
@@ -116,7 +117,7 @@ def recipe(name: str, tmp: Path) -> Path:
         tensors, metadata = TENSORS[name]
         save_file({"input_ids": torch.arange(8).view(2, 4), **tensors}, tmp / TOKENS, metadata)
         file, rest = TOKENS, SAMPLED
-    (tmp / "bad").mkdir()
+    (tmp / "bad" / "folder.json").mkdir(parents=True)
     (tmp / "bad" / "tokenizer.json").write_text("{}", "utf-8")
     text = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {_checkpoint(tmp)}")
     _spoil(name, tmp / "checkpoint")

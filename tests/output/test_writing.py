@@ -30,8 +30,8 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
     writing.write_text(path, "old")
     write = Path.write_text
 
-    def half(self: Path, text: str, encoding: str) -> None:
-        write(self, text[: len(text) // 2], encoding)
+    def half(self: Path, text: str, encoding: str, errors: str) -> None:
+        write(self, text[: len(text) // 2], encoding, errors)
         raise error
 
     monkeypatch.setattr(Path, "write_text", half)

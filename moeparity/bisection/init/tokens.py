@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeparity import paths
 from moeparity.errors import TokensError, Where
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
 
@@ -78,7 +79,7 @@ def prompts(checkpoint: Path, vocab_size: int) -> Prompts:
 
 def _obstacle(checkpoint: Path, vocab_size: int) -> str | None:
     """Why the text prompts can't be used; None where they can."""
-    if not (checkpoint / "tokenizer.json").is_file():
+    if not paths.is_file(checkpoint / "tokenizer.json"):
         return "the checkpoint has no tokenizer.json"
     try:
         tokenizer = open_tokenizer("checkpoint", Where(checkpoint), checkpoint)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from moeparity import paths
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
@@ -46,11 +47,11 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starte
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
     for path in (out, tokens_file):
         refuse_unwritable(path)
-        if path.exists() and not force:
+        if paths.present(path) and not force:
             raise MoeparityError(f"{Where(path)}: is there already. Name another file with --out, or add --force.")
     config = Config(checkpoint / "config.json")
     graph = expand(config)
-    has_files = any((checkpoint / name).exists() for name in (INDEX, SINGLE, *PICKLED))
+    has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))

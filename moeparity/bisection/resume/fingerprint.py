@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from moeparity import paths
 from moeparity.bisection.prepare import Plan
 from moeparity.inputs.machine import cpu_name
 from moeparity.inputs.weights.source import Source
@@ -46,7 +47,7 @@ def fingerprint(plan: Plan) -> str:
         "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
         "tokens": plan.tokens,
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
-        "graph": plan.model.graph.path.read_bytes(),
+        "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
         "source": _source(),
     }

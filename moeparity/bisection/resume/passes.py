@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from moeparity import paths
 from moeparity.bisection.resume.codec import Codec, CodecError
 from moeparity.errors import MoeparityError, display_path
 from moeparity.output.writing import write_tensors
@@ -44,9 +45,10 @@ class Passes:
     def load(self, name: str) -> Any | None:
         """What was saved under that name by a run with this fingerprint; None where there is nothing to trust."""
         path = self._path(name)
-        if not path.exists():
+        if not paths.present(path):
             return None
         try:
+            paths.checked(path)
             with safe_open(str(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
@@ -56,7 +57,7 @@ def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int)
 
 def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
     try:
-        text = path.read_text("utf-8")
+        text = paths.contents(path, "token file of JSON lines").decode("utf-8")
     except OSError as error:
         raise TokensError(f"{Where(path)}: cannot be read: {error.strerror}. Expected a file of JSON lines.") from None
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from moeparity import paths
 from moeparity.errors import CheckpointError, TokensError, Where, shown
 from moeparity.inputs.tokens import jsonl, tensorfile
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
@@ -36,7 +37,7 @@ def read_tokens(
     config.json that cannot be read.
     """
     where = Where(path)
-    if not path.exists():
+    if not paths.present(path):
         raise TokensError(f"{where}: no such token file. Check the path.")
     if path.suffix == ".jsonl":
         vocabulary = None if tokenizer is None else open_tokenizer(tokenizer, named_at or Where(path), checkpoint)

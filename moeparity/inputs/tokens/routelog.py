@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from moeparity import paths
 from moeparity.errors import TokensError, Where, listed, shown
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes, routed_layers
 
@@ -59,7 +60,7 @@ def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]
     Raises TokensError.
     """
     where = Where(path)
-    if not path.exists():
+    if not paths.present(path):
         raise TokensError(f"{where}: no such file of recorded routes. Check the path.")
     if path.suffix in _PICKLED:
         raise TokensError(
@@ -86,7 +87,7 @@ def _without_dense_layers(sequence: RecordedRoutes) -> RecordedRoutes:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return paths.contents(path, "file of recorded routes")
     except OSError as error:
         raise TokensError(f"{Where(path)}: cannot be read: {error.strerror}.") from None
 
@@ -279,10 +280,11 @@ def _of_block(where: Where, array: np.ndarray[Any, Any], tokens: Mapping[int, tu
 def _of_tensors(where: Where, path: Path) -> list[RecordedRoutes]:
     """`routed_experts`, and `input_ids` and `attention_mask` where they are there."""
     try:
+        paths.measured(path, "file of recorded routes")
         with safe_open(str(path), framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        reason = "it is a folder" if path.is_dir() else str(error).splitlines()[0][:200]
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0][:200]
         raise TokensError(
             f"{where}: not a safetensors file ({reason}). Expected *.jsonl, *.npy, or safetensors with routed_experts."
         ) from None

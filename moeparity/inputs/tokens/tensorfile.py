@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, listed
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
 
@@ -59,11 +60,13 @@ def file_contents(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     where = Where(path)
     try:
+        paths.measured(path, "token file of tensors")
         with safe_open(str(path), framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as error:
-        reason = "it is a folder" if path.is_dir() else error.strerror or error
-        raise TokensError(f"{where}: cannot be read: {reason}. Expected a safetensors file with input_ids.") from None
+        raise TokensError(
+            f"{where}: cannot be read: {error.strerror or error}. Expected a safetensors file with input_ids."
+        ) from None
     except SafetensorError as error:
         reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
         raise TokensError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, display_path
 from moeparity.plan.config import Config
 
@@ -47,17 +48,19 @@ class FileTokenizer:
             raise TokensError(
                 f"{where}: the tokenizer {display_path(path)} needs the package `tokenizers`. Run: {INSTALL}"
             ) from None
-        if not path.is_file():
+        if not paths.present(path):
             raise TokensError(
                 f"{where}: there is no tokenizer file {display_path(path)}. Name a tokenizer.json, use `bytes`, or "
                 "give `input_ids` in place of `text`."
             )
         try:
-            self._inner: Any = tokenizers.Tokenizer.from_file(str(path))
+            raw = paths.contents(path, "tokenizer.json")
+        except OSError as error:
+            raise TokensError(f"{where}: {display_path(path)}: cannot be read: {error.strerror}.") from None
+        try:
+            self._inner: Any = tokenizers.Tokenizer.from_buffer(raw)
         except Exception as error:  # noqa: BLE001  (tokenizers raises bare Exception)
-            raise TokensError(
-                f"{where}: {display_path(path)} is no tokenizer.json: {str(error).splitlines()[0][:200]}."
-            ) from None
+            raise TokensError(f"{where}: {display_path(path)} is no tokenizer.json: {_reason(error)}.") from None
         self._inner.no_padding()
         self._inner.no_truncation()
 
@@ -68,6 +71,10 @@ class FileTokenizer:
     def piece(self, token: int) -> str:
         """The entry of the vocabulary."""
         return self._inner.id_to_token(token) or "not in the vocabulary"
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0].removeprefix("Cannot instantiate Tokenizer from buffer: ")[:200]
 
 
 def open_tokenizer(name: str, where: Where, checkpoint: Path | None) -> Tokenizer:
@@ -84,7 +91,7 @@ def open_tokenizer(name: str, where: Where, checkpoint: Path | None) -> Tokenize
             raise TokensError(f"{where}: tokenizer 'checkpoint' needs a checkpoint folder. Name it with --checkpoint.")
         return FileTokenizer(checkpoint / "tokenizer.json", where)
     path = where.path.parent / name
-    if not name.endswith(".json") and not path.exists():
+    if not name.endswith(".json") and not paths.present(path):
         words = ("bytes", "checkpoint")
         raise TokensError(
             f"{where}: tokenizer {name!r} is neither `bytes`, `checkpoint` nor a path to a tokenizer.json."

@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean
 from moeparity.inputs.weights.source import Entry
 
@@ -29,13 +30,13 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if not _exists(folder / "."):
+        if not paths.present(folder):
             raise CheckpointError(f"{Where(folder)}: no such checkpoint folder. Check the path.")
         self.config_path = folder / "config.json"
         self._files: dict[Path, Any] = {}
         self.entries: dict[str, Entry] = {}
         index = folder / INDEX
-        if index.exists():
+        if paths.present(index):
             self._open_sharded(index)
         else:
             self._open_single()
@@ -57,10 +58,10 @@ class Checkpoint:
 
     def _open_single(self) -> None:
         path = self.folder / SINGLE
-        if path.exists():
+        if paths.present(path):
             self._open(path, None, None)
             return
-        pickled = next((name for name in PICKLED if (self.folder / name).exists()), None)
+        pickled = next((name for name in PICKLED if paths.present(self.folder / name)), None)
         if pickled:
             raise CheckpointError(
                 f"{Where(self.folder / pickled)}: pickled weights are not read, since a pickle can run code. "
@@ -73,16 +74,16 @@ class Checkpoint:
             path = self.folder / shard
             if not _lies_in(self.folder, path):
                 raise CheckpointError(f"{Where(index)}: weight_map points to {shard!r}, outside the checkpoint folder.")
-            if not _exists(path):
+            if not paths.present(path):
                 raise CheckpointError(f"{Where(index)}: shard {shard!r} is missing from the folder. Download it again.")
             self._open(path, names, index)
 
     def _open(self, path: Path, names: Iterable[str] | None, index: Path | None) -> None:
         try:
+            paths.checked(path)
             file = safe_open(str(path), framework="pt")
         except OSError as error:
-            reason = "it is a folder" if path.is_dir() else error.strerror or error
-            raise CheckpointError(f"{Where(path)}: cannot be read: {reason}.") from None
+            raise CheckpointError(f"{Where(path)}: cannot be read: {error.strerror or error}.") from None
         except SafetensorError as error:
             raise CheckpointError(
                 f"{Where(path)}: not a whole safetensors file ({_reason(path, error)}). Download it again."
@@ -98,18 +99,11 @@ class Checkpoint:
             self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long for the file system, or one with a NUL
-        return False
-
-
 def _lies_in(folder: Path, path: Path) -> bool:
     """Whether a shard's path stays in its folder. The hub's cache holds symbolic links, which may point elsewhere."""
     try:
         is_below = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError):  # no such file can be, which is another complaint
+    except (OSError, ValueError, RuntimeError):  # no such file can be, which is another complaint
         return True
     return is_below and ".." not in path.parts[len(folder.parts) :]
 
@@ -117,7 +111,7 @@ def _lies_in(folder: Path, path: Path) -> bool:
 def _weight_map(index: Path) -> dict[str, list[str]]:
     """Shard name -> tensor names."""
     try:
-        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
+        weight_map = json.loads(paths.contents(index, "index of shards"))["weight_map"]
         shards: dict[str, list[str]] = {}
         for name, shard in weight_map.items():
             shards.setdefault(str(shard), []).append(name)

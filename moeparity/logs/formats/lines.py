@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 import orjson
 
+from moeparity import paths
 from moeparity.errors import LogError, Where, shown
 from moeparity.logs.formats.fields import Address, Fields
 
@@ -82,7 +83,7 @@ class JsonFile:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return path.open("rb", buffering=_BUFFER)
+    return paths.opened(path, buffering=_BUFFER)
 
 
 def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from moeparity import paths
 from moeparity.errors import LogError, Where
 from moeparity.logs.formats.fields import Fields
 from moeparity.logs.formats.format import Format, Role
@@ -84,7 +85,7 @@ def _check_ratio(fields: Fields, rollout: Tensor, trainer: Tensor, mask: Tensor)
 def check_finished(path: Path) -> None:
     """Refuses a file of a step that the trainer has not marked as written by every rank. Raises LogError."""
     step = path.resolve().parent
-    if step.parent.name == "token_exports" and not (step / "STABLE").exists():
+    if step.parent.name == "token_exports" and not paths.present(step / "STABLE"):
         raise LogError(
             f"{Where(path)}: {step.name} has no file STABLE, which prime-rl writes once every rank has exported the "
             "step. Wait for it; if the run has ended without it, the step is not whole."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeparity import paths
 from moeparity.errors import LogError, Where, did_you_mean, listed
 from moeparity.logs.formats import dumps, nemo_rl, openai, own, prime_rl, sglang, tables, vllm
 from moeparity.logs.formats.fields import Address, Container, Fields
@@ -86,6 +87,7 @@ def recognise(path: Path, role: Role, name: str | None = None) -> Source:
 def _container(path: Path) -> str:
     """What kind of file it is, from its first bytes."""
     try:
+        size = paths.checked(path).st_size
         with path.open("rb") as file:
             head = file.read(9)
     except OSError as error:
@@ -94,7 +96,7 @@ def _container(path: Path) -> str:
         return "torch"
     if head.startswith(b"PAR1"):
         return "parquet"
-    if head[8:] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
+    if head[8:] == b"{" and int.from_bytes(head[:8], "little") < size:
         return "safetensors"
     if head.startswith(b"\x80"):
         raise LogError(

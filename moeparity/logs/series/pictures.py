@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moeparity.errors import MoeparityError, display_path
 from moeparity.logs.series.runs import Repeats
 from moeparity.logs.series.summary import Summary
+from moeparity.output.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -172,8 +173,5 @@ def _write(figure: Figure, path: Path) -> None:
 
     # The same picture for the same numbers: no date, no random ids.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    try:
-        with rc_context({"svg.hashsalt": "moeparity"}):
-            figure.savefig(path, dpi=150, metadata=metadata)
-    except OSError as error:
-        raise MoeparityError(f"{display_path(path)}: can't be written: {error.strerror}.") from None
+    with rc_context({"svg.hashsalt": "moeparity"}):
+        write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150, metadata=metadata))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import schema, yaml
 
@@ -69,7 +70,7 @@ def find_profile(name: str, where: Where) -> Path:
     """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
     if "/" in name or name.endswith(".yaml"):
         path = where.path.parent / name
-        if not path.is_file():
+        if not paths.present(path):
             raise SpecError(f"{where}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
         return path
     profiles = shipped("profiles")
@@ -84,7 +85,7 @@ def find_profile(name: str, where: Where) -> Path:
 def find_file(name: str, where: Where, noun: str) -> Path:
     """The file or folder a recipe names, relative to the recipe's own folder. Raises SpecError where it is missing."""
     path = where.path.parent / name
-    if not path.exists():
+    if not paths.present(path):
         raise SpecError(f"{where}: {noun} {name!r} does not exist. A relative path starts at this file's folder.")
     return path
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
+from moeparity import paths
 from moeparity.errors import SpecError, Where, shown
 
-MAX_BYTES = 1_000_000
 MAX_NODES = 50_000
 """Nodes a document may hold with every alias expanded; the largest graph shipped has about 1,000."""
 MAX_DEPTH = 50
@@ -85,11 +85,9 @@ def _parse(path: Path, text: str) -> Mapping:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = paths.contents(path, "YAML file")
     except OSError as error:
         raise SpecError(f"{Where(path)}: cannot be read: {error.strerror}. Check the path.") from None
-    if len(raw) > MAX_BYTES:
-        raise SpecError(f"{Where(path)}: {len(raw)} bytes, at most {MAX_BYTES} are read. Is this the right file?")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -186,6 +184,8 @@ _PLAIN_TAGS = frozenset(
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _SELECTOR = re.compile(r"(?:[\w.*]+\[[^\]]*\]|\[[\d*:,-]+\]\.)[^\s,}]*")
 _ALIAS = re.compile(r"\*[^\s,}\]]*")
+_SHOWN = 120
+"""Characters of a line that a message shows."""
 
 
 _PROBLEMS = {
@@ -201,12 +201,18 @@ def _shown_tag(tag: str) -> str:
     return tag.replace("tag:yaml.org,2002:", "!!")
 
 
+def _near(line: str, column: int) -> str:
+    """What a message shows of a line, which may hold a megabyte."""
+    start = max(0, column - _SHOWN // 2)
+    return line[start : start + _SHOWN].strip()
+
+
 def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return f"{Where(path)}: not YAML: {error.problem}."
     where = Where(path, mark.line + 1)
-    line = lines[mark.line].strip() if mark.line < len(lines) else ""
+    line = _near(lines[mark.line], mark.column) if mark.line < len(lines) else ""
     if selector := _SELECTOR.search(line):
         return f'{where}: a selector with brackets must be quoted: {line!r}. Write "{selector[0].rstrip(":")}".'
     if "alias" in f"{error.context} {error.problem}":
@@ -216,7 +222,7 @@ def _syntax_message(path: Path, lines: list[str], error: yaml.MarkedYAMLError) -
     since, problem = error.context_mark, str(error.problem)
     if since is not None and "stream" in problem:
         at = min(since.line, len(lines) - 1)
-        return f"{Where(path, at + 1)}: not YAML: what begins here is not closed: {lines[at].strip()!r}."
+        return f"{Where(path, at + 1)}: not YAML: what begins here is not closed: {_near(lines[at], 0)!r}."
     for words, advice in _PROBLEMS.items():
         if words in problem:
             problem = advice

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moeparity import paths
 from moeparity.errors import SpecError, Where, shown
 from moeparity.plan.spec import yaml
 
@@ -42,7 +43,7 @@ class Source:
 
 def read_source(path: Path) -> Source:
     """The options in a file. Raises SpecError."""
-    if not path.is_file():
+    if not paths.present(path):
         raise SpecError(
             f"{Where(path)}: there is no such file. Give a launch configuration (YAML, JSON) or a command line."
         )
@@ -55,13 +56,22 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     if path.suffix != ".json":
         return yaml.load(path)
     try:
-        options = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        options = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise SpecError(f"{Where(path, line)}: is no JSON: {error}. Correct it.") from None
     if not isinstance(options, dict):
         raise SpecError(f"{Where(path)}: holds {shown(options)}; expected a mapping of options.")
     return options
+
+
+def _text(path: Path) -> str:
+    try:
+        return paths.contents(path, "launch configuration").decode("utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(f"{Where(path)}: is no text. Give a file that holds the command line.") from None
+    except OSError as error:
+        raise SpecError(f"{Where(path)}: cannot be read: {error.strerror}. Give a launch configuration.") from None
 
 
 def _flat(mapping: Mapping[str, Any], where: Where, prefix: str = "") -> Iterator[Entry]:
@@ -116,10 +126,7 @@ def _option(word: str, at: Where, words: list[tuple[str, Where]]) -> Entry:
 
 def _words(path: Path) -> Iterator[tuple[str, Where]]:
     """The words of a shell script with their lines; comments and line ends are left out."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise SpecError(f"{Where(path)}: is no text. Give a file that holds the command line.") from None
+    lines = _text(path).splitlines()
     for number, line in enumerate(lines, 1):
         at = Where(path, number)
         try:

@@ -206,7 +206,7 @@ def test_flat_numbers(tmp_path: Path, name: str) -> None:
 _ROUTES = torch.zeros(1, 3, 1, 1, dtype=torch.int64)
 FILES: dict[str, tuple[str, bytes | None, str]] = {
     "nowhere": ("nowhere.jsonl", None, "no such file of recorded routes"),
-    "a folder": ("folder.npy", None, "cannot be read: Is a directory"),
+    "a folder": ("folder.npy", None, "cannot be read: it is a folder"),
     "a pickle": ("a.pt", b"", "a pickle, which can run any code, is not read"),
     "empty": ("a.jsonl", b"", "holds no routes"),
     "not UTF-8": ("a.jsonl", b"\xff", "byte 0 is not UTF-8"),

@@ -95,7 +95,7 @@ def test_pictures_are_written(series: Series, tmp_path: Path, ending: str) -> No
 def test_what_a_picture_needs_is_said(series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MoeparityError, match=r"a picture ends in one of \.png"):
         save_series([summarise(series)], tmp_path / "k3.gif")
-    with pytest.raises(MoeparityError, match="can't be written"):
+    with pytest.raises(MoeparityError, match="cannot be written"):
         save_series([summarise(series)], tmp_path / "nowhere" / "k3.png")
     empty = Series(metric="k3", unit="nats", points=(Point(step=1, value=math.nan, tokens=1, sequences=1),))
     with pytest.raises(MoeparityError, match="no finite value"):

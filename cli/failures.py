@@ -1,0 +1,49 @@
+"""What is said where a command could not give an answer: a user's mistake, too little memory, a mistake of moeparity's.
+
+Exit code 1 says "divergence" and nothing else may end with it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from moeparity.output.words import printable
+
+CRASH = 70
+"""The exit code of a mistake of moeparity's own (EX_SOFTWARE of sysexits.h)."""
+SKIP = 125
+"""What `git bisect run` takes as "this commit cannot be tested"."""
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory")
+_LONGEST = 300
+
+debug = False
+"""Whether a crash prints its trace; set by the option --debug of the command line."""
+
+
+def report_error(message: str) -> None:
+    """One message on standard error."""
+    print(f"error: {printable(message)}", file=sys.stderr)
+
+
+def crashed(error: Exception) -> int:
+    """Tell what nobody foresaw in one line, and return the exit code for it: 2 for too little memory, else 70."""
+    if debug:
+        traceback.print_exception(error)
+    message, code = told(error)
+    report_error(message)
+    return code
+
+
+def told(error: Exception) -> tuple[str, int]:
+    """The line and the exit code for an exception that nobody foresaw."""
+    text = next(iter(str(error).splitlines()), "")[:_LONGEST]
+    if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
+        return "the system gave no more memory. Free some, or compare fewer or shorter sequences.", 2
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = (
+        f"moeparity failed, which is a mistake of its own: {type(error).__name__}: {text} "
+        f"({frame.filename}:{frame.lineno}). Nothing follows for the comparison. `moeparity --debug ...` prints the "
+        "full trace; please report it."
+    )
+    return message, CRASH

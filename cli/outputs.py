@@ -1,0 +1,72 @@
+"""The files a command is asked to write: looked at before anything is read, written before anything is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from moeparity import paths
+from moeparity.errors import MoeparityError
+from moeparity.output.words import printable
+from moeparity.output.writing import refuse_clashes, write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
+
+
+class Outputs:
+    """Outputs by their options, of which one text may go to standard output."""
+
+    def __init__(self, given: Mapping[str, Path | None]) -> None:
+        wanted = {option: path for option, path in given.items() if path is not None}
+        self._printed = [option for option, path in wanted.items() if path in _STANDARD_OUTPUT]
+        self.files = {option: path for option, path in wanted.items() if path not in _STANDARD_OUTPUT}
+        if len(self._printed) > 1:
+            raise MoeparityError(f"{' and '.join(self._printed)} both go to standard output. Name a file for one.")
+        refuse_clashes(self.files)
+
+    def text(self, option: str, write: Callable[[], str]) -> None:
+        """Write what `write` returns, where the option was given. Raises MoeparityError."""
+        if option in self._printed:
+            print(write())
+        elif option in self.files:
+            write_text(self.files[option], write())
+
+    def file(self, option: str, write: Callable[[Path], object]) -> None:
+        """Let `write` write the file, where the option was given. Raises MoeparityError."""
+        if option in self.files:
+            write(self.files[option])
+
+    def console(self) -> Console:
+        """Where the command prints: standard error if a file's contents go to standard output."""
+        from moeparity.cli import render
+
+        out: Console = render.console(self.stream)
+        return out
+
+    def print(self, text: str) -> None:
+        """Print lines there as they are, however long."""
+        print(printable(text), file=self.stream)
+
+    @property
+    def stream(self) -> TextIO:
+        """Where it prints."""
+        return sys.stderr if self._printed else sys.stdout
+
+
+@contextmanager
+def outputs(given: Mapping[str, Path | None], binary: tuple[str, ...] = ()) -> Iterator[Outputs]:
+    """While the context lasts, a file that is to be written is not read. Raises MoeparityError for files that can't be
+    written, that are one, or, of the options in `binary`, standard output.
+    """
+    for option in binary:
+        if given.get(option) in _STANDARD_OUTPUT:
+            raise MoeparityError(f"{option}: tensors and pictures are not printed. Name a file.")
+    files = Outputs(given)
+    with paths.reserved(files.files):
+        yield files

@@ -1,0 +1,157 @@
+"""Files as the file system has them: the one place that looks at a path, opens it or reads it whole.
+
+A path may be missing, another user's, a link to itself, a pipe or a device that never ends, longer than names may be,
+or the very file that the run is to write. All of that comes out of here as an OSError whose `strerror` says it, so that
+readers add only what they expected; nothing here waits for a pipe, and nothing reads more than its limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from moeparity.errors import MoeparityError, Where
+
+LIMIT_FACTOR = "MOEPARITY_LIMITS"
+"""An environment variable: a number that every limit on what is read or run is multiplied by."""
+
+LIMITS = {
+    "YAML file": 1_000_000,
+    "launch configuration": 1_000_000,
+    "config.json": 16_000_000,
+    "index of shards": 256_000_000,
+    "tokenizer.json": 256_000_000,
+    "token file of JSON lines": 256_000_000,
+    "token file of tensors": 4_000_000_000,
+    "file of recorded routes": 4_000_000_000,
+}
+"""Bytes of files that are read as a whole; what they become in memory is several times that."""
+
+_KINDS = {
+    stat.S_IFDIR: "it is a folder",
+    stat.S_IFIFO: "it is a pipe, which can be read only once",
+    stat.S_IFSOCK: "it is a socket",
+    stat.S_IFCHR: "it is a device",
+    stat.S_IFBLK: "it is a device",
+}
+_reserved: dict[tuple[int, int], tuple[str, Path]] = {}
+
+
+class UnreadableError(OSError):
+    """A file that is there, or was expected to be, and is not read; `strerror` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason)
+
+
+def limit(most: int) -> int:
+    """A limit as it holds in this process: `most`, times the number in the environment. Raises MoeparityError."""
+    text = os.environ.get(LIMIT_FACTOR, "1")
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise MoeparityError(
+            f"{LIMIT_FACTOR}={text}: expected a number above 0, such as 10, that limits are raised by."
+        )
+    return int(most * factor)
+
+
+def present(path: Path) -> bool:
+    """Whether anything is there, also what may not be looked at: opening it says why."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    return True
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file that can be looked at."""
+    return _is(path, stat.S_ISREG)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder that can be looked at."""
+    return _is(path, stat.S_ISDIR)
+
+
+def checked(path: Path) -> os.stat_result:
+    """The status of a regular file that may be read, for libraries that open it by name.
+
+    Raises OSError for anything else, and MoeparityError for a file that this run is asked to write.
+    """
+    try:
+        status = path.stat()
+    except ValueError:
+        raise UnreadableError("no file can have such a name") from None
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        raise UnreadableError(_KINDS.get(kind, "it is no regular file"))
+    if (status.st_dev, status.st_ino) in _reserved:
+        option, output = _reserved[status.st_dev, status.st_ino]
+        raise MoeparityError(
+            f"{option} {Where(output)}: this run reads that file, and would write over it. Name another file."
+        )
+    return status
+
+
+def opened(path: Path, buffering: int = -1) -> IO[bytes]:
+    """A regular file, open for reading. Raises as `checked`."""
+    checked(path)
+    return path.open("rb", buffering=buffering)
+
+
+def contents(path: Path, what: str) -> bytes:
+    """All bytes of a file, which may have as many as `LIMITS` says of what it is. Raises as `checked`."""
+    _, allowed = measured(path, what)
+    with path.open("rb") as file:
+        # Files under /proc say that they hold nothing.
+        data = file.read(allowed + 1)
+    if len(data) > allowed:
+        raise _too_large(len(data), allowed)
+    return data
+
+
+def measured(path: Path, what: str) -> tuple[int, int]:
+    """The bytes of a file and how many it may have. Raises as `checked`, and for more."""
+    size, allowed = checked(path).st_size, limit(LIMITS[what])
+    if size > allowed:
+        raise _too_large(size, allowed)
+    return size, allowed
+
+
+def _too_large(size: int, allowed: int) -> UnreadableError:
+    return UnreadableError(f"it holds {size:,} bytes; at most {allowed:,} are read ({LIMIT_FACTOR} raises that)")
+
+
+@contextmanager
+def reserved(outputs: Mapping[str, Path]) -> Iterator[None]:
+    """While the context lasts, the files that are there under these paths, by option, are not read: they are written
+    over in the end.
+    """
+    before = dict(_reserved)
+    for option, path in outputs.items():
+        if is_file(path):
+            status = path.stat()
+            _reserved[status.st_dev, status.st_ino] = option, path
+    try:
+        yield
+    finally:
+        _reserved.clear()
+        _reserved.update(before)
+
+
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    try:
+        return kind(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False

@@ -26,7 +26,7 @@ def report_error(message: str) -> None:
     print(f"error: {printable(message)}", file=sys.stderr)
 
 
-def crashed(error: Exception) -> int:
+def crashed(error: BaseException) -> int:
     """Tell what nobody foresaw in one line, and return the exit code for it: 2 for too little memory, else 70."""
     if debug:
         traceback.print_exception(error)
@@ -35,7 +35,7 @@ def crashed(error: Exception) -> int:
     return code
 
 
-def told(error: Exception) -> tuple[str, int]:
+def told(error: BaseException) -> tuple[str, int]:
     """The line and the exit code for an exception that nobody foresaw."""
     text = next(iter(str(error).splitlines()), "")[:_LONGEST]
     if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -15,19 +14,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
+from moeparity.bisection.resume.cache import cache_folder, prepared
 from moeparity.bisection.resume.codec import Codec, CodecError
 from moeparity.errors import MoeparityError, display_path
 from moeparity.output.writing import write_tensors
 from moeparity.progress import on_interruption
 
-FORMAT = "moeparity.pass/1"
+FORMAT = "moeparity.pass/2"
+_UNUSABLE = "%s: no pass is kept there, a killed run would start anew: %s"
 _log = logging.getLogger("moeparity")
-
-
-def cache_folder() -> Path:
-    """`$MOEPARITY_CACHE`, else `~/.cache/moeparity`."""
-    folder = os.environ.get("MOEPARITY_CACHE")
-    return Path(folder) if folder else Path.home() / ".cache" / "moeparity"
 
 
 class Passes:
@@ -40,12 +35,20 @@ class Passes:
 
     def __init__(self, fingerprint: str, codec: Codec, cache: Path | None = None) -> None:
         self.fingerprint, self.codec = fingerprint, codec
-        self.folder = (cache or cache_folder()) / "passes" / fingerprint
+        folder = cache or cache_folder()
+        self.folder = None if folder is None else folder / "passes" / fingerprint
+        self._key = b""
+        if folder is not None:
+            try:
+                self._key = prepared(folder)
+            except OSError as error:
+                _log.warning(_UNUSABLE, display_path(folder), error.strerror)
+                self.folder = None
 
     def load(self, name: str) -> Any | None:
         """What was saved under that name by a run with this fingerprint; None where there is nothing to trust."""
         path = self._path(name)
-        if not paths.present(path):
+        if path is None or not paths.present(path):
             return None
         try:
             paths.checked(path)
@@ -62,25 +65,34 @@ class Passes:
     def save(self, name: str, observed: object) -> None:
         """Keep what a pass saw, atomically."""
         path = self._path(name)
+        if path is None:
+            return
         plain, tensors = self.codec.encode(observed)
         state = json.dumps(plain, allow_nan=False)
         metadata = {"format": FORMAT, "fingerprint": self.fingerprint, "state": state}
-        metadata["sha256"] = _digest(state, tensors)
+        metadata["hmac"] = self._sign(state, tensors)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(path, tensors, metadata)
         except (OSError, MoeparityError) as error:
             _log.warning("%s: not kept, a killed run would start anew: %s", display_path(path), error)
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.safetensors"
+    def _path(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{name}.safetensors"
 
     def _check(self, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> None:
         for key, value in (("format", FORMAT), ("fingerprint", self.fingerprint)):
             if metadata.get(key) != value:
                 raise CodecError(f"its {key} is {metadata.get(key)!r}, not {value!r}")
-        if metadata.get("sha256") != _digest(metadata.get("state", ""), tensors):
-            raise CodecError("its checksum does not fit: the file is damaged")
+        if not hmac.compare_digest(metadata.get("hmac", ""), self._sign(metadata.get("state", ""), tensors)):
+            raise CodecError("its signature does not fit: it is damaged, or no run of this user wrote it")
+
+    def _sign(self, state: str, tensors: dict[str, torch.Tensor]) -> str:
+        digest = hmac.new(self._key, f"{self.fingerprint} {state}".encode(), "sha256")
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def __enter__(self) -> Self:
         self._interruption = on_interruption(self._notice)
@@ -90,23 +102,15 @@ class Passes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-        elif note := self._notice():
+        elif error is not None and (note := self._notice()):
             error.add_note(note)
         self._interruption.__exit__(kind, error, trace)
 
     def _notice(self) -> str | None:
-        count = len(list(self.folder.glob("*.safetensors")))
-        if not count:
+        count = 0 if self.folder is None else len(list(self.folder.glob("*.safetensors")))
+        if self.folder is None or not count:
             return None
         passes = f"{count} finished pass is" if count == 1 else f"{count} finished passes are"
         return f"{passes} kept in {display_path(self.folder)}: the same command goes on from there."
-
-
-def _digest(state: str, tensors: dict[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256(state.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

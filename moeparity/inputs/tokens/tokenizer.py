@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moeparity import paths
-from moeparity.errors import TokensError, Where, did_you_mean, display_path
+from moeparity.errors import TokensError, Where, did_you_mean, display_path, shown
 from moeparity.plan.config import Config
 
 INSTALL = "pip install 'moeparity[tokenizer]'"
@@ -63,10 +63,14 @@ class FileTokenizer:
             raise TokensError(f"{where}: {display_path(path)} is no tokenizer.json: {_reason(error)}.") from None
         self._inner.no_padding()
         self._inner.no_truncation()
+        self._name = f"{where}: {display_path(path)}"
 
     def encode(self, text: str) -> list[int]:
         """The ids of the text without special tokens; those the text itself spells out are kept."""
-        return list(self._inner.encode(text, add_special_tokens=False).ids)
+        try:
+            return list(self._inner.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # noqa: BLE001  as above, for a vocabulary that lacks what it falls back to
+            raise TokensError(f"{self._name} does not take the text {shown(text)}: {_reason(error)}.") from None
 
     def piece(self, token: int) -> str:
         """The entry of the vocabulary."""

@@ -85,6 +85,10 @@ class Fields:
             raise LogError(f"{self.where}: {key} holds {bad}; expected token ids, whole numbers from 0.")
         return ids
 
+    def entries(self, key: str) -> list[Any]:
+        """A list of anything."""
+        return _list(self, key, self.need(key))
+
     def length(self, key: str) -> int:
         """Entries of a list."""
         value = self.need(key)

@@ -97,7 +97,7 @@ def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
         raise LogError(f"{choice.where}: no logprobs. Ask: logprobs: 1 for completions, logprobs: true for chat.")
     lists = choice.mapping("logprobs")
     if lists.has("content"):
-        entries = [inner(lists, entry, "logprobs.content").values for entry in lists.need("content")]
+        entries = [inner(lists, entry, "logprobs.content").values for entry in lists.entries("content")]
         texts, values = ([entry.get(key) for entry in entries] for key in ("token", "logprob"))
     else:
         texts, values = lists.need("tokens"), lists.need("token_logprobs")
@@ -107,7 +107,7 @@ def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
 
 
 def _ids(choice: Fields, texts: list[Any]) -> Tensor:
-    if choice.has("token_ids") and len(choice.need("token_ids")) == len(texts):
+    if choice.has("token_ids") and choice.length("token_ids") == len(texts):
         ids = choice.tokens("token_ids")
         id_texts = [text for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
         if not id_texts or [f"{_AS_ID}{token}" for token in ids.tolist()] == texts:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -194,6 +194,8 @@ def _keys_of(annotation: Any, location: Sequence[int | str]) -> list[str]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
         return list(fields) if len(location) == 1 else _keys_of(fields[str(location[0])], location[1:])
+    if get_origin(annotation) is Annotated:
+        return _keys_of(get_args(annotation)[0], location)
     inner = [argument for argument in get_args(annotation) if argument is not NoneType]
     if get_origin(annotation) in {dict, list}:
         return _keys_of(inner[-1], location[1:])

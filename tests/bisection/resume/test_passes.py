@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from moeparity.bisection.resume.codec import Codec
-from moeparity.bisection.resume.passes import Passes, cache_folder
+from moeparity.bisection.resume.passes import Passes
 from moeparity.numerics.bits import same_bits
 
 PRINT = "a" * 64
@@ -140,6 +140,16 @@ def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path: Path, caplog: pyt
     assert "not kept, a killed run would start anew" in caplog.text
 
 
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path.chmod(0o777)
+    with passes(tmp_path) as store:
+        store.save("0", SEEN)
+        assert store.load("0") is None
+    (record,) = caplog.records
+    assert record.message.startswith(f"{tmp_path}: no pass is kept there, a killed run would start anew: others may ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_line_goes_to_standard_error_by_itself(tmp_path: Path) -> None:
     passes(tmp_path).save("0", SEEN)
     emptied(file(tmp_path))
@@ -155,9 +165,10 @@ def test_the_line_goes_to_standard_error_by_itself(tmp_path: Path) -> None:
     assert "ignored, it is no pass of this run" in done.stderr
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MOEPARITY_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv("MOEPARITY_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "moeparity"
+def test_what_another_key_signed_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that somebody else made, with everything right but the key that only this user's runs have."""
+    passes(tmp_path / "theirs").save("0", SEEN)
+    passes(tmp_path / "ours").save("0", SEEN)
+    file(tmp_path / "ours").write_bytes(file(tmp_path / "theirs").read_bytes())
+    assert passes(tmp_path / "ours").load("0") is None
+    assert "no run of this user wrote it" in caplog.text

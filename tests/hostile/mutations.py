@@ -1,0 +1,185 @@
+"""Changes of good files: of bytes, and of what a file of text or tensors means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import yaml
+from safetensors.torch import save
+
+_BYTES = (
+    b"",
+    b"\x00",
+    b"\xff",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b'"',
+    b"*",
+    b"&a",
+    b": ",
+    b"- ",
+    b"\n",
+    b"9",
+    b"-",
+    b"e9",
+    b"\x1b",
+)
+_TEXTS = (
+    *("", "x", "nan", "-1", "1e-6", "true", "null", "../..", "/", "-", "~", "layers[*].moe", "layers[", "bf16", "fp8"),
+    *(
+        "\x1b]0;owned\x07",
+        "\u202egnp",
+        "\x9b31m",
+        "\x00",
+        "\ud800",
+        "a" * 3000,
+        "{}",
+        "${HOME}",
+        "%s",
+        "!!python/object",
+    ),
+)
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 33, 1000, 2**31, 2**63, -(2**63), 10**30),
+    *(0.0, -0.0, 1e-45, 1e-6, 0.5, 1e300, -2.5, float("nan"), float("inf"), float("-inf")),
+    *([], {}, [[]], [1], ["a"], {"a": 1}, [None], {"type": "linear", "factor": 2}),
+)
+
+
+def of_bytes(raw: bytes, random: Random) -> bytes:
+    """A few bytes dropped, repeated, moved or replaced; now and then the end is missing."""
+    data = bytearray(raw)
+    for _ in range(random.randint(1, 3)):
+        at = random.randrange(len(data) + 1)
+        kind = random.randrange(6)
+        if kind == 0:
+            del data[at:]
+        elif kind == 1:
+            data[at:at] = data[at : at + random.randrange(200)]
+        elif kind == 2 and data:
+            data[at % len(data)] ^= 1 << random.randrange(8)
+        else:
+            data[at : at + random.choice((0, 1, 1, 2, 8, 40))] = random.choice(_BYTES)
+    return bytes(data)
+
+
+def of_tree(value: Any, random: Random) -> Any:
+    """A few keys or items dropped, repeated, renamed, exchanged or given a value of another kind."""
+    for _ in range(random.randint(1, 3)):
+        value = _changed(value, random)
+    return value
+
+
+def _changed(value: Any, random: Random) -> Any:
+    if not isinstance(value, dict | list) or not value or random.random() < 0.15:
+        return _another(value, random)
+    if isinstance(value, list):
+        items, at = list(value), random.randrange(len(value))
+        kind = random.randrange(5)
+        if kind == 0:
+            del items[at]
+        elif kind == 1:
+            items.insert(at, items[random.randrange(len(items))])
+        else:
+            items[at] = _changed(items[at], random)
+        return items
+    entries, key = dict(value), random.choice(list(value))
+    kind = random.randrange(6)
+    if kind == 0:
+        del entries[key]
+    elif kind == 1:
+        entries[random.choice(_TEXTS)] = entries.pop(key)
+    elif kind == 2:
+        entries[key] = entries[random.choice(list(value))]
+    else:
+        entries[key] = _changed(entries[key], random)
+    return entries
+
+
+def _another(value: Any, random: Random) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool) and random.random() < 0.5:
+        return random.choice((value + 1, value - 1, -value, value * 2, value * 1000, value / 3))
+    if isinstance(value, str) and value and random.random() < 0.3:
+        at = random.randrange(len(value))
+        return value[:at] + random.choice(_TEXTS) + value[at + 1 :]
+    return random.choice((*_VALUES, *_TEXTS))
+
+
+def of_yaml(raw: bytes, random: Random) -> bytes:
+    """The tree of a YAML file changed."""
+    return yaml.safe_dump(of_tree(yaml.safe_load(raw), random), sort_keys=False).encode("utf-8", "surrogatepass")
+
+
+def of_json(raw: bytes, random: Random) -> bytes:
+    """The tree of a JSON document changed."""
+    return json.dumps(of_tree(json.loads(raw), random)).encode()
+
+
+def of_lines(raw: bytes, random: Random) -> bytes:
+    """One line of JSON changed, dropped, repeated or moved."""
+    lines = raw.splitlines(keepends=True)
+    at = random.randrange(len(lines))
+    kind = random.randrange(6)
+    if kind == 0:
+        del lines[at]
+    elif kind == 1:
+        lines.insert(random.randrange(len(lines)), lines[at])
+    else:
+        lines[at] = of_json(lines[at], random) + b"\n"
+    return b"".join(lines)
+
+
+def of_tensors(raw: bytes, random: Random) -> bytes:
+    """One tensor of a safetensors file dropped, cut, turned to another dtype, or with numbers of another kind."""
+    import torch
+    from safetensors.torch import load
+
+    tensors = load(raw)
+    name = random.choice(sorted(tensors))
+    tensor = tensors[name].clone()
+    kind = random.randrange(6)
+    if kind == 0:
+        del tensors[name]
+    elif kind == 1:
+        tensors[name] = tensor.flatten()[: random.randrange(tensor.numel() + 1)].clone()
+    elif kind == 2:
+        dtypes = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn)
+        tensors[name] = tensor.to(random.choice(dtypes))
+    elif kind == 3:
+        tensors[name] = tensor.flatten().flip(0).view(tensor.shape).contiguous()
+    else:
+        number = random.choice((0.0, -0.0, 1.0, 1e-40, 3e38, float("nan"), float("inf"), -1.0, 1e9))
+        whole = random.random() < 0.5
+        values = tensor.flatten()
+        values[slice(None) if whole else random.randrange(values.numel())] = _cast(number, tensor)
+        tensors[name] = values.view(tensor.shape)
+    return save(tensors)
+
+
+def _cast(number: float, tensor: Any) -> float | int:
+    """A number that the tensor's dtype takes."""
+    if tensor.dtype.is_floating_point:
+        return number
+    return int(number) if abs(number) < 1e9 else 7
+
+
+Mutation = Callable[[bytes, Random], bytes]
+TREES: dict[str, Mutation] = {
+    ".yaml": of_yaml,
+    ".json": of_json,
+    ".jsonl": of_lines,
+    ".safetensors": of_tensors,
+}
+
+
+def mutate(name: str, raw: bytes, random: Random) -> bytes:
+    """The file changed, as bytes or, if its name says what it holds, as that."""
+    tree = next((change for ending, change in TREES.items() if name.endswith(ending)), None)
+    if tree is None or random.random() < 0.4:
+        return of_bytes(raw, random)
+    return tree(raw, random)

@@ -1,0 +1,162 @@
+"""Kinds of inputs: good files, which of them is changed, and the command lines that read it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.plan.spec.reader import shipped
+from tests.errors.base import BASE, TOKENS, WEIGHTS
+
+FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
+LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
+RECIPE = """
+kind: recipe
+checkpoint: .
+tokens: {file: %s, sampled_from: candidate}
+reference: {profile: %s, micro_batch: 2}
+candidate: {profile: %s, micro_batch: 2}
+gate: {metric: k3, below: 1.0e-4}
+"""
+FULL_RECIPE = """
+kind: recipe
+checkpoint: .
+tokens: {file: tokens.safetensors, sampled_from: candidate}
+reference: {profile: hf-eager, dtype: fp32, micro_batch: 2}
+candidate:
+  profile: hf-default
+  dtype: bf16
+  micro_batch: 1
+  set: {"layers[*].moe.combine:accumulate": fp32}
+gate: {metric: k3, below: 1.0e-4}
+by: rule
+split: 1
+floor: true
+oracle: true
+replay: true
+envelope: 2
+attribute: true
+swap: ["layers[*].moe"]
+expect: {verdict: pass, culprits: none}
+"""
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Whitespace"},
+    "model": {
+        "type": "WordPiece",
+        "vocab": {"one": 0, "two": 1, "[UNK]": 2},
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+    },
+}
+BISECT = ("bisect", "recipe.yaml", "--device", "cpu", "--json", "report.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What makes the good files in a folder; the name of the file to change; command lines that read it."""
+
+    make: Callable[[Path], None]
+    file: str
+    commands: tuple[tuple[str, ...], ...]
+
+
+def _base(folder: Path, recipe: str = RECIPE % (TOKENS, "hf-eager", "hf-eager")) -> None:
+    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    (folder / "recipe.yaml").write_text(recipe, "utf-8")
+
+
+def _profile(folder: Path) -> None:
+    _base(folder, RECIPE % (TOKENS, "hf-eager", "./profile.yaml"))
+    (folder / "profile.yaml").write_bytes(shipped("profiles")["hf-default"].read_bytes())
+
+
+def _lines(folder: Path) -> None:
+    _base(folder, RECIPE % ("tokens.jsonl", "hf-eager", "hf-eager"))
+    rows = [
+        {"input_ids": [1, 2, 3, 4, 5], "mask": [0, 0, 1, 1, 1], "logprobs": [None, -1.0, -2.0, -3.5, -0.5]},
+        {"input_ids": [7, 9, 8], "logprobs": [None, -1.0, -2.0]},
+    ]
+    (folder / "tokens.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def _tokenizer(folder: Path) -> None:
+    _base(folder, (RECIPE % ("t.jsonl", "hf-eager", "hf-eager")).replace("t.jsonl", "t.jsonl, tokenizer: checkpoint"))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER), "utf-8")
+    (folder / "t.jsonl").write_text('{"text": "one two one"}\n{"text": "two two"}\n', "utf-8")
+
+
+def _copied(source: Path, name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        shutil.copy(source, folder / name)
+
+    return make
+
+
+def _routes(folder: Path) -> None:
+    rows = [{"routed_experts": [[[0, 1], [2, 3]], [[1, 2], [3, 0]]], "input_ids": [5, 6]} for _ in range(3)]
+    for name in ("a.jsonl", "b.jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def _full(folder: Path) -> None:
+    _base(folder, FULL_RECIPE)
+
+
+def _log_check(folder: Path) -> None:
+    shutil.copy(FIXTURES / "moeparity" / "log.jsonl", folder / "log.jsonl")
+    (folder / "check.yaml").write_text(
+        "kind: log\nfiles: [log.jsonl]\njoin: id\npartial: false\ngate: {metric: k3, below: 1.0e-3}\n"
+        "expect: {verdict: fail, causes: none, metrics: {k3: {below: 0.1}, k1: {above: -1}}}\n",
+        "utf-8",
+    )
+
+
+SHOW = ("show", "recipe.yaml")
+LOG_FILES = {
+    "moeparity": ("moeparity/log.jsonl", None),
+    "moeparity-tensors": ("moeparity/log.safetensors", None),
+    "parquet": ("moeparity/log.parquet", None),
+    "nemo-rl": ("nemo-rl/train_data_step7.jsonl", None),
+    "slime": ("slime/rollout_7.pt", "slime/train_7.pt"),
+    "sglang": ("sglang/generate.jsonl", "sglang/scored.jsonl"),
+    "vllm": ("vllm/outputs.jsonl", "vllm/scored.jsonl"),
+    "openai": ("openai/completions.jsonl", "openai/scored.jsonl"),
+    "chat": ("openai/chat.jsonl", "openai/scored.jsonl"),
+}
+
+
+def _log(name: str) -> Subject:
+    first, second = LOG_FILES[name]
+    file = Path(first).name
+
+    def make(folder: Path) -> None:
+        shutil.copy(FIXTURES / first, folder / file)
+        if second is not None:
+            shutil.copy(FIXTURES / second, folder / Path(second).name)
+
+    trainer = ("--trainer", Path(second).name) if second else ()
+    return Subject(make, file, (("metrics", file, *trainer, "--set", "all", "--json", "report.json"),))
+
+
+SUBJECTS: dict[str, Subject] = {
+    "recipe": Subject(_full, "recipe.yaml", (SHOW, BISECT, ("check", "recipe.yaml", "--junit", "report.xml"))),
+    "profile": Subject(_profile, "profile.yaml", (SHOW, BISECT)),
+    "config.json": Subject(_base, "config.json", (BISECT, ("init", ".", "--out", "new.yaml"))),
+    "safetensors": Subject(_base, WEIGHTS, (BISECT,)),
+    "tokens": Subject(_base, TOKENS, (BISECT, ("tokens", TOKENS))),
+    "token lines": Subject(_lines, "tokens.jsonl", (BISECT, ("tokens", "tokens.jsonl"))),
+    "tokenizer": Subject(_tokenizer, "tokenizer.json", (("tokens", "recipe.yaml"), BISECT)),
+    "routes": Subject(_routes, "a.jsonl", (("flips", "--log", "a.jsonl", "b.jsonl"),)),
+    "log check": Subject(_log_check, "check.yaml", (("check", "check.yaml"),)),
+    **{f"log {name}": _log(name) for name in LOG_FILES},
+    **{
+        f"launch {name}": Subject(_copied(LAUNCHES / name, name), name, (("engines", "--config", name),))
+        for name in ("nemo-rl.yaml", "sglang.json", "sglang.sh", "verl.yaml", "vllm.sh")
+    },
+}

@@ -29,8 +29,12 @@ LIMITS = {
     "token file of JSON lines": 256_000_000,
     "token file of tensors": 4_000_000_000,
     "file of recorded routes": 4_000_000_000,
+    "log that is one JSON document": 256_000_000,
+    "line of a log": 256_000_000,
+    "log once unpacked": 256_000_000_000,
+    "torch.save": 64_000_000_000,
 }
-"""Bytes of files that are read as a whole; what they become in memory is several times that."""
+"""Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""
 
 _KINDS = {
     stat.S_IFDIR: "it is a folder",

@@ -16,8 +16,8 @@ from unittest import mock
 
 import torch
 
-from moeparity import logs
-from moeparity.logs.formats import lines
+from moeparity import logs, paths
+from moeparity.logs.formats import tables
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
 
@@ -433,8 +433,41 @@ def _without_pyarrow(folder: Path) -> None:
 def _large_document(folder: Path) -> None:
     path = folder / "a.json"
     path.write_text(json.dumps(records("sglang/generate.jsonl"), indent=1))
-    with mock.patch.object(lines, "LARGEST_DOCUMENT", 100):
+    with mock.patch.dict(paths.LIMITS, {"log that is one JSON document": 100}):
         _open(path)
+
+
+def _blank_lines(folder: Path) -> None:
+    path = folder / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * 1_000_100, 1))
+    _open(path)
+
+
+def _long_line(folder: Path) -> None:
+    path = folder / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": "' + b"x" * 5_000, 1))
+    with mock.patch.dict(paths.LIMITS, {"line of a log": 1_000}):
+        _open(path)
+
+
+def _unpacked(folder: Path) -> None:
+    path = folder / "a.jsonl.gz"
+    path.write_bytes(gzip.compress((FIXTURES / "moeparity/log.jsonl").read_bytes()))
+    with mock.patch.dict(paths.LIMITS, {"log once unpacked": 100}):
+        _open(path)
+
+
+def _packed_dump(folder: Path) -> None:
+    path = folder / "a.pt"
+    with zipfile.ZipFile(FIXTURES / "slime/train_7.pt") as stored, zipfile.ZipFile(path, "w", 8) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    _open(path)
+
+
+def _run_lengths(folder: Path) -> None:
+    with mock.patch.object(tables, "_MOST_VALUES", 2):
+        _open(FIXTURES / "moeparity/log.parquet")
 
 
 def _cut_pages(folder: Path) -> None:
@@ -475,6 +508,11 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no marker": (_unfinished, "step_7 has no file STABLE"),
     "no pyarrow": (_without_pyarrow, "pip install 'moeparity[logs]'"),
     "a large document": (_large_document, "too large for one JSON document"),
+    "a packed file of blank lines": (_blank_lines, "no log: a line of more than"),
+    "a packed file of one line": (_long_line, "no log: a line of more than 1,000 bytes"),
+    "a packed file that unpacks to much": (_unpacked, "or 100 bytes in all"),
+    "a packed torch.save": (_packed_dump, "no file of torch.save: it is packed"),
+    "a column of many values": (_run_lengths, "values in a column; at most 2 are read"),
     "broken pages": (_cut_pages, "cannot be read to its end"),
     "lines of a packed file": (_packed, "gunzip trainer.jsonl.gz"),
     "a file given twice": (lambda _: _open(*[FIXTURES / NEMO] * 2), "sequence 7/0 comes a second time. Is a file"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile, is_zipfile
+from zipfile import ZIP_STORED, ZipFile, is_zipfile
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from moeparity.logs.formats import served
 from moeparity.logs.formats.fields import Address, Fields
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.record import Sequence
+from moeparity.paths import LIMITS, limit
 
 
 class TorchFile:
@@ -62,15 +63,26 @@ def _load(path: Path) -> list[dict[str, Any]]:
 
 def _check_sums(path: Path) -> None:
     """torch.load does not look at the checksums that torch.save wrote. Raises LogError for a damaged file."""
+    where = Where(path)
     if not is_zipfile(path):
         return
     try:
         with ZipFile(path) as file:
+            _refuse_packed(where, file)
             damaged = file.testzip()
+    except LogError:
+        raise
     except Exception:  # noqa: BLE001  damage shows as many kinds
         damaged = "its directory"
     if damaged is not None:
         raise LogError(f"{Where(path)}: {damaged} is not as it was written: its checksum fails. Copy the file again.")
+
+
+def _refuse_packed(where: Where, file: ZipFile) -> None:
+    """torch.save packs nothing; what is packed may be a thousand times its size once it is not. Raises LogError."""
+    size, most = sum(part.file_size for part in file.infolist()), limit(LIMITS["torch.save"])
+    if any(part.compress_type != ZIP_STORED for part in file.infolist()) or size > most:
+        raise LogError(f"{where}: no file of torch.save: it is packed, or holds more than {most:,} bytes.")
 
 
 _STEP = "rollout_id of the file"

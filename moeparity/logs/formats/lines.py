@@ -19,13 +19,12 @@ from moeparity import paths
 from moeparity.errors import LogError, Where, shown
 from moeparity.logs.formats.fields import Address, Fields
 
-LARGEST_DOCUMENT = 256 * 2**20
-"""Bytes of a file that is one JSON document; JSON takes many times its size once parsed."""
-
 _BUFFER = 2**20
 """Bytes read at once; lines of such logs are long, and Python's own 8 KiB cost a quarter of the time of parsing."""
 _LONGEST_OPENING = 64
 """Bytes of a first line that is no JSON by itself and yet may open a document; a longer one is a broken line."""
+_MOST_BLANKS = 1_000_000
+"""Blank lines in a row: a packed file of kilobytes can hold billions."""
 GZIP = b"\x1f\x8b"
 
 
@@ -76,10 +75,17 @@ class JsonFile:
             raise LogError(f"{Where(self.path)}: empty; expected JSON, one record per line.")
         if _parses(first) or first.lstrip()[:1] not in {b"{", b"["} or len(first) > _LONGEST_OPENING:
             return None
-        if self.path.stat().st_size > LARGEST_DOCUMENT:
-            raise LogError(f"{Where(self.path)}: too large for one JSON document. Write one record per line.")
+        most, parts, size = paths.limit(paths.LIMITS["log that is one JSON document"]), [], 0
         with self._stream() as file:
-            return _records(Where(self.path), b"".join(_raw_lines(file, self.path)), whole=True)
+            for raw in _raw_lines(file, self.path):
+                parts.append(raw)
+                size += len(raw)
+                if size > most:
+                    raise LogError(
+                        f"{Where(self.path)}: too large for one JSON document: more than {most:,} bytes. Write one "
+                        "record per line."
+                    )
+        return _records(Where(self.path), b"".join(parts), whole=True)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -87,8 +93,19 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The lines of a file that may be packed, none and not all of them together larger than may be."""
+    longest, most = (paths.limit(paths.LIMITS[what]) for what in ("line of a log", "log once unpacked"))
+    size, blanks = 0, 0
     try:
-        yield from file
+        while raw := file.readline(longest + 1):
+            size += len(raw)
+            blanks = blanks + 1 if raw.isspace() else 0
+            if len(raw) > longest or size > most or blanks > _MOST_BLANKS:
+                raise LogError(
+                    f"{Where(path)}: no log: a line of more than {longest:,} bytes, {_MOST_BLANKS:,} blank lines, or "
+                    f"{most:,} bytes in all ({paths.LIMIT_FACTOR} raises the numbers of bytes)."
+                )
+            yield raw
     except (OSError, EOFError, zlib.error) as error:
         raise LogError(f"{Where(path)}: cannot be read to its end: {str(error)[:100]}.") from None
 

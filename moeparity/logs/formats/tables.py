@@ -15,9 +15,12 @@ from moeparity.logs.formats import own
 from moeparity.logs.formats.fields import Address, Fields
 from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
+from moeparity.paths import LIMIT_FACTOR, limit
 
 _BATCH = 64
 """Rows that are unpacked at once."""
+_MOST_VALUES = 100_000_000
+"""Values of a column in one row group: writers make groups of about a million rows."""
 _STEP = re.compile(r"rollout_(\d+)")
 
 
@@ -39,9 +42,21 @@ class ParquetFile:
             raise LogError(f"{self.where}: not a whole parquet file: {str(error).splitlines()[0][:200]}.") from None
         self.columns: list[str] = self._file.schema_arrow.names
         metadata = self._file.metadata
+        self._refuse_bombs(metadata)
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts = [sum(groups[:group]) for group in range(len(groups))]
         self._group: tuple[int, Any] = (-1, None)
+
+    def _refuse_bombs(self, metadata: Any) -> None:
+        """Run lengths make a column of billions of values out of a kilobyte."""
+        for group in range(metadata.num_row_groups):
+            parts = metadata.row_group(group)
+            values = max(parts.num_rows, *(parts.column(i).num_values for i in range(parts.num_columns)))
+            if values > limit(_MOST_VALUES):
+                raise LogError(
+                    f"{self.where}: row group {group} holds {values:,} values in a column; at most "
+                    f"{limit(_MOST_VALUES):,} are read ({LIMIT_FACTOR} raises that)."
+                )
 
     def records(self) -> Iterator[tuple[Address, Fields]]:
         """All rows, in order."""

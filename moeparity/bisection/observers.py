@@ -12,7 +12,7 @@ from moeparity.bisection.reported import reports, seen_metrics
 from moeparity.engine.lockstep import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
-from moeparity.metrics.tokens import SequenceSums
+from moeparity.metrics.tokens import SequenceSums, first_occurrences
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Routes:
 @dataclass(slots=True)
 class Logits:
     """Log-probability metrics of several walkers against the reference, summed per sequence as values of `output`, the
-    node that log-probabilities are read from, appear.
+    node that log-probabilities are read from, appear. `first` is, for each sequence, the first of the same tokens.
     """
 
     output: str
@@ -106,10 +106,12 @@ class Logits:
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
     parts: dict[Name, list[SequenceSums]] = field(init=False)
+    first: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing seen of any walker."""
         self.parts = {walker: [] for walker in self.walkers}
+        self.first = first_occurrences(self.input_ids, self.loss_mask)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -132,5 +134,5 @@ class Logits:
         return union
 
     def sums(self, walker: Name) -> SequenceSums:
-        """All sequences of one walker."""
-        return SequenceSums.concatenate(self.parts[walker])
+        """All sequences of one walker; the same tokens again are counted once."""
+        return SequenceSums.concatenate(self.parts[walker]).once(self.first)

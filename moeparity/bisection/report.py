@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
 from moeparity.bisection.arrival.report import Arrival
+from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
@@ -84,6 +85,7 @@ class Report:
     run: Run
     reference: Variant
     candidate: Variant
+    degeneracy: Annotated[Degeneracy, Section("degeneracy", screen=15)]
     verdict: Annotated[Verdict, Section("verdict", screen=20)]
     metrics: Annotated[Metrics, Section("verdict")]
     roots: Annotated[tuple[Root, ...], Section("divergence", screen=30)]

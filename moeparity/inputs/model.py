@@ -24,13 +24,16 @@ from moeparity.progress import Callback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """An opened checkpoint. `dtype` is what a variant runs in unless it says otherwise."""
+    """An opened checkpoint. `dtype` is what a variant runs in unless it says otherwise; `constant` are the matrices of
+    its files that hold one number only.
+    """
 
     folder: Path
     graph: Graph
     dtype: str
     weights: WeightStore
     vocab_size: int
+    constant: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -58,14 +61,14 @@ def open_model(
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
-    if checkpoint is not None:
-        check(checkpoint, graph, progress)
+    constant = () if checkpoint is None else check(checkpoint, graph, progress)
     return Model(
         folder=Path(folder),
         graph=graph,
         dtype=config.dtype or file_dtype(source),
         weights=WeightStore(source, graph, target, residency),
         vocab_size=int(config["vocab_size"]),
+        constant=constant,
     )
 
 

@@ -63,6 +63,19 @@ class SequenceSums:
             nonfinite=int(self.nonfinite.sum()),
         )
 
+    def once(self, first: Tensor) -> Self:
+        """Without the sequences that repeat another, whose index `first` int64 [B] gives; what shows in any of the same
+        sequences, unequal bits and values that are not finite, shows in the one that stays.
+        """
+        kept = (first == torch.arange(len(first))).nonzero().flatten()
+        if len(kept) == len(first):
+            return self
+        once = {field.name: getattr(self, field.name)[kept] for field in fields(self)}
+        for name in ("unequal", "nonfinite"):
+            greatest = torch.zeros_like(getattr(self, name)).scatter_reduce(0, first, getattr(self, name), "amax")
+            once[name] = greatest[kept]
+        return type(self)(**once)
+
     @classmethod
     def concatenate(cls, parts: list[Self]) -> Self:
         """The sequences of all parts, in order.
@@ -73,6 +86,17 @@ class SequenceSums:
             raise ValueError("nothing to concatenate")
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def first_occurrences(input_ids: Tensor, loss_mask: Tensor) -> Tensor:
+    """int64 [B], on the CPU: for each sequence the index of the first one of the same tokens and loss mask.
+
+    Shapes: both [B, T], B >= 1; input_ids int64, loss_mask bool.
+    """
+    keys = torch.cat([input_ids, loss_mask.long()], -1).cpu()
+    _, groups = torch.unique(keys, dim=0, return_inverse=True)
+    first = torch.full((int(groups.max()) + 1,), len(groups))
+    return first.scatter_reduce(0, groups, torch.arange(len(groups)), "amin")[groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

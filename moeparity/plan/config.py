@@ -119,11 +119,14 @@ class Config:
 
     @property
     def dtype(self) -> str | None:
-        """`bf16`, `fp16` or `fp32` as the checkpoint declares it, None where it does not."""
-        name = name_of(str(self.get("dtype", "")))
-        if name is not None and name not in CHECKPOINT_NAMES:
+        """`bf16`, `fp16` or `fp32` as the checkpoint declares it, None where it does not. Raises CheckpointError."""
+        declared = self.get("dtype")
+        if declared is None:
+            return None
+        name = name_of(declared) if isinstance(declared, str) else None
+        if name not in CHECKPOINT_NAMES:
             raise CheckpointError(
-                f"{self.where('dtype')}: dtype is {self['dtype']!r}; expected bfloat16, float16 or float32."
+                f"{self.where('dtype')}: dtype is {shown(declared)}; expected bfloat16, float16 or float32."
             )
         return name
 

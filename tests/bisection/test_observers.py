@@ -266,7 +266,8 @@ def test_one_value_as_logits_and_as_log_probs_is_scored_twice() -> None:
     shown = at_log_probs(
         {REFERENCE: (values, 0, LOGITS), CANDIDATE: (values, 0, LOGITS), "tells": (values, 0, REPORTED)}
     )
-    ids, mask = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
+    # Two sequences that are not the same, of tokens 0 that are scored: the first is not.
+    ids, mask = torch.tensor([[0, 0, 0], [1, 0, 0]]), torch.ones(2, 3, dtype=torch.bool)
     scores = Logits("log_softmax", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
     scores.see(shown)
     assert not scores.sums(CANDIDATE).abs_delta.any()

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.report import Report, Run, Variant
@@ -110,10 +111,12 @@ FLIPS = RoutingFlips(
     tokens=240,
     tokens_any_layer=18,
 )
+SOUND = Degeneracy(constant_weights=(), scored_tokens=240, flat=0, sequences=32, distinct=32, constant_sequences=0)
 FAIL = Report(
     run=RUN,
     reference=Variant(profile="hf-eager", dtype="bf16", micro_batch=8),
     candidate=Variant(profile="my-server", dtype="fp16", micro_batch=4),
+    degeneracy=SOUND,
     verdict=VERDICT,
     metrics=METRICS,
     roots=ROOTS,

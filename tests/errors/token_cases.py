@@ -62,6 +62,7 @@ LINES: dict[str, tuple[str, str]] = {
     "jsonl-bytes-in-a-small-vocabulary": (TEXT, BYTES),
     "jsonl-tokenizer-unknown": (TEXT, f"tokenizer: byte, {SAMPLED}"),
     "jsonl-tokenizer-file-missing": (TEXT, f"tokenizer: ./tokeniser.json, {SAMPLED}"),
+    "jsonl-tokenizer-without-the-word": (TEXT, f"tokenizer: bad/one.json, {SAMPLED}"),
     "jsonl-tokenizer-a-folder": (TEXT, f"tokenizer: bad/folder.json, {SAMPLED}"),
     "jsonl-tokenizer-no-tokenizer": (TEXT, f"tokenizer: bad/tokenizer.json, {SAMPLED}"),
     "jsonl-pad-token-outside-the-vocabulary": (GOOD, SAMPLED),
@@ -119,6 +120,9 @@ def recipe(name: str, tmp: Path) -> Path:
         file, rest = TOKENS, SAMPLED
     (tmp / "bad" / "folder.json").mkdir(parents=True)
     (tmp / "bad" / "tokenizer.json").write_text("{}", "utf-8")
+    model = {"type": "WordLevel", "vocab": {"b": 0}, "unk_token": "[UNK]"}
+    fields = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (tmp / "bad" / "one.json").write_text(json.dumps(fields), "utf-8")
     text = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {_checkpoint(tmp)}")
     _spoil(name, tmp / "checkpoint")
     text = text + RECIPE_END.get(name, "")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.bisection.arrival.measure import arrival
+from moeparity.bisection.degeneracy.words import sound
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.verdict.report import Metrics
@@ -17,7 +18,10 @@ from moeparity.plan.sides import CANDIDATE
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict and the metrics."""
-    return {"verdict": _verdict(plan, observed), "metrics": _metrics(observed.logits.sums(CANDIDATE))}
+    return {
+        "verdict": sound(_verdict(plan, observed), report["degeneracy"]),
+        "metrics": _metrics(observed.logits.sums(CANDIDATE)),
+    }
 
 
 def _verdict(plan: Plan, observed: Observed) -> Verdict:

@@ -11,6 +11,7 @@ from torch import Tensor
 from moeparity.errors import TokensError, Where
 from moeparity.plan.graph import Graph
 
+_FEWEST = 2  # tokens that may be the same by chance
 LARGEST_LOGPROB = 1e-2
 """In nats; rounding can lift the log of a probability near 1 above 0, but not this far."""
 
@@ -41,6 +42,13 @@ class TokenSet:
     def pads(self) -> int:
         """How many positions hold no token."""
         return int((~self.attention_mask).sum())
+
+    @property
+    def constant_sequences(self) -> int:
+        """Sequences of three tokens and more that hold one id only."""
+        low = torch.where(self.attention_mask, self.input_ids, self.input_ids.max()).amin(1)
+        high = torch.where(self.attention_mask, self.input_ids, -1).amax(1)
+        return int(((low == high) & (self.attention_mask.sum(1) > _FEWEST)).sum())
 
     @property
     def has_records(self) -> bool:

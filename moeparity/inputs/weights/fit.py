@@ -22,10 +22,11 @@ _COPY = {
 """quant_method -> how a checkpoint that can be read is made of it: run with transformers 5.23.0."""
 
 
-def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> None:
+def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> tuple[str, ...]:
     """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once; `progress` hears of each.
 
-    Raises CheckpointError for the first fault found, in the order of the list above.
+    Returns the names of matrices that hold one number only, zero or another: nobody trained those. Raises
+    CheckpointError for the first fault found, in the order of the list above.
     """
     _refuse_quantised(checkpoint, graph)
     refs = [ref for node in graph.nodes for ref in node.weights.values()]
@@ -34,12 +35,15 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
             _check_entry(checkpoint, name, ref)
     names = {name for ref in refs for name in ref.names}
     _check_extra(checkpoint, names, graph)
-    megabytes = 0.0
+    megabytes, constant = 0.0, []
     for count, name in enumerate(sorted(names), 1):
         megabytes += _check_finite(checkpoint, name) / 1e6
+        if _is_constant(checkpoint.tensor(name)):
+            constant.append(name)
         if progress is not None:
             at = checkpoint.entries[name].file.name
             progress(Progress(step="checking weights", at=at, done=count, total=len(names), work=megabytes, unit="MB"))
+    return tuple(constant)
 
 
 def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
@@ -100,6 +104,18 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> int:
             "The checkpoint is damaged, or was saved from a diverged run."
         )
     return tensor.nbytes
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    """Whether a matrix, or one of a stack of them, holds one number only; norms and biases may."""
+    if tensor.dim() < 2 or tensor.shape[-1] * tensor.shape[-2] < 2:
+        return False
+    for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
+        # Few rows decide it for all but a constant matrix.
+        first = matrix[0, 0]
+        if bool((matrix[:2] == first).all()) and bool((matrix == first).all()):
+            return True
+    return False
 
 
 def file_dtype(source: Source) -> str:

@@ -1,0 +1,61 @@
+"""Logits that are flat over the vocabulary, as they pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trials
+from moeparity.engine.lockstep import NodeView
+from moeparity.metrics.tokens import CHUNK
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+@dataclass(slots=True)
+class FlatLogits:
+    """Of the tokens in `loss_mask` [B, T] bool, how many were `seen` and how many are `flat` on either side."""
+
+    output: str
+    loss_mask: Tensor
+    seen: int = 0
+    flat: int = 0
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.name != self.output:
+            return
+        scored = self.loss_mask[slice(*view.wave)].clone()
+        scored[:, 0] = False
+        sequence, position = scored.nonzero(as_tuple=True)
+        sides = [view.tensor(side) for side in (REFERENCE, CANDIDATE)]
+        size = max(1, CHUNK // sides[0].shape[-1])
+        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+            self.seen += len(s)
+            reference, candidate = (is_flat(values[s, t - 1]) for values in sides)
+            self.flat += int((reference | candidate).sum())
+
+    @property
+    def result(self) -> FlatLogits:
+        """The counts."""
+        return self
+
+
+STATE = (FlatLogits,)
+
+
+def observer(plan: Plan, trials: Trials) -> FlatLogits:
+    """Looks at both sides."""
+    _, _, scored = plan.tokens_on_device
+    return FlatLogits(plan.model.graph.scores, scored)
+
+
+def is_flat(values: Tensor) -> Tensor:
+    """bool [N]: True where a row [N, V] of any float dtype spreads by less than an ulp of its largest magnitude."""
+    low, high = torch.aminmax(values.double(), dim=-1)
+    largest = torch.maximum(low.abs(), high.abs())
+    _, exponent = torch.frexp(largest)
+    ulp = torch.ldexp(torch.full_like(largest, torch.finfo(values.dtype).eps), exponent - 1)
+    return (high - low < ulp) | (high == low)

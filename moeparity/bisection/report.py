@@ -15,7 +15,7 @@ from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
-from moeparity.bisection.toggles.report import Swap, ToggleResult
+from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
@@ -104,6 +104,7 @@ class Report:
     envelope: Annotated[Envelope | None, Section("envelope", screen=70)] = None
     attribution: Annotated[Attribution | None, Section("shares", screen=130)] = None
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
+    offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
 
     @property
     def exit_code(self) -> int:

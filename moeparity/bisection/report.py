@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
 from moeparity.bisection.arrival.report import Arrival
+from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.floor.report import Floor
 from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
@@ -105,6 +107,8 @@ class Report:
     attribution: Annotated[Attribution | None, Section("shares", screen=130)] = None
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
+    not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
+    nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
 
     @property
     def exit_code(self) -> int:

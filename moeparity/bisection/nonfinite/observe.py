@@ -80,7 +80,7 @@ class FirstOccurrences:
 
     def _add(self, key: tuple[Side, bool], further: Occurrence) -> None:
         known = self.first.get(key)
-        if known is None or known.node is not further.node:
+        if known is None or known.node.name != further.node.name:
             self.first[key] = further
             return
         # A later wave of the same node: the first token stays.

@@ -63,4 +63,6 @@ def _both(one: FirstNonfinite, other: FirstNonfinite) -> str:
     where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (one, other)]
     if where[0] == where[1]:
         return "Both sides have it there: no difference between them is needed for it."
-    return f"Both sides have some, and not from the same place on: {enumerated([one.node, other.node])}."
+    if one.node == other.node:
+        return f"Both sides have some from {one.node} on, first at other tokens."
+    return f"Both sides have some, from other nodes on: {enumerated([one.node, other.node])}."

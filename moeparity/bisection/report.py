@@ -7,16 +7,18 @@ from typing import Annotated, get_type_hints
 
 from moeparity.bisection.arrival.report import Arrival
 from moeparity.bisection.degeneracy.report import Degeneracy
+from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.floor.report import Floor
 from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
-from moeparity.bisection.toggles.report import Swap, ToggleResult
+from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.report import ClassMetrics, Recorded
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
@@ -106,6 +108,9 @@ class Report:
     envelope: Annotated[Envelope | None, Section("envelope", screen=70)] = None
     attribution: Annotated[Attribution | None, Section("shares", screen=130)] = None
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
+    offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
+    not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
+    nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
 
     @property
     def exit_code(self) -> int:

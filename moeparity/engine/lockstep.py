@@ -8,8 +8,9 @@ shows what a node's own numerics do apart from the error carried into it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -55,6 +56,7 @@ class NodeView:
     A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
+    `again` computes a walker's first micro-batch of this wave anew, on the same input; not where routes are forced.
     """
 
     node: Node
@@ -65,6 +67,7 @@ class NodeView:
     active: Mapping[Name, Mapping[str, object]]
     regions: Mapping[Name, Region]
     entered: Mapping[tuple[Name, str], list[int]]
+    again: Callable[[Name], tuple[torch.Tensor, ...]]
 
     def ran(self, *walkers: Name) -> bool:
         """Whether all of these have values here."""
@@ -75,6 +78,12 @@ class NodeView:
         blocks = self.outputs[walker][port]
         value = assemble(blocks, self.wave)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
+
+    def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
+        """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
+        blocks = self.outputs[walker][port]
+        axis = self.node.op.token_axis + (blocks[0].partials > 1)
+        return assemble(blocks, self.wave).movedim(axis, 1).unsqueeze(-1).flatten(2)
 
     def output_ids(self, walker: Name) -> list[Ids]:
         """Per cell, the identities of all outputs."""
@@ -199,7 +208,8 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave])
+        again = partial(self._again, visit, inputs)
+        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave], again)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
@@ -212,6 +222,16 @@ class _Lockstep:
         return ports + tuple(
             ports[0] if numerics is None else self._block(visit, numerics, rows, blocks)[0] for numerics in todo.edges
         )
+
+    def _again(
+        self, visit: _Visit, inputs: Mapping[Name, tuple[list[Block] | None, ...]], walker: Name
+    ) -> tuple[torch.Tensor, ...]:
+        """What the numerics of a walker give of its first micro-batch when they are asked anew."""
+        todo, rows = self.work.at[walker, visit.node.name], self.batches[walker][visit.wave][0]
+        assert todo is not None, "only what ran is asked"
+        blocks = (None if b is None else _reblocked(b, rows, visit.cells) for b in inputs[walker])
+        self.counts.evaluations[visit.node.name] += 1
+        return todo.numerics.compute([None if b is None else b.tensor for b in blocks], visit.loaded)
 
     def _replayed(self, visit: _Visit, replay: Replay, rows: Rows) -> list[Block]:
         """The routes that a forced router is given in one of its micro-batches."""

@@ -33,12 +33,14 @@ class Role(StrEnum):
     MASKED = "masked"
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
     HELPS = "helps"
-    """Its share is surely below 0: with it the candidate is nearer to the reference, as a mean over orders."""
+    """It offsets no other, and its share is surely below 0: with it the candidate is nearer to the reference, as a mean
+    over orders."""
     SATURATED = "saturated"
     """Alone it makes `SATURATION` of the whole or more, restored as much is left (not surely `OFFSETTING` more than
     the whole), and there is another such cell beside it: they can stand in for each other. The whole is above 0."""
     OFFSETS = "offsets"
-    """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
+    """It and another offset each other; or restoring it surely raises the divergence, though its share is not surely
+    below 0: it undoes what others do."""
     CULPRIT = "culprit"
     """Its share is surely above 0 and `SHARE` of the whole or more, and restoring it surely lowers the divergence."""
     CONTRIBUTES = "contributes"
@@ -56,8 +58,10 @@ def role(
     change: tuple[float, float],
     *,
     substitutes: bool,
+    offset: bool,
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known; `substitutes`: a cell beside it can stand in.
+    """The role of a cell whose mixtures alone and restored are known; `substitutes`: a cell beside it can stand in;
+    `offset`: a cell beside it and this one offset each other.
 
     `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
     """
@@ -68,6 +72,8 @@ def role(
         return Role.NO_EFFECT
     if not alone.exact and _equal(restored, candidate):
         return Role.MASKED
+    if offset:
+        return Role.OFFSETS
     if interval[1] < 0:
         return Role.HELPS
     # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.

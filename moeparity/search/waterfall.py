@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moeparity.search.contrast import Bounds, difference
+from moeparity.search.contrast import Bounds, Interval, difference
 from moeparity.search.ledger import Ledger
 from moeparity.search.memo import Coalition, Effort, Memo, Outcome, Players
+from moeparity.search.offsetting import OffsettingPair, offsetting
 from moeparity.search.roles import Role, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 
@@ -57,6 +58,7 @@ class Waterfall:
         cell to its own.
     shares: in the order of the tree, each cell before its members; empty where `total` is None, or where every order
         is stopped by a mixture that an op refuses.
+    pairs: cells beside each other that offset each other.
     exact: all orders that keep groups together were taken, less those left out.
     orders, left_out: how many were taken; how many were not, since an op refuses a mixture on their way, or its KL is
         not finite.
@@ -68,6 +70,7 @@ class Waterfall:
     orders: int
     left_out: int
     effort: Effort
+    pairs: tuple[OffsettingPair, ...] = ()
 
 
 def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, seed: int = 0) -> Waterfall:
@@ -77,7 +80,7 @@ def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, see
     over the orders in which each group's toggles are neighbours; without groups it is the Shapley value. All orders
     are taken where they pass through at most `ledger.EXACT` mixtures (seven ungrouped toggles, more in groups), else
     `pairs` orders drawn from `seed`, each with its reverse (antithetic). Asks one batch: at most 2 * pairs * (n - 1)
-    mixtures for n toggles, and each cell alone and restored.
+    mixtures for n toggles, and each cell alone and restored; and a second one for pairs that may offset each other.
     Along each order the costs telescope from the reference to the candidate, and means are taken in rational numbers:
     the sum of the shares is the whole, with no rounding and no residual, also where orders are drawn or left out.
     Raises ValueError for a tree that does not hold each player once, and for pairs < 1.
@@ -116,7 +119,13 @@ def total_of(memo: Memo) -> Fraction | None:
 
 def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, start: Effort) -> Waterfall:
     """The rows of all cells that lie in opened groups."""
-    shares: Sequence[Share] = () if total is None else list(_shares(ledger, bounds))
+    shares: list[Share] = []
+    pairs: list[OffsettingPair] = []
+    if total is not None:
+        ledger.memo.ask(marginal_mixtures(ledger.memo, (cell for cell, _ in _visible(ledger))))
+        changes = {cell: _change(ledger.memo, cell, bounds) for cell, _ in _visible(ledger)}
+        pairs = list(_pairs(ledger, changes, bounds))
+        shares = list(_shares(ledger, changes, pairs, bounds))
     return Waterfall(
         total=total,
         shares=tuple(shares),
@@ -124,19 +133,28 @@ def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, start: 
         orders=ledger.orders,
         left_out=ledger.left_out,
         effort=ledger.memo.since(start),
+        pairs=tuple(pairs),
     )
 
 
-def _shares(ledger: Ledger, bounds: Bounds) -> Iterator[Share]:
-    ledger.memo.ask(marginal_mixtures(ledger.memo, (cell for cell, _ in _visible(ledger))))
-    changes = {cell: _change(ledger.memo, cell, bounds) for cell, _ in _visible(ledger)}
+def _pairs(ledger: Ledger, changes: Mapping[Cell, Interval], bounds: Bounds) -> Iterator[OffsettingPair]:
+    """Among the members of each opened group."""
+    groups = dict.fromkeys(_parent(ledger.tree, cell) for cell in changes if cell is not ledger.tree)
+    for group in groups:
+        yield from offsetting(ledger.memo, {member: changes[member] for member in group.members}, bounds)
+
+
+def _shares(
+    ledger: Ledger, changes: Mapping[Cell, Interval], pairs: Sequence[OffsettingPair], bounds: Bounds
+) -> Iterator[Share]:
+    offset = {member for pair in pairs for member in (pair.first, pair.second)}
     for cell, depth in _visible(ledger):
         members = () if cell is ledger.tree else _parent(ledger.tree, cell).members
         substitutes = any(stands_in(ledger.memo, frozenset(leaves(x)), changes[x]) for x in members if x is not cell)
-        yield _share(ledger, cell, depth, bounds, changes[cell], substitutes=substitutes)
+        yield _share(ledger, cell, depth, bounds, changes[cell], substitutes=substitutes, offset=name(cell) in offset)
 
 
-def _change(memo: Memo, cell: Cell, bounds: Bounds) -> tuple[float, float]:
+def _change(memo: Memo, cell: Cell, bounds: Bounds) -> Interval:
     """What restoring a cell does to the whole."""
     return difference(memo.everything - frozenset(leaves(cell)), memo.everything).interval(memo, bounds)
 
@@ -149,7 +167,14 @@ def _visible(ledger: Ledger) -> list[tuple[Cell, int]]:
 
 
 def _share(
-    ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: tuple[float, float], *, substitutes: bool
+    ledger: Ledger,
+    cell: Cell,
+    depth: int,
+    bounds: Bounds,
+    change: Interval,
+    *,
+    substitutes: bool,
+    offset: bool,
 ) -> Share:
     memo = ledger.memo
     coalition = frozenset(leaves(cell))
@@ -170,7 +195,7 @@ def _share(
         alone=memo[coalition],
         restored=memo[memo.everything - coalition],
         change=change,
-        role=role(memo, coalition, share, interval, change, substitutes=substitutes),
+        role=role(memo, coalition, share, interval, change, substitutes=substitutes, offset=offset),
     )
 
 

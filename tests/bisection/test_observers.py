@@ -27,6 +27,10 @@ Values = Sequence[tuple[list[float], int]]
 """Per cell, one sequence's elements and the identity of the value."""
 
 
+def unasked(walker: str) -> tuple[torch.Tensor, ...]:
+    raise AssertionError("no kernel is called again")
+
+
 def block(values: Values, *, dtype: torch.dtype = torch.float32, first: int = 0) -> list[Block]:
     """All cells as one block."""
     rows = [torch.tensor(elements).to(dtype) for elements, _ in values]
@@ -58,7 +62,7 @@ def view(
     cells = tuple((first + start, first + end) for start, end in CELLS)
     wave = (first, first + 2)
     given = {name: (blocks_,) for name, blocks_ in inputs.items()}
-    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {}, {})
+    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {}, {}, unasked)
 
 
 SAME = blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)])
@@ -95,7 +99,7 @@ def test_a_root_is_equal_inputs_and_unequal_output() -> None:
         SHADOW: block([([2.0], 1), ([3.0], 0)]),
     }
     record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
-    assert record.root_sequences == 1
+    assert record.root_cells.sequences == 1
 
 
 def test_an_input_that_one_side_does_not_read_makes_no_difference() -> None:
@@ -105,7 +109,7 @@ def test_an_input_that_one_side_does_not_read_makes_no_difference() -> None:
         SHADOW: block([([2.0], 1), ([7.0], 1)]),
     }
     record = seen(view(outputs, {REFERENCE: None, CANDIDATE: OTHER, SHADOW: None}))
-    assert record.root_sequences == 2
+    assert record.root_cells.sequences == 2
 
 
 def test_waves_and_micro_batches_add_up() -> None:
@@ -125,7 +129,7 @@ def test_waves_and_micro_batches_add_up() -> None:
         return view(outputs, inputs, first=first)
 
     record = seen(wave(0), wave(2))
-    assert record.root_sequences == 2
+    assert record.root_cells.sequences == 2
     assert record.carried is not None
     assert (record.carried.elements, record.carried.sum_abs, record.carried.max_abs) == (8, 4.0, 2.0)
 
@@ -159,7 +163,7 @@ def test_routes() -> None:
             tensor = torch.tensor([ids])
             weights = torch.ones(tensor.shape)
             outputs[name] = ([Block(tensor, (0, 1), (0,))], [Block(weights, (0, 1), (0,))])
-        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {})
+        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {}, unasked)
 
     routes = Routes(REFERENCE, [CANDIDATE])
     routes.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
@@ -188,8 +192,8 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
     logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
     for rows in CELLS:
         outputs = {REFERENCE: given(ours, rows, 0), CANDIDATE: given(theirs, rows, 1), "same": given(ours, rows, 0)}
-        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}, {}))
-        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}, {}))
+        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}, {}, unasked))
+        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}, {}, unasked))
     sums = logits.sums(CANDIDATE)
     assert sums.tokens.tolist() == [1.0, 1.0]
     x, y = ours.double().log_softmax(-1), theirs.double().log_softmax(-1)
@@ -209,7 +213,7 @@ def at_log_probs(made: Made) -> NodeView:
     outputs = {name: ([Block(tensor, (0, 2), (own, own))],) for name, (tensor, own, _) in made.items()}
     given: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(made, (SAME,))
     active = {name: choices for name, (_, _, choices) in made.items()}
-    return NodeView(node("log_softmax"), (0, 2), CELLS, outputs, given, active, {}, {})
+    return NodeView(node("log_softmax"), (0, 2), CELLS, outputs, given, active, {}, {}, unasked)
 
 
 def some_logits(seed: int = 0) -> torch.Tensor:
@@ -221,7 +225,7 @@ def test_logits_in_place_of_log_probs_have_no_error() -> None:
     ours, theirs = some_logits(0), some_logits(1)
     shown = at_log_probs({REFERENCE: (ours, 0, LOGITS), CANDIDATE: (theirs, 1, LOGITS), SHADOW: (ours, 0, LOGITS)})
     record = seen(shown)
-    assert (record.carried, record.local, record.root_sequences) == (None, None, 2)
+    assert (record.carried, record.local, record.root_cells.sequences) == (None, None, 2)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 12, 1 << 19])

@@ -49,6 +49,7 @@ METRICS = Metrics(
     max_abs_delta=0.4,
     top1_agreement=0.975,
     nonfinite_tokens=0,
+    unequal_tokens=200,
 )
 INTERVAL = Interval(estimate=0.0013, low=0.0009, high=0.0017, level=0.95, method="bootstrap-t")
 VERDICT = Verdict(
@@ -77,7 +78,15 @@ CHOICE = Choice(
     candidate_origin="recipe.yaml:7 (layers[*].moe.combine)",
 )
 ROOTS = tuple(
-    Root(node=f"layers[{i}].moe.combine", op="combine", sequences=30 - i, same_values=False, choices=(CHOICE,))
+    Root(
+        node=f"layers[{i}].moe.combine",
+        op="combine",
+        sequences=30 - i,
+        tokens=198 - i,
+        pads=0,
+        same_values=False,
+        choices=(CHOICE,),
+    )
     for i in range(7)
 )
 
@@ -182,7 +191,7 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
     shown = lines(FAIL)
     at = shown.index("Where it starts")
     assert shown[at + 1 : at + 5] == [
-        "layers[0].moe.combine (combine), equal inputs, unequal output in 30 of 30 sequences",
+        "layers[0].moe.combine (combine), equal inputs, unequal output in 30 of 30 sequences (198 of 240 tokens)",
         "accumulate reference model (bf16) hf-eager.yaml:9 (op combine)",
         "candidate fp32 recipe.yaml:7 (layers[*].moe.combine)",
         "further roots (equal inputs, unequal output): " + ", ".join(root.node for root in ROOTS[1:5]) + " and 2 more",
@@ -322,4 +331,26 @@ def test_a_trial_that_cannot_run_and_a_root_that_only_widens() -> None:
     assert f"{start} cannot run 5.00e-04 25%" in shown
     assert f"{start} 1.00e-03 50% 1.25% cannot run" in shown
     widened = lines(replace(FAIL, roots=(replace(ROOTS[0], same_values=True),)))
-    assert any("equal values in another dtype in 30 of 30 sequences" in line for line in widened)
+    assert any("equal values in another dtype in 30 of 30 sequences (198 of 240 tokens)" in line for line in widened)
+
+
+def test_a_root_in_padding_says_so_and_whether_it_reaches_a_scored_token() -> None:
+    padding, mixed = replace(ROOTS[0], pads=198), replace(ROOTS[1], pads=40)
+
+    def start(*roots: Root, unequal: int) -> list[str]:
+        shown = lines(replace(FAIL, roots=roots, metrics=replace(METRICS, unequal_tokens=unequal)))
+        return shown[shown.index("Where it starts") + 1 :][:2]
+
+    head = "layers[0].moe.combine (combine), equal inputs, unequal output in 30 of 30 sequences (198 of 240 tokens, "
+    assert start(padding, unequal=0) == [
+        f"{head}all of them padding)",
+        "Nothing but padding differs there: no scored token differs in any bit.",
+    ]
+    assert start(padding, unequal=1)[1] == (
+        "Nothing but padding differs there, and yet 1 scored token differs: the padding reaches them."
+    )
+    assert start(padding, mixed, unequal=7)[1] == (
+        "Nothing but padding differs at layers[0].moe.combine; 7 scored tokens differ in all."
+    )
+    assert "(197 of 240 tokens, 40 of them padding)" in start(mixed, padding, unequal=7)[0]
+    assert not any("padding differs" in line for line in start(mixed, ROOTS[2], unequal=7))

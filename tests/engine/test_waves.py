@@ -55,7 +55,7 @@ def test_one_faulty_sequence_makes_no_other_root(
     tmp_path: Path, qwen3_moe: Path, faulty: int, micro_batch: int
 ) -> None:
     report = report_of(tmp_path, qwen3_moe, faulty, (), micro_batch)
-    assert [(root.node, root.sequences) for root in report.roots] == [("layers[0].attention.norm", micro_batch)]
+    assert [(root.node, root.sequences, root.tokens) for root in report.roots] == [("layers[0].attention.norm", 1, 8)]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
@@ -65,6 +65,6 @@ def test_a_faulty_sequence_hides_no_fault_of_the_others(
 ) -> None:
     report = report_of(tmp_path, qwen3_moe, faulty, (1,), micro_batch)
     assert [(root.node, root.sequences) for root in report.roots] == [
-        ("layers[0].attention.norm", micro_batch),
+        ("layers[0].attention.norm", 1),
         ("layers[1].attention.norm", SEQUENCES - micro_batch),
     ]

@@ -19,14 +19,13 @@ from moeparity.engine.lockstep import NodeView, Observer, run
 from moeparity.engine.memory import Memory
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
-from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import Side, bound_side
 from moeparity.plan.spec.schema import Variant
 from moeparity.plan.toggles import toggles
 from tests.opened import opened
 from tests.planted.places import PROFILE, Sides, plant, random_tokens, write_recipe
-from tests.planted.values import VALUES, Group, Planted
+from tests.planted.values import VALUES, Group, drawn_shape
 
 T = TypeVar("T")
 
@@ -42,10 +41,16 @@ class Bisected:
 
 def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str, Bisected]:
     """By label, the bisection of each value of a group."""
-    base = _prepared(VALUES[group[0]], checkpoint, folder)
+    base = _prepared(group, checkpoint, folder)
     sides = {label: plant(VALUES[label], base.model) for label in group}
-    bound = _binder(base)
-    plans = {label: _planted(base, bound, sides[label]) for label in group}
+    bound = binder(base)
+    plans = {label: planted_plan(base, bound, variants_of(base, sides[label])) for label in group}
+    reports = walked_together(base, plans)
+    return {label: Bisected(sides=sides[label], plan=plans[label], report=reports[label]) for label in group}
+
+
+def walked_together(base: Plan, plans: Mapping[str, Plan]) -> dict[str, Report]:
+    """By label, the report of each of these plans, all of them of the checkpoint and the tokens of `base`."""
     passes = {label: Observation.of(plan, plan.toggles) for label, plan in plans.items()}
     walkers = [_renamed(walker, label) for label, own in passes.items() for walker in own.walkers]
     observers = [_Restricted(label, own.walkers, own.observers) for label, own in passes.items()]
@@ -53,22 +58,25 @@ def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str,
     counts = run(walkers, base.model.weights, tokens.input_ids, observers, attention_mask=tokens.attention_mask)
     # What a pass takes is none of these tests' business.
     nothing = Memory(estimated=0, held_before=None, peak=None)
-    reports = {label: summarise(plans[label], own.observed(counts, nothing, 0.0)) for label, own in passes.items()}
-    return {label: Bisected(sides=sides[label], plan=plans[label], report=reports[label]) for label in group}
+    return {label: summarise(plans[label], own.observed(counts, nothing, 0.0)) for label, own in passes.items()}
 
 
-def _prepared(planted: Planted, checkpoint: Path, folder: Path) -> Plan:
+def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
     """The recipe of a group, in which nothing is planted."""
-    sequences, tokens, micro_batch = planted.shape
+    sequences, tokens, micro_batch = drawn_shape(group)
     ids = {"input_ids": random_tokens(sequences, tokens, vocab=opened(checkpoint).vocab_size)}
     side = {"micro_batch": micro_batch}
     return prepare(write_recipe(folder, checkpoint, ids, side, side), device="cpu", opener=opened)
 
 
-def _planted(base: Plan, bound: Callable[[Variant], Side], sides: Sides) -> Plan:
-    """What `prepare` makes of the same recipe with these values in it."""
+def variants_of(base: Plan, sides: Sides) -> list[Variant]:
+    """Both sides of a recipe with these values in it."""
     micro_batch = base.recipe.reference.micro_batch
-    variants = [Variant(profile=PROFILE, micro_batch=micro_batch, set={**values}) for values in sides.sets]
+    return [Variant(profile=PROFILE, micro_batch=micro_batch, set={**values}) for values in sides.sets]
+
+
+def planted_plan(base: Plan, bound: Callable[[Variant], Side], variants: Sequence[Variant]) -> Plan:
+    """What `prepare` makes of the same recipe with these sides, reference and candidate."""
     reference, candidate = map(bound, variants)
     return replace(
         base,
@@ -79,14 +87,14 @@ def _planted(base: Plan, bound: Callable[[Variant], Side], sides: Sides) -> Plan
     )
 
 
-def _binder(base: Plan) -> Callable[[Variant], Side]:
+def binder(base: Plan) -> Callable[[Variant], Side]:
     """Binds a variant as `prepare` does; of many candidates the references are one."""
     where, sequences = Where(base.path), len(base.tokens.input_ids)
     profile = load_profile(PROFILE, where)
-    known: dict[tuple[tuple[str, Value], ...], Side] = {}
+    known: dict[tuple[object, ...], Side] = {}
 
     def bound(variant: Variant) -> Side:
-        values = tuple(variant.set.items())
+        values = (*variant.set.items(), *(impl.call for impl in variant.impl))
         if values not in known:
             known[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
         return known[values]
@@ -106,11 +114,23 @@ class _Restricted:
 
     def __init__(self, label: str, walkers: Iterable[Walker], observers: Sequence[Observer]) -> None:
         self.names = {walker.name: (label, walker.name) for walker in walkers}
+        self.own_names = {full: name for name, full in self.names.items()}
         self.observers = observers
 
     def see(self, view: NodeView) -> None:
         own = replace(
-            view, outputs=self._own(view.outputs), inputs=self._own(view.inputs), active=self._own(view.active)
+            view,
+            outputs=self._own(view.outputs),
+            inputs=self._own(view.inputs),
+            active=self._own(view.active),
+            regions=self._own(view.regions),
+            # Asked for at regions only, and there are as many as candidates.
+            entered={
+                (self.own_names[walker], value): ids
+                for (walker, value), ids in (view.entered.items() if view.regions else ())
+                if walker in self.own_names
+            },
+            again=lambda name: view.again(self.names[name]),
         )
         for observer in self.observers:
             observer.see(own)

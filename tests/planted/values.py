@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import cache
 
@@ -143,6 +144,17 @@ TOGETHER = 40
 """Candidates in one pass: some 200 walkers, whose values of a few tokens are some MB."""
 
 Group = tuple[str, ...]
+
+
+def drawn_shape(group: Group) -> tuple[int, int, int]:
+    """Sequences, tokens of each, and a micro-batch: in a third of the groups, by a seeded draw, one sequence goes at a
+    time, unless what is planted asks for a shape.
+    """
+    planted = VALUES[group[0]]
+    sequences, tokens, micro_batch = planted.shape
+    if planted.place in SHORT:
+        return planted.shape
+    return sequences, tokens, random.Random(group[0]).choice((1, micro_batch, micro_batch))  # noqa: S311
 
 
 @cache

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moeparity.search.contrast import difference
 from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.offsetting import MOST
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves
 from moeparity.search.waterfall import Share, Waterfall, waterfall
@@ -112,8 +113,10 @@ def test_drawn_orders_add_up_to_the_whole_without_a_residual(seed: int, pairs: i
     assert chart.orders + chart.left_out == 2 * pairs or not chart.shares
     if chart.shares:
         assert sum(shares(chart).values()) == chart.total
-    assert chart.effort.batches == 1
-    assert chart.effort.mixtures <= 2 * pairs * 7 + 2 + 16
+    raising = min(MOST, sum(share.change[0] > 0 for share in chart.shares))
+    # A second one where pairs may offset each other.
+    assert chart.effort.batches <= 1 + (raising > 1)
+    assert chart.effort.mixtures <= 2 * pairs * 7 + 2 + 16 + raising * (raising - 1) // 2
 
 
 def test_drawn_orders_agree_with_all_orders_within_their_standard_error() -> None:

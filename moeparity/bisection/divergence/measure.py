@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,12 +32,16 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
     for record in records.values():
-        if record.root_sequences:
+        if record.is_root:
+            same_values = not record.root_values.tokens
+            extent = record.root_cells if same_values else record.root_values
             yield Root(
                 node=record.node.name,
                 op=record.node.op.name,
-                sequences=record.root_sequences,
-                same_values=record.same_values,
+                sequences=extent.sequences,
+                tokens=extent.tokens,
+                pads=extent.pads,
+                same_values=same_values,
                 choices=tuple(_choices(plan, observed, record.node)),
             )
 
@@ -84,7 +89,9 @@ def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
 
 def _local_size(record: NodeRecord) -> float:
     # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
-    return 0.0 if record.local is None or record.node.op.routes else record.local.relative_l2
+    if record.local is None or record.node.op.routes:
+        return 0.0
+    return math.inf if record.local.excluded else record.local.relative_l2
 
 
 def _node_errors(records: Records) -> Iterator[NodeError]:

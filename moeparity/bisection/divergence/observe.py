@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import SHADOW, Trials
+from moeparity.engine.batches import Rows
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.divergence import Error, compare
@@ -19,36 +22,39 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class NodeRecord:
-    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together;
-    `root_sequences` counts the sequences in cells with equal inputs and unequal output.
+    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together.
+
+    `root_cells` is all that lies in cells with equal inputs and unequal output, `root_values` what of it has other
+    values; nothing has where outputs differ in dtype only.
 
     `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
-    inputs; both against the reference's value, None for nodes without floating-point output. `same_integers` says that
-    outputs of whole numbers, which have no error, are the reference's.
+    inputs; both against the reference's value, None for nodes without floating-point output.
     """
 
     node: Node
-    root_sequences: int = 0
+    root_cells: Extent = field(default_factory=Extent)
+    root_values: Extent = field(default_factory=Extent)
     carried: Error | None = None
     local: Error | None = None
-    same_integers: bool = True
 
     @property
-    def same_values(self) -> bool:
-        """Whether the candidate's output differs from the reference's in dtype at most."""
-        return self.same_integers and self.carried is not None and self.carried.equal == self.carried.elements
+    def is_root(self) -> bool:
+        """Whether some cell has equal inputs and unequal output."""
+        return self.root_cells.sequences > 0
 
 
 @dataclass(slots=True)
 class Divergence:
     """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
 
-    Padded tokens are in it: they go through every op, and their values can be a root or the largest error.
+    Padded tokens, those that are not real in `attention_mask` [B, T] bool (None: all are), are in it: they go through
+    every op, and their values can be a root or the largest error.
     """
 
     reference: Name
     candidate: Name
     shadow: Name
+    attention_mask: torch.Tensor | None = None
     records: dict[str, NodeRecord] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
@@ -58,22 +64,30 @@ class Divergence:
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         agree = view.inputs_agree(self.reference, self.candidate)
         outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
-        roots = [equal_inputs and a != b for equal_inputs, (a, b) in zip(agree, outputs, strict=True)]
-        record.root_sequences += sum(c[1] - c[0] for c, root in zip(view.cells, roots, strict=True) if root)
+        roots = [
+            cell
+            for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
+            if equal_inputs and a != b
+        ]
+        if roots:
+            self._add_root(record, view, roots)
         record.carried = _add(record.carried, self._error(view, self.candidate))
         record.local = _add(record.local, self._error(view, self.shadow))
-        record.same_integers &= self._same_integers(view)
 
     @property
     def result(self) -> dict[str, NodeRecord]:
         """By node, what was seen of it."""
         return self.records
 
-    def _same_integers(self, view: NodeView) -> bool:
-        """Whether both sides have equal values at every port of whole numbers, such as the ids of a router."""
-        ports = range(len(view.outputs[self.reference]))
-        pairs = ((view.tensor(self.reference, port), view.tensor(self.candidate, port)) for port in ports)
-        return all(torch.equal(ours, theirs) for ours, theirs in pairs if not ours.is_floating_point())
+    def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[Rows]) -> None:
+        values = other_values(view, self.reference, self.candidate, cells)
+        whole = torch.zeros_like(values)
+        for first, last in cells:
+            whole[first - view.wave[0] : last - view.wave[0]] = True
+        mask = self.attention_mask
+        real = torch.ones_like(values) if mask is None else mask[slice(*view.wave)]
+        record.root_cells += Extent.of(whole, real)
+        record.root_values += Extent.of(values, real)
 
     def _error(self, view: NodeView, walker: Name) -> Error | None:
         if not view.ran(walker):
@@ -111,9 +125,10 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
     return error if total is None else total if error is None else total + error
 
 
-STATE = (NodeRecord, Error)
+STATE = (NodeRecord, Extent, Error)
 
 
 def observer(plan: Plan, trials: Trials) -> Divergence:
     """Looks at both sides and the shadow."""
-    return Divergence(REFERENCE, CANDIDATE, SHADOW)
+    _, mask, _ = plan.tokens_on_device
+    return Divergence(REFERENCE, CANDIDATE, SHADOW, mask)

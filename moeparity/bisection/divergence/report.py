@@ -20,16 +20,25 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """A node with equal inputs and unequal output in `sequences` sequences, and the choices that differ there.
+    """A node with equal inputs and unequal output, and the choices that differ there.
 
-    `same_values`: the output differs in dtype only, every value is the same.
+    sequences, tokens: in which a value differs, padding included; `pads` of these tokens are padding.
+    same_values: the output differs in dtype only, every value is the same; then all sequences and tokens that are
+        computed together with equal inputs count.
     """
 
     node: str
     op: str
     sequences: int
+    tokens: int
+    pads: int
     same_values: bool
     choices: tuple[Choice, ...]
+
+    @property
+    def pads_only(self) -> bool:
+        """Whether nothing but padding differs here."""
+        return self.pads == self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,11 @@ class Size:
     nonfinite_reference: int
     nonfinite_candidate: int
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether every value of both sides is finite."""
+        return not (self.nonfinite_reference or self.nonfinite_candidate)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeError:
@@ -59,7 +73,10 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGrowth:
-    """The stream after a layer: the node that closes it, its carried error, and the largest local error inside."""
+    """The stream after a layer: the node that closes it, its carried error, and the largest local error inside.
+
+    `largest_local` is infinite where a node makes NaN or infinities of its own, at the first such node.
+    """
 
     name: str
     node: str

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, Root
 from moeparity.bisection.divergence.steps import JUMP, steps
+from moeparity.bisection.divergence.words import padding_reading
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import PEAKS, plain_grid, plain_table, thinned
@@ -33,6 +34,7 @@ def _roots(report: Report) -> RenderableType:
         return Text("nowhere: every node has equal bits on both sides")
     root, *more_roots = report.roots
     lines: list[RenderableType] = [Text.assemble((root.node, "bold"), f" ({root.op}), {_sequences(root, report)}")]
+    lines += [Text(sentence) for sentence in padding_reading(report)]
     lines += [_choice(choice) for choice in root.choices]
     if more_roots:
         names = ", ".join(root.node for root in more_roots[:_MORE_ROOTS])
@@ -42,9 +44,12 @@ def _roots(report: Report) -> RenderableType:
 
 
 def _sequences(root: Root, report: Report) -> str:
-    if root.same_values:
-        return f"equal inputs, equal values in another dtype in {root.sequences} of {report.run.sequences} sequences"
-    return f"equal inputs, unequal output in {root.sequences} of {report.run.sequences} sequences"
+    run = report.run
+    output = "equal values in another dtype" if root.same_values else "unequal output"
+    tokens = f"{root.tokens} of {run.sequences * run.tokens_per_sequence} tokens"
+    amount = "all" if root.pads_only else str(root.pads)
+    padding = f", {amount} of them padding" if root.pads else ""
+    return f"equal inputs, {output} in {root.sequences} of {run.sequences} sequences ({tokens}{padding})"
 
 
 def _choice(choice: Choice) -> RenderableType:
@@ -69,7 +74,7 @@ def growth_table(report: Report) -> RenderableType:
         error, factor = layer.carried, factors.get(layer.name)
         table.add_row(
             layer.name if layer.name.startswith("layers") else layer.node,
-            f"{error.relative_l2:.2e}",
+            f"{error.relative_l2:.2e}" if error.is_finite else "not finite",
             scale.bar(error.relative_l2),
             "" if factor is None else Text(f"x{factor:.2f}", style="bold red" if factor >= JUMP else ""),
             f"{error.equal_share:.1%}",
@@ -84,7 +89,8 @@ def growth_table(report: Report) -> RenderableType:
 def _local(layer: LayerGrowth) -> str:
     if not layer.largest_local:
         return "no op of its own differs"
-    return f"{layer.largest_local:.2e} {layer.largest_local_node.removeprefix(layer.name + '.')}"
+    size = "not finite" if math.isinf(layer.largest_local) else f"{layer.largest_local:.2e}"
+    return f"{size} {layer.largest_local_node.removeprefix(layer.name + '.')}"
 
 
 class _Scale:

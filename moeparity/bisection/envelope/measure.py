@@ -22,8 +22,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 def _envelope(draws: int, bands: Mapping[str, NodeBands], records: Mapping[str, NodeRecord]) -> Envelope:
     nodes = tuple(
-        _node(name, records[name].node.op.name, band, root=records[name].root_sequences > 0)
-        for name, band in bands.items()
+        _node(name, records[name].node.op.name, band, root=records[name].is_root) for name, band in bands.items()
     )
     return Envelope(draws=draws, nodes=nodes, reading=tuple(envelope_reading(nodes, draws)))
 

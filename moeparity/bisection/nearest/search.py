@@ -38,7 +38,7 @@ def search(plan: Plan, observed: Observed, progress: Callback | None) -> tuple[N
     if not (plan.functions and plan.attribution):
         return None
     records: Mapping[str, NodeRecord] = observed.sections["divergence"]
-    roots = (record.node.name for record in records.values() if record.root_sequences)
+    roots = (record.node.name for record in records.values() if record.is_root)
     return tuple(answer for root in roots if (answer := nearest(plan, root)) is not None)
 
 

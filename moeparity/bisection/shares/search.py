@@ -81,15 +81,15 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     players = tuple(cells)
     memo = Memo(players, natural)
     top: Cell = Group("all", players) if len(players) > 1 else players[0]
-    shares = waterfall(memo, top, _bounds)
+    shares = waterfall(memo, top, bounds)
     routed = Mixtures(plan, routes=IDS, progress=progress)
-    forced = waterfall(Memo(players, routed), top, _bounds) if _flips(observed) else None
+    forced = waterfall(Memo(players, routed), top, bounds) if _flips(observed) else None
     found = fix_sets(memo, plan.recipe.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,
         inside=_inside(shares, cells, natural, plan.recipe.mixtures),
-        interactions=tuple(interactions(memo, _acting(shares), _bounds)),
+        interactions=tuple(interactions(memo, _acting(shares), bounds)),
         fixes=found,
         kept=keep(found, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
@@ -99,7 +99,8 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     )
 
 
-def _bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+def bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of sum(sums) / sum(tokens) over sequences; both [B]."""
     interval = token_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
     return interval.low, interval.high
 
@@ -141,7 +142,7 @@ def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, bud
         return None
     tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
     memo = Memo(leaves(tree), _merged(chosen, natural))
-    return localise(memo, tree, _bounds, budget=budget)
+    return localise(memo, tree, bounds, budget=budget)
 
 
 def _worth_opening(share: Share) -> bool:

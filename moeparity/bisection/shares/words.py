@@ -38,16 +38,18 @@ def share_reading(
     """
     if shares.total is None or len(shares.shares) < 2:
         return []
-    if not shares.total:
+    total = shares.total
+    if not total:
         # Toggles that undo each other to the last bit still act, each for itself.
         return list(_small(shares))
-    total = shares.total
     saturated = _of(shares, Role.SATURATED)
     sentences = [*_saturated(saturated, total, in_fp32, dtype)] if saturated else []
     sentences += _culprits(shares, total)
     sentences += [*_contributing(shares, total), *_small(shares)]
     if not saturated:
-        sentences += _strongest(interactions, total)
+        # What offsets another interacts with everything, by much.
+        offset = _in_pairs(shares)
+        sentences += _strongest([pair for pair in interactions if not {pair.first, pair.second} & offset], total)
     return [*sentences, *_forced(forced, total)]
 
 
@@ -126,8 +128,10 @@ def _small(shares: Waterfall) -> Iterator[str]:
         Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
         Role.UNDECIDED: "Not decided with these sequences: the share{S} of {names} may be 0.",
     }
+    # Pairs that offset each other are told before.
+    offset = _in_pairs(shares)
     for role, sentence in sentences.items():
-        names = [share.name for share in _of(shares, role)]
+        names = [share.name for share in _of(shares, role) if share.name not in offset]
         if names:
             singular = len(names) == 1
             either = " or ".join(names)
@@ -165,8 +169,9 @@ def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
     if largest is None or not forced.total > 0:
         yield f"{opening}."
         return
-    # More than half of it, by its interval: where several make about as much, none is named.
-    majority = largest.interval[0] > forced.total / 2
+    # More than half of it, by its interval: where several make about as much, none is named. Nor is what makes more
+    # than there is, which others take back.
+    majority = largest.interval[0] > forced.total / 2 and largest.share <= forced.total
     of = float(largest.share / forced.total)
     yield (
         f"{opening}; of what is left without flips, {largest.name} makes most: {of:.0%}." if majority else f"{opening}."
@@ -208,6 +213,11 @@ def _kept(kept: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
     reason = f"restoring the others costs {kept.cost:g}" if costs else "the most that may"
     suffix = "" if kept.certain else ", as far as was looked"
     yield f"May stay on under the gate: {enumerated(kept.toggles)} ({reason}{suffix})."
+
+
+def _in_pairs(shares: Waterfall) -> set[str]:
+    """The toggles that another offsets."""
+    return {name for pair in shares.pairs for name in (pair.first, pair.second)}
 
 
 def _of(shares: Waterfall, role: Role) -> list[Share]:

@@ -10,13 +10,15 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.shares.search import Blame
 from moeparity.bisection.shares.words import fix_reading, share_reading
-from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
+from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult
 from moeparity.bisection.toggles.words import Effect, reading
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import token_mean
+from moeparity.plan.address import pattern
 from moeparity.plan.difference import two_sided
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
+from moeparity.search.offsetting import OffsettingPair
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -24,10 +26,13 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     effects = [measured(toggle, observed) for toggle in plan.trial_toggles]
     blame: Blame | None = observed.answers.get("shares")
     sentences = None if blame is None else _share_sentences(plan, blame)
+    pairs = observed.answers.get("toggles", ()) if blame is None else blame.shares.pairs
+    offsets = tuple(_offset(pair, plan) for pair in pairs)
     return {
         "toggles": tuple(_toggle_result(effect) for effect in effects),
         "swaps": tuple(_swap(selector, plan, observed) for selector in plan.swaps),
-        "reading": tuple(reading(effects, total_kl(observed), sentences)),
+        "reading": tuple(reading(effects, total_kl(observed), sentences, offsets)),
+        "offsets": offsets,
     }
 
 
@@ -83,6 +88,19 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         restores_all=effect.restores_all,
         had_no_effect=effect.had_no_effect,
         masked=effect.is_masked,
+    )
+
+
+def _offset(pair: OffsettingPair, plan: Plan) -> Offset:
+    nodes = {toggle.name: pattern(toggle.nodes) for toggle in plan.toggles}
+    return Offset(
+        first=pair.first,
+        second=pair.second,
+        first_nodes=nodes[pair.first],
+        second_nodes=nodes[pair.second],
+        first_alone=pair.first_alone,
+        second_alone=pair.second_alone,
+        together=pair.together,
     )
 
 

@@ -50,6 +50,21 @@ class ToggleResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """Two toggles that offset each other, the nodes of each, and the KL of each alone in the reference and of both
+    together there, in nats per token.
+    """
+
+    first: str
+    second: str
+    first_nodes: str
+    second_nodes: str
+    first_alone: float
+    second_alone: float
+    together: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
     """A block named by a selector, with all its differences as one toggle; None where nothing differs in it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from moeparity.bisection.toggles.report import TrialResult
+from moeparity.bisection.toggles.report import Offset, TrialResult
 from moeparity.output.words import enumerated
 from moeparity.plan.toggles import Toggle
 from moeparity.search.roles import SATURATION, SHARE
@@ -39,16 +39,26 @@ class Effect:
         return self.alone.changed_nodes > 0 and self.restored.changed_nodes == 0
 
 
-def reading(effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | None = None) -> list[str]:
+def reading(
+    effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | None = None, offsets: Sequence[Offset] = ()
+) -> list[str]:
     """The table of effects in sentences; `total_kl` is the candidate's own KL, in nats per token.
 
     `shares` are sentences on who makes it, where it was shared out; None: they are taken from the two trials of each.
-    Toggles that were taken apart stand for their parts, of which only the largest is named.
+    `offsets` are the pairs of them that offset each other. Toggles that were taken apart stand for their parts, of
+    which only the largest is named.
     """
     parts = [e for e in effects if e.toggle.parent is not None]
     effects = [e for e in effects if e.toggle.parent is None]
-    sentences = _makers(effects, total_kl) if shares is None else shares
-    return [*_acting(effects, total_kl), *sentences, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
+    sentences = _makers(effects, total_kl, offsets) if shares is None else shares
+    pairs = map(_offset, offsets)
+    return [
+        *_acting(effects, total_kl),
+        *pairs,
+        *sentences,
+        *_largest_parts(effects, parts, total_kl),
+        *_what_sets(effects),
+    ]
 
 
 def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
@@ -63,15 +73,26 @@ def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if refusals:
         sentences.append(f"An op refuses {_names(refusals)} mixed with the other side's choices: see the table.")
     if active and total_kl == 0:
-        sentences.append("Bits change, but none of the changes reaches the logits.")
+        sentences.append("Bits change, but none of the changes reaches a scored token.")
     if len(active) == 1 and total_kl > 0:
         sentences.append(f"{active[0].toggle.name} alone makes the whole difference.")
     return sentences
 
 
-def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
+def _offset(pair: Offset) -> str:
+    sides = ((pair.first, pair.first_nodes), (pair.second, pair.second_nodes))
+    names = [name if nodes in name else f"{name} (at {nodes})" for name, nodes in sides]
+    return (
+        f"{enumerated(names)} offset each other: alone they cost KL {pair.first_alone:.2e} and {pair.second_alone:.2e} "
+        f"nats per token, together {pair.together:.2e}. Each hides the other: restoring one alone lays the other bare."
+    )
+
+
+def _makers(effects: Sequence[Effect], total_kl: float, offsets: Sequence[Offset]) -> list[str]:
     """Which of several toggles make the divergence, as far as their two trials tell."""
-    active = [e for e in effects if not e.had_no_effect]
+    # What is said of pairs that offset each other is said.
+    in_pairs = {name for pair in offsets for name in (pair.first, pair.second)}
+    active = [e for e in effects if not e.had_no_effect and e.toggle.name not in in_pairs]
     if len(active) < 2 or not total_kl > 0:
         return []
     sentences = []

@@ -43,4 +43,5 @@ def _metrics(sums: SequenceSums) -> Metrics:
         max_abs_delta=float(sums.max_abs_delta.max()),
         top1_agreement=sums.mean("top1"),
         nonfinite_tokens=int(sums.nonfinite.sum()),
+        unequal_tokens=int(sums.unequal.sum()),
     )

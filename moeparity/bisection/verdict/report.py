@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Metrics:
     """Candidate against reference over all scored tokens; k1, k2, k3, KL and |delta| in nats per token.
 
-    `kl` is the full-vocabulary KL(candidate || reference), `kl_reverse` KL(reference || candidate).
+    `unequal_tokens` are the scored tokens whose values differ in any bit, `nonfinite_tokens` those with a NaN or an
+    infinity on either side. `kl` is the full-vocabulary KL(candidate || reference), `kl_reverse` KL(reference ||
+    candidate).
     """
 
     k1: float
@@ -21,3 +23,4 @@ class Metrics:
     max_abs_delta: float
     top1_agreement: float
     nonfinite_tokens: int
+    unequal_tokens: int

@@ -79,6 +79,8 @@ class MetricBounds(Expecting):
     """Share of scored tokens at which both sides have their greatest logit at the same id."""
     nonfinite_tokens: Bounds | None = None
     """How many scored tokens have NaN or infinite logits."""
+    unequal_tokens: Bounds | None = None
+    """How many scored tokens differ in any bit of what they are scored by."""
 
 
 class DistributionBounds(Expecting):

@@ -10,6 +10,7 @@ from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
 from moeparity.search.memo import Coalition
+from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
 from tests.search.games import memo_of, no_bounds
@@ -105,7 +106,21 @@ def test_what_is_left_without_flips_is_laid_to_one_only_where_it_makes_most_of_i
 
 
 def test_toggles_that_undo_each_other_to_the_last_bit_are_told() -> None:
-    assert said(table(a=1.0, b=1.0, ab=0.0)) == "Restoring a or b alone raises the KL: it undoes what others do."
+    """As a pair, which is told beside the toggles: neither is said to help, whatever the sign of its share."""
+    for ab in (0.0, 0.01):
+        game = table(a=1.0, b=1.5, ab=ab)
+        assert [(pair.first, pair.second, pair.together) for pair in shared(game).pairs] == [("a", "b", ab)]
+        assert [share.role for share in shared(game).shares] == [Role.OFFSETS, Role.OFFSETS]
+        assert said(game) == ""
+
+
+def test_what_a_pair_that_offsets_each_other_makes_is_no_majority_and_no_interaction() -> None:
+    game = table(a=1.0, b=1.5, c=0.2, ab=0.01, ac=1.2, bc=1.7, abc=0.21)
+    memo = memo_of(("a", "b", "c"), game.__getitem__)
+    pairs = interactions(memo, ["a", "b", "c"], no_bounds)
+    sentences = share_reading(shared(game), shared(table(a=1.0, b=1.5, ab=0.01)), pairs, None, "bf16")
+    assert not any("interact" in sentence or "makes most" in sentence for sentence in sentences)
+    assert any(sentence.startswith("c is to blame") for sentence in sentences)
 
 
 def test_a_large_share_that_is_no_culprits() -> None:

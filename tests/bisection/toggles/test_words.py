@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from moeparity.bisection.toggles.report import Offset
 from moeparity.bisection.toggles.report import TrialResult as Trial
 from moeparity.bisection.toggles.words import Effect, reading
 from moeparity.plan.toggles import Toggle
@@ -59,7 +60,28 @@ def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
 
 def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
     said = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
-    assert said == ["Bits change, but none of the changes reaches the logits."]
+    assert said == ["Bits change, but none of the changes reaches a scored token."]
+
+
+def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_interchangeable() -> None:
+    pair = Offset(
+        first="layers[1].v:impl",
+        second="op linear:scale",
+        first_nodes="layers[1].v",
+        second_nodes="layers[1].o, layers[2].o",
+        first_alone=0.06,
+        second_alone=0.07,
+        together=0.0,
+    )
+    effects = [effect("layers[1].v:impl", 0.06, 0.07), effect("op linear:scale", 0.07, 0.06), effect("c", 1e-4, 9e-4)]
+    assert any(sentence.startswith("Saturated") for sentence in reading(effects, TOTAL))
+    said = reading(effects, TOTAL, offsets=[pair])
+    assert said[0] == (
+        "layers[1].v:impl and op linear:scale (at layers[1].o, layers[2].o) offset each other: alone they cost KL "
+        "6.00e-02 and 7.00e-02 nats per token, together 0.00e+00. Each hides the other: restoring one alone lays the "
+        "other bare."
+    )
+    assert not any("interchangeable" in sentence or "raises" in sentence for sentence in said)
 
 
 def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:

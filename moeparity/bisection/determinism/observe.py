@@ -1,0 +1,71 @@
+"""Users' functions, called again on what passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trials
+from moeparity.engine.lockstep import NodeView
+from moeparity.engine.walker import Name
+from moeparity.numerics.bits import int_view
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+CALLS = 2
+"""At each node a function is called again on the first micro-batch of so many waves."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Repeats:
+    """What further calls of a side's function at one node gave; fields as in `report.NotDeterministic`."""
+
+    call: str
+    values: int = 0
+    of: int = 0
+    calls: int = 0
+
+
+@dataclass(slots=True)
+class CalledAgain:
+    """Calls the functions of these walkers again, `CALLS` times at each node."""
+
+    sides: Sequence[Name]
+    repeats: dict[tuple[Name, str], Repeats] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        for side in self.sides:
+            region = view.regions.get(side)
+            if region is None or not view.ran(side):
+                continue
+            repeats = self.repeats.setdefault((side, view.node.name), Repeats(call=region.call))
+            if repeats.calls == CALLS:
+                continue
+            repeats.calls += 1
+            first_call = (blocks[0].tensor for blocks in view.outputs[side][: len(view.node.outputs)])
+            for ours, again in zip(first_call, view.again(side), strict=True):
+                repeats.values += _differing(ours, again)
+                repeats.of += ours.numel()
+
+    @property
+    def result(self) -> dict[tuple[Name, str], Repeats]:
+        """By side and node."""
+        return self.repeats
+
+
+def _differing(ours: torch.Tensor, again: torch.Tensor) -> int:
+    """How many values have other bits: all of them where shape or dtype is another."""
+    if (ours.shape, ours.dtype) != (again.shape, again.dtype):
+        return ours.numel()
+    return int((int_view(ours) != int_view(again)).sum())
+
+
+STATE = (Repeats,)
+
+
+def observer(plan: Plan, trials: Trials) -> CalledAgain | None:
+    """Looks at both sides; None where no user's function runs."""
+    return CalledAgain((REFERENCE, CANDIDATE)) if plan.functions else None

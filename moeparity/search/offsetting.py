@@ -1,0 +1,62 @@
+"""Pairs that offset each other: each alone costs much, and both together next to nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moeparity.search.contrast import Bounds, Contrast, Interval
+from moeparity.search.memo import Coalition, Memo
+from moeparity.search.tree import Cell, leaves, name
+
+OFFSET = 4
+"""Two cells offset each other where so many times what both cost together is surely less than what either costs."""
+
+
+MOST = 8
+"""At most so many cells are looked at in pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsettingPair:
+    """Two cells, and what each costs alone in the reference, and both together there; KL in nats per token."""
+
+    first: str
+    second: str
+    first_alone: float
+    second_alone: float
+    together: float
+
+
+def offsetting(memo: Memo, changes: Mapping[Cell, Interval], bounds: Bounds) -> tuple[OffsettingPair, ...]:
+    """The pairs that offset each other among disjoint cells; asks one batch, of a mixture a pair and one a cell.
+
+    `changes` are the intervals of what restoring each does to the whole. Only cells whose restoring surely raises it
+    are looked at, as that of a cell does which another takes back; of these the `MOST` that raise it most.
+    """
+    raising = sorted((cell for cell in changes if changes[cell][0] > 0), key=lambda cell: -changes[cell][0])[:MOST]
+    pairs = list(itertools.combinations([cell for cell in changes if cell in raising], 2))
+    memo.ask(mixture for a, b in pairs for mixture in _mixtures(a, b))
+    return tuple(_pair(memo, a, b) for a, b in pairs if _offset_each_other(memo, a, b, bounds))
+
+
+def _mixtures(a: Cell, b: Cell) -> tuple[Coalition, Coalition, Coalition]:
+    """The first alone, the second alone, both."""
+    first, second = frozenset(leaves(a)), frozenset(leaves(b))
+    return first, second, first | second
+
+
+def _offset_each_other(memo: Memo, a: Cell, b: Cell, bounds: Bounds) -> bool:
+    first, second, both = _mixtures(a, b)
+    return all(Contrast({both: OFFSET, alone: -1}).interval(memo, bounds)[1] < 0 for alone in (first, second))
+
+
+def _pair(memo: Memo, a: Cell, b: Cell) -> OffsettingPair:
+    first, second, both = memo.ask(_mixtures(a, b))
+    assert first is not None, "an interval is bounded where all mixtures ran"
+    assert second is not None, "an interval is bounded where all mixtures ran"
+    assert both is not None, "an interval is bounded where all mixtures ran"
+    return OffsettingPair(
+        first=name(a), second=name(b), first_alone=first.value, second_alone=second.value, together=both.value
+    )

@@ -1,0 +1,95 @@
+"""A user's function that gives other bits when called again is named, whatever the verdict on the one call was."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from moeparity import bisect
+from moeparity.bisection.determinism.observe import CALLS
+from moeparity.bisection.determinism.report import NotDeterministic
+from moeparity.bisection.determinism.words import determinism_reading
+from moeparity.bisection.prepare import Options
+from moeparity.bisection.report import Report
+from moeparity.bisection.text import print_report
+from tests.opened import opened
+from tests.planted.places import random_tokens, write_recipe
+
+NORM = '''
+import torch
+
+
+def norm(x, *, node):
+    wide = x.float()
+    normalized = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + node.params["norm"]["eps"])).to(x.dtype)
+    return node.weights["norm.weight"] * normalized
+
+
+CALLS = []
+
+
+def drifting(x, *, node):
+    """The last value of one token grows with every call in layer 1."""
+    out = norm(x, node=node).clone()
+    if node.layer == 1:
+        CALLS.append(node.name)
+        out[0, 2, -1] += len(CALLS)
+    return out
+'''
+SEQUENCES, TOKENS, WIDTH = 6, 4, 64
+
+
+def report_of(folder: Path, checkpoint: Path, function: str, micro_batch: int) -> Report:
+    module = f"again_{function}_{micro_batch}"
+    (folder / f"{module}.py").write_text(NORM, "utf-8")
+    own = {"micro_batch": micro_batch, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}]}
+    tokens = {"input_ids": random_tokens(SEQUENCES, TOKENS)}
+    path = write_recipe(folder, checkpoint, tokens, {"micro_batch": micro_batch}, own)
+    return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, SEQUENCES])
+def test_a_function_that_drifts_is_named_with_its_node_and_how_many_values_differ(
+    tmp_path: Path, qwen3_moe: Path, micro_batch: int
+) -> None:
+    report = report_of(tmp_path, qwen3_moe, "drifting", micro_batch)
+    calls = min(CALLS, SEQUENCES // micro_batch)
+    assert report.not_deterministic == (
+        NotDeterministic(
+            side="candidate",
+            call=f"again_drifting_{micro_batch}:drifting",
+            node="layers[1].moe.norm",
+            values=calls,
+            of=calls * micro_batch * TOKENS * WIDTH,
+            calls=calls,
+        ),
+    )
+    console = Console(file=io.StringIO(), width=500)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "layers[1].moe.norm (candidate) is not deterministic" in shown
+    assert shown.index("not deterministic") < shown.index("Where it starts")
+    assert '"not_deterministic"' in report.to_json()
+
+
+def test_a_function_that_gives_the_same_bits_again_is_not(tmp_path: Path, qwen3_moe: Path) -> None:
+    report = report_of(tmp_path, qwen3_moe, "norm", 2)
+    assert (report.verdict.reason, report.not_deterministic) == ("all bits are equal", ())
+
+
+def test_one_function_in_many_layers_is_one_sentence() -> None:
+    entries = [
+        NotDeterministic(side=side, call=f"k:{side}", node=f"layers[{i}].moe.norm", values=i, of=100, calls=2)
+        for side in ("reference", "candidate")
+        for i in (1, 2, 3)
+    ]
+    assert list(determinism_reading(entries)) == [
+        f"k:{side} at layers[1:4].moe.norm ({side}) is not deterministic: in 6 further calls on the same input 6 of "
+        "300 values had other bits. All that follows is of single calls; another run may say otherwise."
+        for side in ("reference", "candidate")
+    ]
+    assert list(determinism_reading([])) == []

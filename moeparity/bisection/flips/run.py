@@ -82,10 +82,9 @@ def flips(
         has_router = any(node.op.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
-    recipe_expects = plan.recipe.expect
-    flip_expects = Expect(flips=recipe_expects.flips, record=recipe_expects.record)
-    bounded = recipe_expects.flips is not None
-    flip_expectations = expectations(flip_expects, graph, Where(plan.path)) if bounded else ()
+    stated = {key: getattr(plan.recipe.expect, key) for key in ("flips", "record")}
+    expect = Expect(**{key: value for key, value in stated.items() if value is not None})
+    flip_expectations = () if expect.flips is None else expectations(expect, graph, Where(plan.path))
     return Flipped(
         reference=str(report.reference),
         candidate=str(report.candidate),

@@ -70,7 +70,7 @@ def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Reco
     if records is not None and bool(records.mask.any()):
         logprobs = _logprobs(plan, records)
         gate = _gate(plan.record_gate, records)
-    if records is not None and any(bool(count.any()) for count in records.routed.values()):
+    if records is not None and any(bool(records.routed[layer].any()) for layer in _layers(records, side)):
         routes = _routes(records)
     verdicts = [part.reproduced for part in (logprobs, routes) if part is not None]
     status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
@@ -105,7 +105,7 @@ def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
         ),
         from_position=start,
         before=len(compared.delta) if start is None else int((compared.position < start).sum()),
-        reproduced=compared.reproduced,
+        reproduced=start is None,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moeparity.metrics.verdict import Interval, Verdict
-from moeparity.output.words import quantity
+from moeparity.output.words import percent, quantity
 
 Status = Literal["reproduced", "not reproduced", "no record"]
 
@@ -111,6 +111,11 @@ class RouteRecord:
     excess: Interval
     reproduced: bool
 
+    @property
+    def other_sets(self) -> float:
+        """The share of token-layers for which the side picks another set of experts."""
+        return sum(layer.other_sets for layer in self.layers) / sum(layer.token_layers for layer in self.layers)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -133,8 +138,11 @@ class Record:
         return self.status == "not reproduced" and (self.gate is None or self.gate.status != "pass")
 
     def __str__(self) -> str:
-        """The verdict with its figure: `not reproduced: mean |delta| 1.18 nats over 2016 scored tokens`."""
-        if self.logprobs is not None and self.status != "no record":
+        """The verdict with its figures: `not reproduced: mean |delta| 1.18 nats over 2016 scored tokens`."""
+        figures = []
+        if self.logprobs is not None:
             tokens = quantity(self.logprobs.tokens, "scored token")
-            return f"{self.status}: mean |delta| {self.logprobs.mean_abs_delta:.3g} nats over {tokens}"
-        return self.status
+            figures.append(f"mean |delta| {self.logprobs.mean_abs_delta:.3g} nats over {tokens}")
+        if self.routes is not None:
+            figures.append(f"{percent(self.routes.other_sets)} of routes to other experts")
+        return ": ".join(filter(None, (self.status, ", ".join(figures))))

@@ -76,7 +76,7 @@ def _beyond(side: str, record: LogprobRecord) -> Iterator[str]:
 def _routes(side: str, record: RouteRecord) -> Iterator[str]:
     total = sum(layer.token_layers for layer in record.layers)
     others = sum(layer.other_sets for layer in record.layers)
-    text = f"{others} of {total} recorded routes ({percent(others / total)}) go to other experts in the {side}"
+    text = f"{others} of {total} recorded routes ({percent(record.other_sets)}) go to other experts in the {side}"
     names = [f"layers[{layer.layer}]" for layer in record.layers if not layer.reproduced]
     if not names:
         yield f"{text}, no more than its floor."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -20,25 +22,25 @@ SEQUENCES, WIDTH, PROMPT = 30, 10, 3
 MICRO_BATCH = 5
 IDS = torch.randint(0, 512, (SEQUENCES, WIDTH), generator=torch.Generator().manual_seed(5))
 MASK = torch.ones_like(IDS).index_fill_(1, torch.arange(PROMPT), 0)
-CANDIDATE, REFERENCE = "hf-eager", "hf-default"
+PROFILE = "hf-eager"
+REFERENCE = {"layers[*].moe.gate:output": "fp32"}
+"""What the reference sets otherwise than the candidate."""
 PASSED = "{metric: k3, below: 1}"
-LEGAL = {"layers[*].moe.combine:order": "fold_lo"}
-"""A gate that the two simulations pass; an order that the candidate might as well have."""
+"""A gate that the two simulations pass."""
 
 
 def engine(
     folder: Path,
-    settings: Mapping[str, str | float] | None = None,
     *,
-    profile: str = CANDIDATE,
+    settings: Mapping[str, str] | None = None,
     temperature: float = 1.0,
     attention_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What an engine with these numerics records: log-probabilities of all tokens, NaN for the first, and routes."""
+    """What an engine with these settings records: log-probabilities of all tokens, NaN for the first, and routes."""
     out = forward(
         folder,
         IDS,
-        profile=profile,
+        profile=PROFILE,
         settings=settings,
         micro_batch=MICRO_BATCH,
         device="cpu",
@@ -65,24 +67,29 @@ class Rollout:
         gate: str = PASSED,
         expect: str = "",
         sampled_from: str = "candidate",
-        candidate: str = f"{{profile: {CANDIDATE}, micro_batch: {MICRO_BATCH}}}",
+        micro_batch: int = MICRO_BATCH,
+        **settings: Mapping[str, float],
     ) -> Path:
-        """A recipe of these tokens, whose gate the two simulations pass."""
+        """A recipe of these tokens, whose gate the two simulations pass; `settings` by side, the `micro_batch` of the
+        candidate.
+        """
         contents = {"input_ids": IDS, "loss_mask": MASK, **(tensors or {})}
         save_file({name: tensor.contiguous() for name, tensor in contents.items()}, self.folder / "tokens.safetensors")
         path = self.folder / "recipe.yaml"
+        reference, candidate = (
+            {**own, **settings.get(side, {})} for side, own in (("reference", REFERENCE), ("candidate", {}))
+        )
         path.write_text(
             f"kind: recipe\ncheckpoint: {self.checkpoint}\n"
             f"tokens: {{file: tokens.safetensors, sampled_from: {sampled_from}}}\n"
-            f"reference: {{profile: {REFERENCE}, micro_batch: {MICRO_BATCH}}}\ncandidate: {candidate}\n"
+            f"reference: {{profile: {PROFILE}, micro_batch: {MICRO_BATCH}, set: {json.dumps(reference)}}}\n"
+            f"candidate: {{profile: {PROFILE}, micro_batch: {micro_batch}, set: {json.dumps(candidate)}}}\n"
             f"gate: {gate}\n" + (f"expect: {expect}\n" if expect else ""),
             "utf-8",
         )
         return path
 
-    def run(
-        self, tensors: Mapping[str, Tensor] | None = None, *, gate: str = PASSED, sampled_from: str = "candidate"
-    ) -> Report:
+    def run(self, tensors: Mapping[str, Tensor] | None = None, **recipe: Any) -> Report:
         """Its report without toggles, which no record changes."""
-        path = self.recipe(tensors, gate=gate, sampled_from=sampled_from)
+        path = self.recipe(tensors, **recipe)
         return bisect(path, device="cpu", options=Options(attribution=False))

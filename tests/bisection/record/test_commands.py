@@ -54,10 +54,9 @@ def test_check_holds_a_recipe_to_its_record(rollout: Rollout) -> None:
 
 
 def test_a_sweep_finds_the_value_that_reproduces_the_record(rollout: Rollout) -> None:
-    """The record is the reference's profile: of the candidates it is that one."""
-    path = rollout.recipe(engine(rollout.checkpoint, profile="hf-default"))
-    done = inside("sweep", path, "--over", "profile=hf-eager,hf-default", "--device", "cpu")
+    path = rollout.recipe(engine(rollout.checkpoint, temperature=0.7), gate="{metric: k3, below: 100}")
+    done = inside("sweep", path, "--over", "log_probs:temperature=1.0,0.7", "--device", "cpu")
     assert done.returncode == 3, done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("hf-")]
-    assert [row[:2] for row in rows] == [["hf-eager", "inconclusive"], ["hf-default", "pass"]]
+    rows = [line.split()[:2] for line in done.stdout.splitlines() if line.lstrip().startswith(("1.0 ", "0.7 "))]
+    assert rows == [["1.0", "inconclusive"], ["0.7", "pass"]]
     assert "In 1 of 2 points the candidate does not reproduce the record." in done.stdout

@@ -8,26 +8,28 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from moeparity.bisection.observed import codec
-from moeparity.bisection.pipeline import bisect, passes
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.pipeline import passes
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.text import print_report
 from moeparity.errors import TokensError
 from moeparity.plan.spec import schema
-from tests.bisection.record.rollout import IDS, LEGAL, MASK, PROMPT, SEQUENCES, WIDTH, Rollout, engine
+from tests.bisection.record.rollout import IDS, MASK, PROMPT, REFERENCE, SEQUENCES, WIDTH, Rollout, engine
 
 SCORED = SEQUENCES * (WIDTH - PROMPT)
 Record = dict[str, Tensor]
-Again = Callable[..., Report]
+Seen = tuple[Plan, Observed]
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +46,27 @@ def own(qwen3_moe: Path) -> Record:
 @pytest.fixture(scope="module")
 def other(qwen3_moe: Path) -> Record:
     """The reference's own."""
-    return engine(qwen3_moe, profile="hf-default")
+    return engine(qwen3_moe, settings=REFERENCE)
 
 
 @pytest.fixture(scope="module")
-def again(rollout: Rollout, own: Record) -> Again:
-    """The report of a run that saw what is recorded of it replaced: what both sides compute does not hang on it."""
-    plan, observed = passes(rollout.recipe(own), device="cpu", options=Options(attribution=False))
+def seen(rollout: Rollout, own: Record) -> Seen:
+    """What a run saw: it does not hang on what is recorded."""
+    return passes(rollout.recipe(own), device="cpu", options=Options(attribution=False))
 
-    def report(*gates: schema.Gate, **tensors: Tensor) -> Report:
-        records = replace(observed.sections["record"], **tensors)
-        recipe = plan.recipe.model_copy(update={"gate": list(gates)}) if gates else plan.recipe
-        sections = {**observed.sections, "record": records}
-        return summarise(replace(plan, recipe=recipe), replace(observed, sections=sections))
 
-    return report
+def report_of(seen: Seen, *gates: schema.Gate, **tensors: Any) -> Report:
+    """The report of a run under other gates, with something else recorded of the tokens, or of some of them."""
+    plan, observed = seen
+    records = observed.sections["record"]
+    if "logprobs" in tensors:
+        mask = records.mask & ~tensors["logprobs"].isnan()
+        computed = {name: [records.of(name)[mask[records.mask]]] for name in records.computed}
+        tensors |= {"mask": mask, "computed": computed}
+    records = replace(records, **tensors)
+    recipe = plan.recipe.model_copy(update={"gate": list(gates)}) if gates else plan.recipe
+    sections = {**observed.sections, "record": records}
+    return summarise(replace(plan, recipe=recipe), replace(observed, sections=sections))
 
 
 def printed(report: Report, width: int = 160) -> str:
@@ -91,10 +99,16 @@ def test_what_the_candidate_gives_itself_is_reproduced(rollout: Rollout, own: Re
     assert [layer.other_sets for layer in routes.layers] == [0, 0, 0]
 
 
-def test_another_legal_order_of_the_candidate_reproduces_it(rollout: Rollout, qwen3_moe: Path) -> None:
-    report = rollout.run(engine(qwen3_moe, LEGAL))
+def test_a_legal_order_of_the_candidate_reproduces_it(seen: Seen) -> None:
+    """What the candidate would have given in one of its other orders."""
+    _, observed = seen
+    records = observed.sections["record"]
+    draw = max(records.draws, key=lambda key: float((records.of(key) - records.of("candidate")).abs().sum()))
+    logprobs = torch.full(IDS.shape, math.nan, dtype=torch.float64)
+    logprobs[records.mask] = records.of(draw)
+    report = report_of(seen, logprobs=logprobs)
     assert judged(report) == REPRODUCED
-    assert logprobs_of(report).mean_abs_delta > 0
+    assert logprobs_of(report).mean_abs_delta == logprobs_of(report).floor > 0
 
 
 def test_without_a_record_nothing_is_said_of_an_engine(rollout: Rollout) -> None:
@@ -107,9 +121,9 @@ def test_without_a_record_nothing_is_said_of_an_engine(rollout: Rollout) -> None
     assert judged(nothing) == ("no record", "pass", 0)
 
 
-def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(again: Again, own: Record) -> None:
+def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(seen: Seen, own: Record) -> None:
     noise = torch.randn(IDS.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
-    report = again(logprobs=own["logprobs"] - 1.5 * noise)
+    report = report_of(seen, logprobs=own["logprobs"] - 1.5 * noise)
     assert judged(report) == CONTRADICTED
     assert report.recorded is not None
     assert report.recorded.logprobs[1].k3 > 1
@@ -162,32 +176,31 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
 
 
 @pytest.mark.parametrize("plant", CONTRADICTIONS)
-def test_a_contradiction_is_no_parity(again: Again, own: Record, plant: str) -> None:
-    report = again(logprobs=CONTRADICTIONS[plant](own))
+def test_a_contradiction_is_no_parity(seen: Seen, own: Record, plant: str) -> None:
+    report = report_of(seen, logprobs=CONTRADICTIONS[plant](own))
     assert judged(report) == CONTRADICTED
     if plant == "late":
         assert (logprobs_of(report).from_position, logprobs_of(report).before) == (7, SEQUENCES * (7 - PROMPT))
 
 
-def test_one_wrong_token_of_one_sequence_is_found_in_no_mean(again: Again, own: Record) -> None:
+def test_one_wrong_token_of_one_sequence_is_found_in_no_mean(seen: Seen, own: Record) -> None:
+    wrong = 1.1 * FAR * logprobs_of(report_of(seen)).floor_largest
     logprobs = own["logprobs"].clone()
-    logprobs[17, 6] -= 1.25
-    report = again(logprobs=logprobs)
+    logprobs[17, 6] -= wrong
+    report = report_of(seen, logprobs=logprobs)
     assert judged(report) == CONTRADICTED
     record = logprobs_of(report)
     assert record.mean_abs_delta < record.floor
     assert (record.outside_tokens, record.outside_sequences) == (1, 1)
     assert (record.largest.sequence, record.largest.position, record.from_position) == (17, 6, 6)
-    assert record.largest.computed - record.largest.recorded == pytest.approx(1.25, abs=1e-12)
+    assert record.largest.computed - record.largest.recorded == pytest.approx(wrong, abs=1e-12)
     assert "by far: 1 token in 1 sequence." in printed(report)
 
 
 def test_a_temperature_is_reproduced_by_a_side_that_has_it(rollout: Rollout, qwen3_moe: Path) -> None:
-    logprobs = engine(qwen3_moe, temperature=0.7)["logprobs"]
-    assert judged(rollout.run({"logprobs": logprobs})) == CONTRADICTED
-    candidate = '{profile: hf-eager, micro_batch: 5, set: {"log_probs:temperature": 0.7}}'
-    path = rollout.recipe({"logprobs": logprobs}, candidate=candidate, gate="{metric: k3, below: 100}")
-    report = bisect(path, device="cpu", options=Options(attribution=False))
+    record, gate = engine(qwen3_moe, temperature=0.7), "{metric: k3, below: 100}"
+    assert judged(rollout.run(record, gate=gate)) == CONTRADICTED
+    report = rollout.run(record, gate=gate, candidate={"log_probs:temperature": 0.7})
     assert judged(report) == REPRODUCED
     assert logprobs_of(report).mean_abs_delta < 1e-6
 
@@ -205,33 +218,27 @@ def test_a_temperature_is_reproduced_by_a_side_that_has_it(rollout: Rollout, qwe
     ],
 )
 def test_a_rounded_record_is_reproduced(
-    again: Again, own: Record, rounded: Callable[[Tensor], Tensor], says: str
+    seen: Seen, own: Record, rounded: Callable[[Tensor], Tensor], says: str
 ) -> None:
-    report = again(logprobs=rounded(own["logprobs"]).double())
+    report = report_of(seen, logprobs=rounded(own["logprobs"]).double())
     assert judged(report) == REPRODUCED
     assert logprobs_of(report).last_digit == says
     assert logprobs_of(report).mean_abs_delta <= logprobs_of(report).half_unit
 
 
-def test_a_record_with_holes_is_held_to_what_it_has(rollout: Rollout, own: Record) -> None:
+def test_a_record_with_holes_is_held_to_what_it_has(seen: Seen, own: Record) -> None:
     logprobs = own["logprobs"].clone()
     logprobs[5:] = math.nan
     logprobs[2, ::2] = math.nan
-    report = rollout.run({"logprobs": logprobs})
+    report = report_of(seen, logprobs=logprobs)
     assert judged(report) == REPRODUCED
     record = logprobs_of(report)
     assert (record.tokens, record.scored, record.sequences) == (4 * 7 + 4, SCORED, 5)
     assert "32 of 210 scored tokens in 5 sequences" in printed(report)
     # One sequence bounds nothing by an interval, and yet hides nothing.
     logprobs[1:] = math.nan
-    logprobs[0] -= 0.05
-    assert judged(rollout.run({"logprobs": logprobs})) == CONTRADICTED
-
-
-def test_what_is_not_scored_is_not_compared(rollout: Rollout, own: Record) -> None:
-    logprobs = own["logprobs"].clone()
-    logprobs[:, :PROMPT] = 0.0
-    assert judged(rollout.run({"logprobs": logprobs})) == REPRODUCED
+    assert judged(report_of(seen, logprobs=logprobs)) == REPRODUCED
+    assert judged(report_of(seen, logprobs=logprobs - 0.5)) == CONTRADICTED
 
 
 @pytest.mark.parametrize("end", ["left", "right"])
@@ -242,21 +249,24 @@ def test_positions_do_not_count_pads(rollout: Rollout, qwen3_moe: Path, end: str
     loss_mask = MASK.clone()
     loss_mask[::3, pads] = 0
     logprobs = engine(qwen3_moe, attention_mask=mask)["logprobs"]
-    assert judged(rollout.run({"logprobs": logprobs, "attention_mask": mask, "loss_mask": loss_mask})) == REPRODUCED
     column = 6 if end == "left" else 4
-    logprobs[3, column] += 1.0
-    logprobs.clamp_(max=0.0)
-    report = rollout.run({"logprobs": logprobs - 1e-9, "attention_mask": mask, "loss_mask": loss_mask})
+    logprobs[3, column] -= 5.0
+    report = rollout.run({"logprobs": logprobs, "attention_mask": mask, "loss_mask": loss_mask})
     assert judged(report) == CONTRADICTED
-    assert (logprobs_of(report).largest.sequence, logprobs_of(report).largest.position) == (3, 4)
+    record = logprobs_of(report)
+    assert (record.largest.sequence, record.largest.position, record.outside_tokens) == (3, 4, 1)
 
 
-def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, other: Record) -> None:
-    report = rollout.run(other)
+def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, qwen3_moe: Path) -> None:
+    """The reference divides its logits by 0.7, the candidate does not."""
+    record, cold = engine(qwen3_moe, settings=REFERENCE, temperature=0.7), {"log_probs:temperature": 0.7}
+    gate = "{metric: k3, below: 100}"
+    report = rollout.run(record, gate=gate, reference=cold)
     assert judged(report) == CONTRADICTED
-    assert "The reference lies 0 from the record." in printed(report)
+    assert "The reference lies " in printed(report)
+    assert "check `sampled_from:`" in printed(report)
     assert max(map(len, printed(report, width=80).splitlines())) <= 80
-    swapped = rollout.run(other, sampled_from="reference")
+    swapped = rollout.run(record, gate=gate, reference=cold, sampled_from="reference")
     assert judged(swapped) == REPRODUCED
     assert swapped.record.side == "reference"
 
@@ -275,13 +285,13 @@ def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own: Reco
     assert judged(rollout.run({"routed_experts": routes.flip(-1)})) == CONTRADICTED
 
 
-def test_a_side_without_numbers_reproduces_nothing(again: Again, own: Record) -> None:
+def test_a_side_without_numbers_reproduces_nothing(seen: Seen, own: Record) -> None:
     """NaN in a record stands for none; in a side it is a token that is not what was recorded."""
-    exact = again(logprobs=own["logprobs"])
+    exact = report_of(seen, logprobs=own["logprobs"])
     assert exact.record.logprobs is not None
     computed = own["logprobs"][MASK.bool()].clone()
     computed[20] = math.nan
-    report = again(computed={name: [computed] for name in ("reference", "candidate")}, draws=())
+    report = report_of(seen, computed={name: [computed] for name in ("reference", "candidate")}, draws=())
     assert report.record.status == "not reproduced"
     record = logprobs_of(report)
     assert math.isnan(record.mean_abs_delta)
@@ -289,52 +299,50 @@ def test_a_side_without_numbers_reproduces_nothing(again: Again, own: Record) ->
     assert json.loads(report.to_json())["record"]["logprobs"]["mean_abs_delta"] == "nan"
 
 
-def test_a_failure_stays_one(again: Again, own: Record) -> None:
-    report = again(schema.Gate(metric="k3", below=1e-9), logprobs=own["logprobs"] - 1.0)
+def test_a_failure_stays_one(seen: Seen, own: Record) -> None:
+    report = report_of(seen, schema.Gate(metric="k3", below=1e-9), logprobs=own["logprobs"] - 1.0)
     assert judged(report) == ("not reproduced", "fail", 1)
 
 
 def test_micro_batches_of_both_sides_that_do_not_meet(rollout: Rollout, own: Record) -> None:
-    candidate = "{profile: hf-eager, micro_batch: 4}"
-    path = rollout.recipe(own, candidate=candidate)
-    report = bisect(path, device="cpu", options=Options(attribution=False))
+    report = rollout.run(own, micro_batch=4)
     assert report.record.status == "reproduced"
     assert logprobs_of(report).tokens == SCORED
 
 
-def test_a_bound_on_the_record_decides_in_place_of_the_floor(again: Again, own: Record) -> None:
+def test_a_bound_on_the_record_decides_in_place_of_the_floor(seen: Seen, own: Record) -> None:
     shift = 0.05 * (1 + torch.arange(SEQUENCES, dtype=torch.float64)[:, None] / 10)
     off, of_reference = own["logprobs"] - shift, schema.Gate(metric="k3", below=1)
-    within = again(of_reference, schema.Gate(recorded="k3", below=0.1), logprobs=off)
+    within = report_of(seen, of_reference, schema.Gate(recorded="k3", below=0.1), logprobs=off)
     assert judged(within) == ("not reproduced", "pass", 0)
     assert within.record.gate is not None
     # Of a constant distance in each sequence: exp(d) - 1 - d.
     expected = float((shift.expm1() - shift).mean())
     assert within.record.gate.value.estimate == pytest.approx(expected, rel=1e-9)
     assert "its gate 0.1: pass" in printed(within)
-    beyond = again(of_reference, schema.Gate(recorded="k3", below=1e-4), logprobs=off)
+    beyond = report_of(seen, of_reference, schema.Gate(recorded="k3", below=1e-4), logprobs=off)
     assert judged(beyond) == ("not reproduced", "fail", 1)
     assert beyond.verdict.reason.startswith("against the record, ")
-    open_ = again(of_reference, schema.Gate(recorded="k3", below=expected), logprobs=off)
+    open_ = report_of(seen, of_reference, schema.Gate(recorded="k3", below=expected), logprobs=off)
     assert judged(open_) == ("not reproduced", "inconclusive", 3)
 
 
-def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(rollout: Rollout, again: Again, own: Record) -> None:
+def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(rollout: Rollout, seen: Seen, own: Record) -> None:
     assert judged(rollout.run(own, gate="{recorded: k3, below: 1}")) == REPRODUCED
-    report = again(schema.Gate(recorded="k3", below=1e-9))
+    report = report_of(seen, schema.Gate(recorded="k3", below=1e-9))
     assert judged(report) == ("reproduced", "fail", 1)
     assert report.verdict.below == 1e-9
 
 
-def test_a_bound_on_few_recorded_sequences_passes_nothing(rollout: Rollout, own: Record) -> None:
-    logprobs = own["logprobs"].clone()
+def test_a_bound_on_few_recorded_sequences_passes_nothing(seen: Seen, own: Record) -> None:
+    logprobs = own["logprobs"] - 1e-5
     logprobs[5:] = math.nan
-    report = rollout.run({"logprobs": logprobs - 1e-5}, gate="{recorded: k3, below: 1}")
+    report = report_of(seen, schema.Gate(recorded="k3", below=1), logprobs=logprobs)
     assert judged(report) == ("reproduced", "inconclusive", 3)
 
 
-def test_what_a_pass_kept_comes_back(rollout: Rollout, own: Record) -> None:
-    plan, observed = passes(rollout.recipe(own), device="cpu", options=Options(attribution=False))
+def test_what_a_pass_kept_comes_back(seen: Seen) -> None:
+    plan, observed = seen
     code = codec(plan.model.graph)
     again = code.decode(*code.encode(observed)).sections["record"]
     records = observed.sections["record"]
@@ -356,24 +364,19 @@ def test_records_of_another_model_are_refused(rollout: Rollout, routes: Tensor, 
         rollout.run({"routed_experts": routes})
 
 
-@pytest.mark.parametrize("side", ["reference", "candidate"])
-def test_the_side_that_was_recorded_lies_nearest(rollout: Rollout, own: Record, other: Record, side: str) -> None:
-    data = {name: tensor.clone() for name, tensor in (own if side == "candidate" else other).items()}
+def test_both_sides_lie_beside_the_record(rollout: Rollout, other: Record) -> None:
+    """The reference's own: the candidate lies as far from it as from the reference."""
+    data = {name: tensor.clone() for name, tensor in other.items()}
     # Engines fill places they did not sample with 0, and do not run the last token.
     data["logprobs"][:, :PROMPT] = 0.0
     data["routed_experts"][:, -1] = -1
     report = rollout.run(data)
     assert report.recorded is not None
-    for logprobs, routes in zip(report.recorded.logprobs, report.recorded.routes, strict=True):
-        assert logprobs.side == routes.side
-        assert logprobs.tokens == SCORED
-        assert routes.token_layers == SEQUENCES * (WIDTH - 1) * 3
-        if logprobs.side == side:
-            assert (logprobs.mean_abs_delta, logprobs.max_abs_delta, logprobs.k3) == (0.0, 0.0, 0.0)
-            assert routes.same_sets == routes.token_layers
-        else:
-            assert logprobs.max_abs_delta == report.metrics.max_abs_delta > 0
-            if side == "candidate":
-                assert logprobs.k3 == pytest.approx(report.metrics.k3, rel=1e-12)
-            assert math.isclose(logprobs.mean_abs_delta, report.metrics.mean_abs_delta, rel_tol=1e-12)
-            assert routes.same_sets < routes.token_layers
+    (reference, candidate), (of_reference, of_candidate) = report.recorded.logprobs, report.recorded.routes
+    assert (reference.side, candidate.side) == (of_reference.side, of_candidate.side) == ("reference", "candidate")
+    assert reference.tokens == candidate.tokens == SCORED
+    assert (reference.mean_abs_delta, reference.max_abs_delta, reference.k3) == (0.0, 0.0, 0.0)
+    assert candidate.max_abs_delta == report.metrics.max_abs_delta > 0
+    assert math.isclose(candidate.mean_abs_delta, report.metrics.mean_abs_delta, rel_tol=1e-12)
+    assert of_reference.same_sets == of_reference.token_layers == SEQUENCES * (WIDTH - 1) * 3
+    assert of_candidate.same_sets < of_candidate.token_layers

@@ -54,6 +54,8 @@ def _logprobs(side: str, record: LogprobRecord) -> Iterator[str]:
     )
     if not record.reproduced:
         yield from _beyond(side, record)
+    elif record.floor:
+        yield "A wrong rounding may lie within the floor, too: no single choice is shown to be right by this."
 
 
 def _beyond(side: str, record: LogprobRecord) -> Iterator[str]:
@@ -69,7 +71,7 @@ def _beyond(side: str, record: LogprobRecord) -> Iterator[str]:
             "position they no longer are."
         )
     else:
-        yield f"Not reproduced from the first recorded position on, {record.from_position}."
+        yield f"Not reproduced from position {record.from_position} on, the first that has a record."
     yield f"The floor of the {side} does not contain {NOT_CONTAINED}."
 
 

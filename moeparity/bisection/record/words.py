@@ -36,11 +36,14 @@ def record_reading(
     if status == "not reproduced":
         sentences += _other_side(side, logprobs, sides)
         sentences.append(f"{SIMULATIONS}: the {side} is not shown to compute as the engine that made the record.")
+        if gate is None and logprobs is not None:
+            sentences.append("`gate: {recorded: k3, below: ...}` can say how near is near enough (docs/tokens.md).")
     return sentences
 
 
 def _logprobs(side: str, record: LogprobRecord) -> Iterator[str]:
-    floor = "without a draw" if record.floor_trial is None else record.floor_trial
+    furthest = record.floor_trial if record.floor else "the same in every draw"
+    floor = "no draw" if record.floor_trial is None else furthest
     yield (
         f"mean |delta| {record.mean_abs_delta:.3g} nats, {record.tokens} of {record.scored} scored tokens in "
         f"{quantity(record.sequences, 'sequence')}; the {side}'s own floor {record.floor:.3g} ({floor}), half a unit "

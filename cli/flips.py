@@ -48,7 +48,7 @@ def flips(
 ) -> None:
     """Routing flips of a recipe, or between two engines' records. Every definition, origin, margin and cost.
 
-    Exit code 0; 1 where the recipe bounds its flips (`expect: flips`) and a bound is not met.
+    Exit code 0; where the recipe bounds its flips (`expect: flips`) 1 if a bound is not met, 3 if a record contradicts.
     """
     _check(recipe, log, top_k)
     from moeparity.bisection.flips.run import flips as run

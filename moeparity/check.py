@@ -179,6 +179,7 @@ def _of_run(report: Report) -> dict[str, str]:
     return {
         "reference": str(report.reference),
         "candidate": str(report.candidate),
+        "record": str(report.record),
         "scored tokens": str(run.scored_tokens),
         "device": run.device,
         "cpu": run.cpu,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from moeparity.bisection.divergence.steps import Step, largest, steps
@@ -19,14 +19,20 @@ from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One expectation in words, and how it is held against a report."""
+    """One expectation in words, and how it is held against a report.
+
+    `of_engine`: it is of the engine that made a record, where there is one, and not of the simulations alone.
+    """
 
     says: str
     judge: Callable[[Report], Outcome]
+    of_engine: bool = True
 
     def finding(self, report: Report) -> Finding:
-        """What became of it in a report."""
+        """What became of it in a report; what only two simulations meet is open."""
         status, text = self.judge(report)
+        if status == "ok" and self.of_engine and report.record.contradicts:
+            status, text = "inconclusive", f"{text}; of two simulations, the record is {report.record}"
         return Finding(expectation=self.says, status=status, found=text)
 
 
@@ -36,7 +42,8 @@ def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectatio
     Raises GraphError for a `first_divergence` that selects no node of the graph, SpecError for bounds on flips where
     nothing is routed.
     """
-    return tuple(_expectations(expect, graph, where))
+    of_engine = expect.record != "not reproduced"
+    return tuple(replace(item, of_engine=of_engine) for item in _expectations(expect, graph, where))
 
 
 def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
@@ -69,6 +76,9 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     verdict = expect.verdict or (None if expect.model_fields_set else "pass")
     if verdict is not None:
         yield Expectation(says=f"verdict {verdict}", judge=partial(_verdict, verdict))
+    if expect.record is not None:
+        says = expect.record if expect.record == "no record" else f"record {expect.record}"
+        yield Expectation(says=says, judge=partial(_record, expect.record))
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
     if expect.interval is not None:
@@ -147,6 +157,10 @@ def _blame(expect: Expect) -> Iterator[Expectation]:
 
 def _verdict(status: str, report: Report) -> Outcome:
     return agrees(status, report.verdict)
+
+
+def _record(status: str, report: Report) -> Outcome:
+    return "ok" if report.record.status == status else "fail", str(report.record)
 
 
 def _metric(name: str, report: Report) -> float:

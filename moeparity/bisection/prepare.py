@@ -12,7 +12,7 @@ from torch import Tensor
 from moeparity import user_code
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.engine.passes import PassRunner
-from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import recipe_tokens
@@ -94,9 +94,13 @@ class Plan:
 
     @property
     def gate(self) -> Gate:
-        """What decides the verdict."""
-        gate = self.recipe.gate
-        return Gate(metric=gate.metric, below=gate.below, reduce=gate.reduce)
+        """What decides the verdict on the candidate against the reference."""
+        return _gate(self.recipe.reference_gate)
+
+    @property
+    def record_gate(self) -> Gate | None:
+        """What bounds the distance to what was recorded; None where the recipe does not."""
+        return None if self.recipe.record_gate is None else _gate(self.recipe.record_gate)
 
     @property
     def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,6 +140,7 @@ def prepare(
     recipe = options.applied(reader.read_recipe(path))
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
+    _check_gate(recipe, tokens, path)
     variants = (recipe.reference, recipe.candidate)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
@@ -165,6 +170,24 @@ def prepare(
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
+    )
+
+
+def _gate(gate: schema.Gate) -> Gate:
+    metric = gate.metric or gate.recorded
+    assert metric is not None, "a gate bounds one of both"
+    return Gate(metric=metric, below=gate.below, reduce=gate.reduce)
+
+
+def _check_gate(recipe: schema.RecipeFile, tokens: TokenSet, path: Path) -> None:
+    """Raises SpecError where the record is bounded, and no scored token has one."""
+    if recipe.record_gate is None or bool(tokens.recorded.any()):
+        return
+    where = Where(path, recipe.line_of("gate"))
+    raise SpecError(
+        f"{where}: gate: `recorded: {recipe.record_gate.recorded}` bounds the distance to recorded log-probabilities, "
+        f"and {display_path(path.parent / recipe.tokens.file)} has none of a scored token. Add `logprobs` to it "
+        "(docs/tokens.md), or write `metric:` for a bound against the reference."
     )
 
 

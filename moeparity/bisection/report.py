@@ -16,10 +16,11 @@ from moeparity.bisection.floor.report import Floor
 from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
+from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
-from moeparity.bisection.tokens.report import ClassMetrics, Recorded
+from moeparity.bisection.tokens.report import ClassMetrics
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.json import to_json
@@ -87,6 +88,7 @@ class Report:
     run: Run
     reference: Variant
     candidate: Variant
+    record: Annotated[Record, Section("record", screen=5)]
     degeneracy: Annotated[Degeneracy, Section("degeneracy", screen=15)]
     verdict: Annotated[Verdict, Section("verdict", screen=20)]
     metrics: Annotated[Metrics, Section("verdict")]
@@ -99,7 +101,7 @@ class Report:
     nodes: Annotated[tuple[NodeError, ...], Section("divergence")]
     warnings: Annotated[tuple[str, ...], Section("tokens", screen=10)] = ()
     distribution: Annotated[Distribution | None, Section("distribution")] = None
-    recorded: Annotated[Recorded | None, Section("tokens", screen=160)] = None
+    recorded: Annotated[Recorded | None, Section("record", screen=160)] = None
     classes: Annotated[tuple[ClassMetrics, ...], Section("tokens", screen=170)] = ()
     floor: Annotated[Floor | None, Section("floor", screen=90)] = None
     oracle: Annotated[Oracle | None, Section("oracle", screen=100)] = None

@@ -17,7 +17,7 @@ from moeparity.plan.toggles import Toggle, mixed
 SHADOW: Final = "candidate's numerics on the reference's inputs"
 """The walker that shows each node's local error."""
 
-Kind = Literal["alone", "restored", "candidate", "floor", "arrival"]
+Kind = Literal["alone", "restored", "candidate", "floor", "record", "arrival"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class TrialKey:
     """What a trial is known by.
 
     alone, restored: the reference with the toggle `of` of the candidate; the candidate with it of the reference.
-    candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names.
+    candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names; record:
+    the side that the record is of, likewise.
     arrival: the side `of` with its sums in order of arrival in another `draw`.
     forced: how much of the reference's routes its routers take over.
     """

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moeparity.bisection.divergence.report import LayerGrowth, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.record.report import Record
 from moeparity.bisection.report import Report, Run, Variant
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
@@ -47,6 +48,7 @@ REPORT = made(
     run=made(Run, recipe="recipes/quickstart.yaml", sequences=30, scored_tokens=210, cpu="Some CPU", threads=1),
     reference=made(Variant, profile="hf-eager", dtype="bf16", micro_batch=8),
     candidate=made(Variant, profile="my-server", dtype="fp16", micro_batch=4),
+    record=made(Record, status="no record", side="candidate", reading=("of an engine that ran these tokens.",)),
     verdict=made(
         Verdict,
         status="fail",

@@ -11,6 +11,7 @@ import pytest
 
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.expectations import expectations, refuse_unknown
+from moeparity.bisection.record.report import Record
 from moeparity.bisection.report import Report
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.check import Checked
@@ -20,7 +21,7 @@ from moeparity.output.findings import Finding, combined
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds
-from tests.bisection.reports import REPORT, grown
+from tests.bisection.reports import REPORT, grown, made
 from tests.errors.base import BASE, copy
 
 WHERE = Where(Path("recipe.yaml"))
@@ -31,6 +32,10 @@ ACTS, MASKED, IDLE, REFUSED = REPORT.toggles
 def judged(expect: dict[str, Any], report: Report = REPORT) -> list[tuple[str, str]]:
     found = expectations(Expect.model_validate(expect), GRAPH, WHERE)
     return [(one.says, one.judge(report)[0]) for one in found]
+
+
+def findings(expect: dict[str, Any], report: Report) -> list[Finding]:
+    return [one.finding(report) for one in expectations(Expect.model_validate(expect), GRAPH, WHERE)]
 
 
 def status(expect: dict[str, Any], report: Report = REPORT) -> str:
@@ -53,6 +58,61 @@ def with_interval(low: float, high: float, **changes: Any) -> Report:
 def test_a_verdict_that_is_not_decided_leaves_the_expectation_open(expected: str, found: Status) -> None:
     wanted = "ok" if expected == found else "inconclusive" if found == "inconclusive" else "fail"
     assert status({"verdict": expected}, with_verdict(found)) == wanted
+
+
+def with_record(found: Record) -> Report:
+    return replace(with_verdict("pass"), record=found)
+
+
+CONTRADICTED = made(Record, status="not reproduced", side="candidate", reading=("",))
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        {},
+        {"verdict": "pass"},
+        {"metrics": {"k3": {"below": 1}}},
+        {"flips": {"tokens": {"below": 1}}},
+        {"first_divergence": "layers[1].moe.combine"},
+        {"culprits": ["acts"]},
+        {"no_effect": ["idle"]},
+    ],
+)
+def test_nothing_is_met_while_a_record_contradicts(expect: dict[str, Any]) -> None:
+    (of_simulations,) = findings(expect, with_record(replace(CONTRADICTED, status="reproduced")))
+    assert of_simulations.status == "ok"
+    (found,) = findings(expect, with_record(CONTRADICTED))
+    assert found.status == "inconclusive"
+    assert found.found == f"{of_simulations.found}; of two simulations, the record is not reproduced"
+
+
+def test_what_is_not_met_is_not_met_with_a_record_too() -> None:
+    (found,) = findings({"metrics": {"k3": {"below": 1e-9}}}, with_record(CONTRADICTED))
+    assert found.status == "fail"
+
+
+def test_a_record_that_is_not_to_be_reproduced_leaves_the_rest_to_the_simulations() -> None:
+    found = findings({"record": "not reproduced", "metrics": {"k3": {"below": 1}}}, with_record(CONTRADICTED))
+    assert [(one.expectation, one.status) for one in found] == [
+        ("record not reproduced", "ok"),
+        ("k3 below 1", "ok"),
+    ]
+
+
+@pytest.mark.parametrize("expected", ["reproduced", "not reproduced", "no record"])
+@pytest.mark.parametrize("found", ["reproduced", "not reproduced", "no record"])
+def test_what_becomes_of_a_record_can_be_expected(expected: str, found: Any) -> None:
+    (finding,) = findings({"record": expected}, with_record(replace(CONTRADICTED, status=found)))
+    assert finding.status == ("ok" if expected == found else "fail")
+    assert finding.found == found
+
+
+def test_a_record_within_its_bound_contradicts_nothing() -> None:
+    bounded = replace(CONTRADICTED, gate=replace(REPORT.verdict, status="pass"))
+    assert [one.status for one in findings({}, with_record(bounded))] == ["ok"]
+    over = replace(CONTRADICTED, gate=replace(REPORT.verdict, status="inconclusive"))
+    assert [one.status for one in findings({}, with_record(over))] == ["inconclusive"]
 
 
 def test_without_expectations_the_gate_is_to_be_passed() -> None:

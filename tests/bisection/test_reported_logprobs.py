@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.bisection.tokens.observe import chosen_logprobs
+from moeparity.bisection.record.observe import chosen_logprobs
 from moeparity.metrics import tokens as logprobs
 from moeparity.metrics.tokens import TokenMetrics, token_metrics
 from tests.metrics.test_tokens import block, log_softmax

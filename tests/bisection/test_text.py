@@ -13,6 +13,7 @@ from rich.console import Console
 from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.record.report import Record
 from moeparity.bisection.report import Report, Run, Variant
 from moeparity.bisection.text import print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
@@ -125,6 +126,14 @@ FAIL = Report(
     run=RUN,
     reference=Variant(profile="hf-eager", dtype="bf16", micro_batch=8),
     candidate=Variant(profile="my-server", dtype="fp16", micro_batch=4),
+    record=Record(
+        status="no record",
+        side="candidate",
+        logprobs=None,
+        routes=None,
+        gate=None,
+        reading=("of an engine that ran these tokens.",),
+    ),
     degeneracy=SOUND,
     verdict=VERDICT,
     metrics=METRICS,

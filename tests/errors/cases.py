@@ -30,6 +30,7 @@ from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 Command = tuple[str | Path, ...]
 BISECT = {
     "recipe-tokens-missing",
+    "recipe-gate-of-a-record-that-is-not-there",
     "recipe-impl-without-leave",
     "recipe-swap-matches-nothing",
     "recipe-costs-unknown",

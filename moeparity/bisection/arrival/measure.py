@@ -44,7 +44,7 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     return Arrival(
         draws=(*reference, *candidate),
         disputed=not agreed(candidate_draws),
-        reading=tuple(arrival_reading(candidate_draws, reference_draws, plan.recipe.gate.metric)),
+        reading=tuple(arrival_reading(candidate_draws, reference_draws, plan.gate.metric)),
     )
 
 

@@ -49,7 +49,7 @@ class Flipped:
 
     @property
     def exit_code(self) -> int:
-        """0, unless the recipe bounds its flips and a bound is not met: 1."""
+        """0, unless the recipe bounds its flips: 1 where a bound is not met, 3 where it is of two simulations only."""
         return findings_code(self.findings)
 
     def to_json(self) -> str:
@@ -82,8 +82,9 @@ def flips(
         has_router = any(node.op.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
-    bounds = plan.recipe.expect.flips
-    flip_expectations = () if bounds is None else expectations(Expect(flips=bounds), graph, Where(plan.path))
+    stated = {key: getattr(plan.recipe.expect, key) for key in ("flips", "record")}
+    expect = Expect(**{key: value for key, value in stated.items() if value is not None})
+    flip_expectations = () if expect.flips is None else expectations(expect, graph, Where(plan.path))
     return Flipped(
         reference=str(report.reference),
         candidate=str(report.candidate),

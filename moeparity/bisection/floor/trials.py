@@ -42,7 +42,7 @@ def floor_sides(reference: Side, sequences: int) -> dict[str, Side]:
     trials = {f"micro-batch {size}": replace(reference, micro_batch=size) for size in sizes}
     for seed in range(DRAWS):
         with suppress(SpecError):
-            plan = _drawn(reference.plan, seed)
+            plan = drawn(reference.plan, seed)
             if plan is not None:
                 trials[f"orders drawn with seed {seed}"] = replace(reference, plan=plan)
     return trials
@@ -55,8 +55,11 @@ def _other_sizes(size: int, sequences: int) -> list[int]:
     return sorted({half, 1})
 
 
-def _drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
-    """The plan with every order drawn at random; None where it has no order to draw."""
+def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
+    """The plan with every order drawn at random from a seed; None where it has no order to draw.
+
+    Raises SpecError where an op refuses what was drawn.
+    """
     draw = random.Random(seed)  # noqa: S311
     settings = dict(_orders(plan, draw, f"drawn with seed {seed}"))
     return replace(plan, settings={**plan.settings, **settings}) if settings else None

@@ -84,7 +84,7 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     shares = waterfall(memo, top, bounds)
     routed = Mixtures(plan, routes=IDS, progress=progress)
     forced = waterfall(Memo(players, routed), top, bounds) if _flips(observed) else None
-    found = fix_sets(memo, plan.recipe.gate.below, budget=plan.recipe.mixtures)
+    found = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,

@@ -14,7 +14,7 @@ SCHEMA = "moeparity.sweep/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 _WRITTEN = (
-    *("run", "reference", "candidate", "verdict", "metrics", "roots", "flips"),
+    *("run", "reference", "candidate", "record", "verdict", "metrics", "roots", "flips"),
     *("warnings", "recorded", "classes"),
 )
 """The parts of a report that a run without attribution fills."""

@@ -16,7 +16,7 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
 from moeparity.output.tables import COLOUR
-from moeparity.output.words import between, percent
+from moeparity.output.words import between, percent, quantity
 
 GAP = 2
 """Columns between two cells."""
@@ -38,6 +38,10 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
         console.print(Text(f"warning: {sentence}", style="yellow"))
     console.print()
     console.print(_table(sweep, console.width))
+    contradictions = sum(report.record.contradicts for report in reports)
+    if contradictions:
+        side, points = reports[0].record.side, quantity(len(reports), "point")
+        console.print(Text(f"\nIn {contradictions} of {points} the {side} does not reproduce the record."))
     if reports:
         note = (
             f"k3 in nats with its {reports[0].verdict.value.level:.0%} interval, KL(candidate || reference) over the "

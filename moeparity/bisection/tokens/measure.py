@@ -1,4 +1,4 @@
-"""What a report says of its tokens: where they come from, their classes, and what an engine recorded of them."""
+"""What a report says of its tokens: where they come from, and their classes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.tokens.observe import Classes, Records, TokenObserver
-from moeparity.bisection.tokens.report import ClassMetrics, Recorded, RecordedLogprobs, RecordedRoutes
-from moeparity.metrics.quantities import k3
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.bisection.tokens.observe import Classes
+from moeparity.bisection.tokens.report import ClassMetrics
+from moeparity.plan.sides import Side
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Warnings, recorded data and classes."""
-    observer: TokenObserver | None = observed.sections.get("tokens")
-    return {
-        "warnings": tuple(warnings(plan)),
-        "recorded": None if observer is None or observer.records is None else recorded(observer.records),
-        "classes": () if observer is None or observer.classes is None else classes(plan, observer.classes),
-    }
+    """Warnings and classes."""
+    sums: Classes | None = observed.sections.get("tokens")
+    return {"warnings": tuple(warnings(plan)), "classes": () if sums is None else classes(plan, sums)}
 
 
 def warnings(plan: Plan) -> Iterator[str]:
@@ -57,29 +52,6 @@ def sampling(plan: Plan) -> str | None:
     if sample is None:
         return None
     return f"{sample.new_tokens} new tokens per prompt, temperature {sample.temperature:g}, seed {sample.seed}"
-
-
-def recorded(records: Records) -> Recorded:
-    """The recorded data against both sides."""
-    deltas = {side: records.delta(side) for side in (REFERENCE, CANDIDATE)}
-    return Recorded(
-        logprobs=tuple(
-            RecordedLogprobs(
-                side=side,
-                tokens=len(delta),
-                mean_abs_delta=float(delta.abs().mean()),
-                max_abs_delta=float(delta.abs().max()),
-                k3=float(k3(delta).mean()),
-            )
-            for side, delta in deltas.items()
-            if len(delta)
-        ),
-        routes=tuple(
-            RecordedRoutes(side=side, token_layers=total, same_sets=matches)
-            for side, (matches, total) in records.routes.items()
-            if total
-        ),
-    )
 
 
 def classes(plan: Plan, sums: Classes) -> tuple[ClassMetrics, ...]:

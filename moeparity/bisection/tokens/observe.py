@@ -1,8 +1,7 @@
-"""What an engine recorded of its tokens beside what each side computes, and the candidate by class of token."""
+"""The candidate by class of token."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,81 +9,11 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.reported import reports, seen_metrics
+from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.lockstep import NodeView
 from moeparity.metrics.routing import flips
-from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.plan.sides import CANDIDATE, REFERENCE
-
-
-@dataclass(slots=True)
-class Records:
-    """Recorded log-probabilities and routes against those of several walkers, as values go by.
-
-    logprobs [B, T] fp64 in nats, NaN where none, are looked at on `scored` [B, T] bool tokens, since engines fill
-    places they did not sample with 0. routed_experts [B, T, MoE layers, top_k] int64, -1 where none, are looked at on
-    every token that has them.
-
-    deltas: per walker, fp64 log P_walker(token) - recorded log-probability, in nats, wave by wave.
-    routes: per walker, token-layers with the recorded expert set, and token-layers compared.
-    """
-
-    output: str
-    walkers: Sequence[str]
-    input_ids: Tensor
-    scored: Tensor
-    logprobs: Tensor | None
-    routed_experts: Tensor | None
-    deltas: dict[str, list[Tensor]] = field(default_factory=dict)
-    routes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _routers: list[str] = field(default_factory=list)
-
-    def see(self, view: NodeView) -> None:
-        """Called by the engine once per node and wave."""
-        rows = slice(*view.wave)
-        if view.node.name == self.output and self.logprobs is not None:
-            record = self.logprobs[rows]
-            mask = self.scored[rows] & ~record.isnan()
-            for walker in self.walkers:
-                reported = reports(view, walker)
-                logprobs = chosen_logprobs(view.tensor(walker), self.input_ids[rows], mask, reported=reported)
-                self.deltas.setdefault(walker, []).append(logprobs - record[mask])
-        if view.node.op.routes and self.routed_experts is not None:
-            if view.node.name not in self._routers:
-                self._routers.append(view.node.name)
-            record = self.routed_experts[rows, :, self._routers.index(view.node.name)]
-            for walker in self.walkers:
-                if view.ran(walker):
-                    matches, total = self.routes.get(walker, (0, 0))
-                    new_matches, new_total = equal_sets(record, view.tensor(walker))
-                    self.routes[walker] = matches + new_matches, total + new_total
-
-    def delta(self, walker: str) -> Tensor:
-        """fp64 [tokens compared], in nats, on the CPU."""
-        return torch.cat([part.cpu() for part in self.deltas.get(walker, [])] or [torch.empty(0, dtype=torch.float64)])
-
-
-def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported: bool = False) -> Tensor:
-    """log P of the tokens in `mask` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
-
-    values [B, T, V] any float, logits, or log-probabilities where they are `reported`; input_ids [B, T] int64. The
-    log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
-    """
-    parts = [torch.empty(0, dtype=torch.float64, device=values.device)]
-    size = max(1, CHUNK // values.shape[-1])
-    indices = (torch.split(index, size) for index in mask.nonzero(as_tuple=True))
-    for sequence, position in zip(*indices, strict=True):
-        rows = log_probs(values[sequence, position - 1], reported)
-        parts.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
-    return torch.cat(parts)
-
-
-def equal_sets(record: Tensor, experts: Tensor) -> tuple[int, int]:
-    """Tokens whose expert set is the recorded one, and tokens that have a record; both int64 [..., K], -1 for none."""
-    present = (record >= 0).all(-1)
-    equal = (record.sort(-1).values == experts.sort(-1).values).all(-1)
-    return int((equal & present).sum()), int(present.sum())
 
 
 @dataclass(slots=True)
@@ -116,6 +45,11 @@ class Classes:
         self.tokens, self.k3, self.abs_delta = (torch.zeros(self.count, dtype=torch.float64) for _ in range(3))
         self.routes, self.set_flips = (torch.zeros(self.count, dtype=torch.int64) for _ in range(2))
 
+    @property
+    def result(self) -> Classes:
+        """The sums."""
+        return self
+
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         rows = slice(*view.wave)
@@ -134,49 +68,11 @@ class Classes:
             self.set_flips += torch.bincount(labels[flip_mask.cpu()], minlength=self.count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenObserver:
-    """Both together; None where nothing was recorded, or where the tokens have no labels."""
-
-    records: Records | None
-    classes: Classes | None
-
-    def see(self, view: NodeView) -> None:
-        """Called by the engine once per node and wave."""
-        for observer in (self.records, self.classes):
-            if observer is not None:
-                observer.see(view)
-
-    @property
-    def result(self) -> TokenObserver:
-        """Both observers, which keep sums only."""
-        return self
+STATE = (Classes,)
 
 
-STATE = (TokenObserver, Records, Classes)
-
-
-def observer(plan: Plan, trials: Trials) -> TokenObserver | None:
-    """Looks at both sides; None where the tokens come without records and labels."""
-    records, classes = _records(plan), _classes(plan)
-    return None if records is None and classes is None else TokenObserver(records=records, classes=classes)
-
-
-def _records(plan: Plan) -> Records | None:
-    if not plan.tokens.has_records:
-        return None
-    tokens, device = plan.tokens, plan.model.device
-    return Records(
-        output=plan.model.graph.scores,
-        walkers=(REFERENCE, CANDIDATE),
-        input_ids=tokens.input_ids.to(device),
-        scored=tokens.loss_mask.to(device),
-        logprobs=None if tokens.logprobs is None else tokens.logprobs.to(device),
-        routed_experts=None if tokens.routed_experts is None else tokens.routed_experts.to(device),
-    )
-
-
-def _classes(plan: Plan) -> Classes | None:
+def observer(plan: Plan, trials: Trials) -> Classes | None:
+    """Looks at both sides; None where the tokens come without labels."""
     tokens, device = plan.tokens, plan.model.device
     if tokens.labels is None:
         return None

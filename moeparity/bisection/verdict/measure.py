@@ -10,18 +10,19 @@ from moeparity.bisection.arrival.measure import arrival
 from moeparity.bisection.degeneracy.words import sound
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.record.report import Record
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.tokens import SequenceSums
-from moeparity.metrics.verdict import Verdict
+from moeparity.metrics.verdict import Status, Verdict
 from moeparity.plan.sides import CANDIDATE
+
+_SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict and the metrics."""
-    return {
-        "verdict": sound(_verdict(plan, observed), report["degeneracy"]),
-        "metrics": _metrics(observed.logits.sums(CANDIDATE)),
-    }
+    verdict = beside_record(sound(_verdict(plan, observed), report["degeneracy"]), report["record"])
+    return {"verdict": verdict, "metrics": _metrics(observed.logits.sums(CANDIDATE))}
 
 
 def _verdict(plan: Plan, observed: Observed) -> Verdict:
@@ -30,6 +31,26 @@ def _verdict(plan: Plan, observed: Observed) -> Verdict:
     if draws is None or not draws.disputed:
         return verdict
     return replace(verdict, status="inconclusive", reason="draws of its order of arrival decide differently")
+
+
+def beside_record(verdict: Verdict, record: Record) -> Verdict:
+    """The verdict on two simulations, as far as the record lets it speak of the engine; a FAIL stays one.
+
+    A bound on the record decides with it. Without one, a record that is not reproduced leaves no pass.
+    """
+    gate = record.gate
+    if gate is not None and _SEVERITY.index(gate.status) > _SEVERITY.index(verdict.status):
+        return replace(
+            verdict,
+            status=gate.status,
+            reason=f"against the record, {gate.reason}; between both sides, {verdict.reason}",
+            needed_sequences=gate.needed_sequences,
+            needed_tokens=gate.needed_tokens,
+        )
+    if record.contradicts and verdict.status == "pass":
+        reason = f"the {record.side} does not reproduce the record, so it is two simulations that agree"
+        return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}")
+    return verdict
 
 
 def _metrics(sums: SequenceSums) -> Metrics:

@@ -51,6 +51,11 @@ class TokenSet:
         return int(((low == high) & (self.attention_mask.sum(1) > _FEWEST)).sum())
 
     @property
+    def recorded(self) -> Tensor:
+        """The scored tokens that have a recorded log-probability: bool [B, T]."""
+        return torch.zeros_like(self.loss_mask) if self.logprobs is None else self.loss_mask & ~self.logprobs.isnan()
+
+    @property
     def has_records(self) -> bool:
         """True where an engine's log-probabilities or routes were recorded."""
         return self.logprobs is not None or self.routed_experts is not None

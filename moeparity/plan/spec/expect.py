@@ -132,6 +132,9 @@ class Expect(Expecting):
 
     verdict: Literal["pass", "fail", "inconclusive"] | None = None
     """The gate's verdict. Where `pass` or `fail` is expected, an inconclusive verdict leaves the expectation open."""
+    record: Literal["reproduced", "not reproduced", "no record"] | None = None
+    """Whether the side that sampled the tokens reproduces what was recorded of them. While a record contradicts it,
+    nothing else is met but open, unless `not reproduced` is what is expected: the report speaks of two simulations."""
     metrics: MetricBounds | None = None
     """Bounds on the estimates."""
     distribution: DistributionBounds | None = None

@@ -248,12 +248,36 @@ class Tokens(Model):
 
 
 class Gate(Model):
-    """The bound that decides parity."""
+    """A bound that decides parity: of the candidate against the reference (`metric`), or of the side that sampled the
+    tokens against what was recorded of them (`recorded`).
+    """
 
-    metric: Literal["k3"]
+    metric: Literal["k3"] | None = None
+    recorded: Literal["k3"] | None = None
     below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     reduce: Literal["token", "sequence"] = "token"
 
+    @model_validator(mode="after")
+    def _bounds_one(self) -> Gate:
+        if (self.metric is None) == (self.recorded is None):
+            raise ValueError(
+                "a gate bounds exactly one of `metric` (k3 of the candidate against the reference) and `recorded` (k3 "
+                "against the record); " + ("this one has neither" if self.metric is None else "this one has both")
+            )
+        return self
+
+
+def _one_of_each(gates: Gate | list[Gate]) -> Gate | list[Gate]:
+    names = ["recorded" if gate.metric is None else "metric" for gate in gates] if isinstance(gates, list) else []
+    if isinstance(gates, list) and (not names or len(set(names)) < len(names)):
+        raise ValueError(
+            "expected one bound, or a list of one with `metric` and one with `recorded`; this list has "
+            + (", ".join(f"`{name}`" for name in names) or "none")
+        )
+    return gates
+
+
+Gates = Annotated[Gate | list[Gate], AfterValidator(_one_of_each)]
 
 SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
 
@@ -282,7 +306,8 @@ class RecipeFile(Model):
     legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
     mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
-    `moeparity check` holds the report to.
+    `moeparity check` holds the report to. `gate` is one bound, or a list of one against the reference and one against
+    the record; a bound against the record that stands alone is that against the reference, too.
     """
 
     kind: Literal["recipe"]
@@ -291,7 +316,7 @@ class RecipeFile(Model):
     tokens: Tokens
     reference: Variant
     candidate: Variant
-    gate: Gate
+    gate: Gates
     by: By = "attribute"
     split: Annotated[int, Field(ge=0)] = 0
     swap: list[str] = []
@@ -303,6 +328,21 @@ class RecipeFile(Model):
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     expect: Expect = Expect()
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The bounds, as many as there are."""
+        return tuple(self.gate) if isinstance(self.gate, list) else (self.gate,)
+
+    @property
+    def reference_gate(self) -> Gate:
+        """The bound on the candidate against the reference: that against the record where there is no other."""
+        return next((gate for gate in self.gates if gate.metric is not None), self.gates[0])
+
+    @property
+    def record_gate(self) -> Gate | None:
+        """The bound against the record; None where the recipe has none."""
+        return next((gate for gate in self.gates if gate.recorded is not None), None)
 
     @property
     def synthetic(self) -> int | None:

@@ -1,0 +1,185 @@
+"""Whether the side that sampled the tokens gives again what an engine recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.record.compare import Compared, excess
+from moeparity.bisection.record.last_digit import half_units
+from moeparity.bisection.record.observe import Records
+from moeparity.bisection.record.report import (
+    LayerRecord,
+    LogprobRecord,
+    Record,
+    Recorded,
+    RecordedLogprobs,
+    RecordedRoutes,
+    RecordedToken,
+    RouteRecord,
+    Status,
+)
+from moeparity.bisection.record.words import record_reading
+from moeparity.bisection.trials import TrialKey
+from moeparity.engine.walker import Name
+from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.quantities import k3
+from moeparity.metrics.verdict import Gate, Verdict, judge
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The verdict on the record, and what was recorded beside both sides."""
+    records: Records | None = observed.sections.get("record")
+    sides = None if records is None else recorded(records)
+    return {"record": _record(plan, records, sides), "recorded": sides}
+
+
+def recorded(records: Records) -> Recorded:
+    """The recorded data against both sides."""
+    deltas = {side: records.delta(side) for side in (REFERENCE, CANDIDATE)}
+    routes = {side: _other_sets(records, side) for side in (REFERENCE, CANDIDATE)}
+    return Recorded(
+        logprobs=tuple(
+            RecordedLogprobs(
+                side=side,
+                tokens=len(delta),
+                mean_abs_delta=float(delta.abs().mean()),
+                max_abs_delta=float(delta.abs().max()),
+                k3=float(k3(delta).mean()),
+            )
+            for side, delta in deltas.items()
+            if len(delta)
+        ),
+        routes=tuple(
+            RecordedRoutes(side=side, token_layers=total, same_sets=total - int(others.sum()))
+            for side, others in routes.items()
+            if (total := sum(int(records.routed[layer].sum()) for layer in _layers(records, side)))
+        ),
+    )
+
+
+def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Record:
+    side = plan.recipe.tokens.sampler
+    logprobs = routes = gate = None
+    if records is not None and bool(records.mask.any()):
+        logprobs = _logprobs(plan, records)
+        gate = _gate(plan.record_gate, records)
+    if records is not None and any(bool(records.routed[layer].any()) for layer in _layers(records, side)):
+        routes = _routes(records)
+    verdicts = [part.reproduced for part in (logprobs, routes) if part is not None]
+    status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
+    reading = record_reading(status, side, logprobs, routes, gate, () if sides is None else sides.logprobs)
+    return Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate, reading=tuple(reading))
+
+
+def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
+    tokens, (compared, last_digit) = records.logprobs, _compared(plan, records)
+    assert tokens is not None
+    outside, row = compared.outside, int(compared.delta.nan_to_num(nan=torch.inf).argmax())
+    over, _ = compared.excess()
+    start = compared.first_position()
+    return LogprobRecord(
+        tokens=len(compared.delta),
+        scored=int(plan.tokens.loss_mask.sum()),
+        sequences=len(torch.unique(compared.sequence)),
+        last_digit=last_digit,
+        half_unit=float(compared.half_unit.mean()),
+        mean_abs_delta=float(compared.delta.mean()),
+        floor=float(compared.floor.mean()),
+        floor_largest=compared.loudest,
+        floor_trial=compared.furthest,
+        excess=over,
+        outside_tokens=int(outside.sum()),
+        outside_sequences=len(torch.unique(compared.sequence[outside])),
+        largest=RecordedToken(
+            sequence=int(compared.sequence[row]),
+            position=int(compared.position[row]),
+            recorded=float(tokens[records.mask][row]),
+            computed=float(records.of(records.recorder)[row]),
+        ),
+        from_position=start,
+        before=len(compared.delta) if start is None else int((compared.position < start).sum()),
+        reproduced=start is None,
+    )
+
+
+def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
+    """The recorder's side against the record, token by token, and how the record is rounded."""
+    assert records.logprobs is not None
+    mask, own = records.mask.cpu(), records.of(records.recorder)
+    # Left-hand pads are no positions of a sequence.
+    positions = plan.tokens.attention_mask.cumsum(-1) - 1
+    half_unit, last_digit = half_units(records.logprobs.cpu()[mask])
+    draws = {_name(key): (records.of(key) - own).abs() for key in records.draws}
+    floors = {name: draw for name, draw in draws.items() if bool(draw.isfinite().all())}
+    compared = Compared(
+        sequence=mask.nonzero(as_tuple=True)[0],
+        position=positions.cpu()[mask],
+        delta=records.delta(records.recorder).abs(),
+        half_unit=half_unit,
+        floors=floors,
+        loudest=max((float(floor.max()) for floor in floors.values()), default=0.0),
+    )
+    return compared, last_digit
+
+
+def _name(key: Name) -> str:
+    """What a draw is called in a report."""
+    assert isinstance(key, TrialKey)
+    return key.of if key.kind == "record" else f"order of arrival, draw {key.draw}"
+
+
+def _gate(gate: Gate | None, records: Records) -> Verdict | None:
+    """The verdict on k3(side against record); None where the recipe does not bound it."""
+    if gate is None:
+        return None
+    delta, sequence = records.delta(records.recorder), records.mask.cpu().nonzero(as_tuple=True)[0]
+    sums, counts = (
+        torch.zeros(len(records.mask), dtype=torch.float64).index_add_(0, sequence, values)
+        for values in (k3(delta), torch.ones_like(delta))
+    )
+    interval = (token_mean if gate.reduce == "token" else sequence_mean)(sums, counts)
+    return judge(interval, gate, bit_equal=False, nonfinite=int((~delta.isfinite()).sum()))
+
+
+def _routes(records: Records) -> RouteRecord:
+    """Routes as log-probabilities: token-layers with another set than recorded, against those of the draws."""
+    layers = _layers(records, records.recorder)
+    counts = sum((records.routed[layer] for layer in layers), torch.zeros(len(records.mask))).double()
+    own = _other_sets(records, records.recorder)
+    floor = max((_other_sets(records, draw) for draw in records.draws), key=torch.sum, default=torch.zeros_like(own))
+    over, within = excess(own, floor, torch.zeros_like(own), counts)
+    return RouteRecord(layers=tuple(_layer_records(records, layers)), excess=over, reproduced=within)
+
+
+def _layer_records(records: Records, layers: list[int]) -> Iterator[LayerRecord]:
+    for layer in layers:
+        own = records.other_sets[records.recorder, layer]
+        draws = (records.other_sets[draw, layer] for draw in records.draws)
+        floor = max(draws, key=torch.sum, default=torch.zeros_like(own))
+        sums = (own.double(), floor.double(), torch.zeros(len(own), dtype=torch.float64))
+        _, within = excess(*sums, records.routed[layer].double())
+        yield LayerRecord(
+            layer=layer,
+            token_layers=int(records.routed[layer].sum()),
+            other_sets=int(own.sum()),
+            floor=int(floor.sum()),
+            reproduced=within,
+        )
+
+
+def _layers(records: Records, walker: Name) -> list[int]:
+    """The layers with records in which this walker was seen to route."""
+    return [layer for layer in records.routed if (walker, layer) in records.other_sets]
+
+
+def _other_sets(records: Records, walker: Name) -> Tensor:
+    """Over all layers, the token-layers of each sequence with another set: fp64 [B]."""
+    counts = [records.other_sets[walker, layer] for layer in _layers(records, walker)]
+    return sum(counts, torch.zeros(len(records.mask))).double()

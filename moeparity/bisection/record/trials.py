@@ -1,0 +1,18 @@
+"""The side that the record is of under choices that nobody would call a difference: how far it lies from itself."""
+
+from __future__ import annotations
+
+from moeparity.bisection.floor.trials import floor_sides
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.plan.sides import CANDIDATE
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """That side in other micro-batches and drawn orders, whatever `floor:` says; none where nothing was recorded."""
+    if not plan.tokens.has_records:
+        return {}
+    name = plan.recipe.tokens.sampler
+    side = plan.candidate if name == CANDIDATE else plan.reference
+    sides = floor_sides(side, len(plan.tokens.input_ids))
+    return {TrialKey("record", of): Trial(side=draw, base=name) for of, draw in sides.items()}

@@ -1,0 +1,93 @@
+"""What is said of a record, on numbers written here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moeparity.bisection.record.report import LayerRecord, LogprobRecord, RecordedLogprobs, RecordedToken, RouteRecord
+from moeparity.bisection.record.words import record_reading
+from moeparity.metrics.verdict import Interval, Verdict
+
+EXCESS = Interval(estimate=0.5, low=0.4, high=0.6, level=0.95, method="bootstrap-t")
+OFF = LogprobRecord(
+    tokens=200,
+    scored=210,
+    sequences=30,
+    last_digit="4 decimals",
+    half_unit=5e-5,
+    mean_abs_delta=0.51,
+    floor=0.01,
+    floor_largest=0.2,
+    floor_trial="orders drawn with seed 1",
+    excess=EXCESS,
+    outside_tokens=7,
+    outside_sequences=3,
+    largest=RecordedToken(sequence=4, position=9, recorded=-3.5, computed=-1.25),
+    from_position=5,
+    before=60,
+    reproduced=False,
+)
+NEAR = replace(OFF, reproduced=True, from_position=None, outside_tokens=0, outside_sequences=0)
+LAYERS = tuple(
+    LayerRecord(layer=layer, token_layers=100, other_sets=others, floor=1, reproduced=others < 2)
+    for layer, others in ((1, 30), (2, 1), (5, 9))
+)
+ROUTES = RouteRecord(layers=LAYERS, excess=EXCESS, reproduced=False)
+
+
+def said(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, gate: Verdict | None = None) -> list[str]:
+    parts = [part.reproduced for part in (logprobs, routes) if part is not None]
+    return record_reading("reproduced" if all(parts) else "not reproduced", "candidate", logprobs, routes, gate, ())
+
+
+def test_by_how_much_and_from_where() -> None:
+    assert "\n".join(said(OFF)) == (
+        "the candidate does not give the recorded log-probabilities\n"
+        "mean |delta| 0.51 nats, 200 of 210 scored tokens in 30 sequences; the candidate's own floor 0.01 (orders "
+        "drawn with seed 1), half a unit of the record's last digit 5e-05 (4 decimals).\n"
+        "Largest |delta| 2.25, position 9 of sequence 4: recorded -3.5, computed -1.25. Largest of the floor 0.2.\n"
+        "Over floor and last digit by 0.5 [0.4, 0.6] (95%, bootstrap-t over sequences).\n"
+        "Further than any draw of the floor, by far: 7 tokens in 3 sequences.\n"
+        "The 60 tokens before position 5 are reproduced; with that position they no longer are.\n"
+        "The floor of the candidate does not contain decode schedules and the inner orders of torch's own kernels.\n"
+        "What follows compares two simulations: the candidate is not shown to compute as the engine that made the "
+        "record.\n"
+        "`gate: {recorded: k3, below: ...}` can say how near is near enough (docs/tokens.md)."
+    )
+
+
+def test_a_floor_of_nothing_is_said_to_be() -> None:
+    assert "own floor 0 (the same in every draw)" in said(replace(OFF, floor=0.0, floor_trial="micro-batch 1"))[1]
+    assert "own floor 0 (no draw)" in said(replace(OFF, floor=0.0, floor_trial=None))[1]
+
+
+def test_reproduced_is_no_proof() -> None:
+    first, *_, last = said(NEAR)
+    assert first == "the candidate gives the recorded log-probabilities"
+    assert last == "A wrong rounding may lie within the floor, too: no single choice is shown to be right by this."
+    assert not any("wrong rounding" in sentence for sentence in said(replace(NEAR, floor=0.0)))
+
+
+def test_what_contradicts_is_named_and_the_rest_is_not() -> None:
+    sentences = said(NEAR, ROUTES)
+    assert sentences[0] == "the candidate does not give the recorded routes"
+    assert (
+        "40 of 300 recorded routes (13.33%) go to other experts in the candidate, more than its floor in layers[1] and "
+        "layers[5]."
+    ) in sentences
+    everywhere = replace(ROUTES, layers=tuple(replace(layer, reproduced=False) for layer in LAYERS))
+    assert said(OFF, everywhere)[0] == "the candidate does not give the recorded log-probabilities and routes"
+    assert "more than its floor in all 3 MoE layers." in " ".join(said(None, everywhere))
+
+
+def test_the_other_side_is_named_only_where_it_gives_the_record() -> None:
+    def sides(reference: float) -> str:
+        deltas = {"reference": reference, "candidate": OFF.mean_abs_delta}
+        rows = [
+            RecordedLogprobs(side=side, tokens=200, mean_abs_delta=delta, max_abs_delta=delta, k3=delta)
+            for side, delta in deltas.items()
+        ]
+        return " ".join(record_reading("not reproduced", "candidate", OFF, None, None, rows))
+
+    assert "The reference lies 0.02 from the record." in sides(0.02)
+    assert "check `sampled_from:`" not in sides(0.03)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from moeparity.bisection.observed import Cost, Observed
@@ -40,7 +40,8 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     start = time.perf_counter()
     observation = Observation.of(plan, toggles, first=first)
     with Peak(plan.model.device) as peak:
-        run = plan.passes(progress).run(observation.walkers, observation.observers)
+        passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0)
+        run = passes.run(observation.walkers, observation.observers)
     memory = Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
     return observation.observed(run.counts, memory, time.perf_counter() - start)
 

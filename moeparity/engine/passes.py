@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from moeparity.engine.duration import require_time, seconds_of
 from moeparity.engine.footprint import Footprint, estimate, greatest, require
 from moeparity.engine.lockstep import Counts, Observer, run
 from moeparity.engine.walker import Walker
@@ -34,6 +35,7 @@ class PassRunner:
     """What passes run on: weights, tokens [B, T] int64 and their mask [B, T] bool, on the weights' device.
 
     memory_limit: bytes a pass may take; None stands for what is available, infinity for any number.
+    draws: how often an observer calls each kernel again.
     """
 
     weights: WeightStore
@@ -41,6 +43,7 @@ class PassRunner:
     attention_mask: torch.Tensor | None
     memory_limit: float | None = None
     progress: Callback | None = None
+    draws: int = 0
 
     def run(
         self,
@@ -102,6 +105,10 @@ class PassRunner:
         footprint: Footprint,
         until: str | None,
     ) -> Pass:
+        sequences, length = self.input_ids.shape
+        device = self.weights.device.type
+        seconds = seconds_of(self.weights.graph, walkers, sequences, length, device=device, draws=self.draws)
+        require_time(seconds, "this pass", "Give fewer or shorter sequences, or fewer draws.")
         counts = run(
             walkers,
             self.weights,

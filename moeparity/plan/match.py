@@ -86,10 +86,12 @@ def _matches(graph: Graph, rule: Rule) -> list[Node]:
 
 def _consumers(graph: Graph, node: Node, selector: str, where: Where) -> list[str]:
     """The consumers of a node that a selector names: nodes, or all of one op."""
-    op_of = {n.name: n.op.name for n in graph.nodes}
-    names = {name for name, op in op_of.items() if op == selector}
-    names = names or set(select(selector, list(op_of), graph.layers, where))
-    return [name for name in graph.digraph.successors(node.name) if name in names]
+    readers = list(graph.digraph.successors(node.name))
+    if any(n.op.name == selector for n in graph.nodes):
+        names = {n.name for n in graph.nodes if n.op.name == selector and n.name in readers}
+    else:
+        names = set(select(selector, [n.name for n in graph.nodes], graph.layers, where))
+    return [name for name in readers if name in names]
 
 
 def _refuse_edges_without_match(graph: Graph, rule: Rule) -> None:

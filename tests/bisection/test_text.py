@@ -92,7 +92,6 @@ TOGGLE = ToggleResult(
     candidate="fp32",
     reference_origin=CHOICE.reference_origin,
     candidate_origin=CHOICE.candidate_origin,
-    flag=None,
     parent=None,
     nodes=7,
     alone=trial(0.001),

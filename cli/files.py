@@ -15,11 +15,18 @@ def init(
     out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
-    from moeparity.bisection.init import write_starter
+    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
 
-    starter = write_starter(checkpoint, out, force=force)
+    All weights are read once, and a checkpoint that cannot be run is refused.
+    """
+    from moeparity.bisection.init import write_starter
+    from moeparity.cli.progress import progress_line
+
+    with progress_line() as progress:
+        starter = write_starter(checkpoint, out, force=force, progress=progress)
     print(f"wrote {starter.recipe} and {starter.tokens}")
+    if starter.note:
+        print(f"note: {starter.note}")
     if starter.synthetic:
         print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
     print(f"next: moeparity bisect {starter.recipe}")

@@ -205,7 +205,7 @@ def with_more_tensors(weights: Weights) -> None:
     weights["model.layers.0.self_attn.q_proj.weight_scale_inv"] = torch.ones(1)
 
 
-BAD = {
+BAD: dict[Callable[[Weights], None], str] = {
     with_nan: r"q_proj\.weight: 1 of \d+ values are NaN or infinite\. The checkpoint is damaged",
     with_infinity: r"q_proj\.weight: 1 of \d+ values are NaN or infinite\. The checkpoint is damaged",
     without_a_tensor: r"tensor 'model\.layers\.0\.self_attn\.q_proj\.weight' is missing",

@@ -73,8 +73,8 @@ def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Regio
     outlets += [n.name for n in nodes if graph.output in n.values and n.name not in outlets]
     if outlets != [nodes[-1].name]:
         raise SpecError(
-            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, {_read_outside(outlets)}. Choose nodes of "
-            "which only the last is read outside, since a function returns the values of one node."
+            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, {_read_outside(outlets)}. Choose nodes "
+            "of which only the last is read outside, since a function returns the values of one node."
         )
     values = {value for node in nodes for value in node.values}
     inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in values)

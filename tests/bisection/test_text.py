@@ -319,3 +319,20 @@ def test_a_trial_that_cannot_run_and_a_root_that_only_widens() -> None:
     assert f"{start} 1.00e-03 50% 1.25% cannot run" in shown
     widened = lines(replace(FAIL, roots=(replace(ROOTS[0], same_values=True),)))
     assert any("equal values in another dtype in 30 of 30 sequences" in line for line in widened)
+
+
+def test_an_estimate_that_was_exceeded_is_not_called_a_bound() -> None:
+    """What a user's function takes is in no estimate, and the words say so."""
+
+    def memory(peak: int | None, *, function: bool = False) -> str:
+        toggles = (replace(TOGGLE, kind="implementation" if function else "rounding"),)
+        run = replace(FAIL.run, memory_peak=peak)
+        text = " ".join(rendered(replace(FAIL, run=run, toggles=toggles)).split())
+        return text[text.index("peak memory") :].partition(")")[0]
+
+    assert memory(2_400_000_000) == "peak memory 2.40 GB (2.50 GB estimated"
+    assert memory(2_600_000_000) == "peak memory 2.60 GB (2.50 GB estimated, too little"
+    assert memory(None) == "peak memory unknown (2.50 GB estimated"
+    assert memory(2_600_000_000, function=True) == (
+        "peak memory 2.60 GB (2.50 GB estimated without what the functions of `impl` take themselves, too little"
+    )

@@ -15,12 +15,19 @@ def init(
     out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold."""
+    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
+
+    All weights are read once, and a checkpoint that cannot be run is refused.
+    """
     from moeparity.bisection.init import write_starter
+    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
 
-    starter = write_starter(checkpoint, out, force=force)
+    with progress_line() as progress:
+        starter = write_starter(checkpoint, out, force=force, progress=progress)
     console().print(f"wrote {starter.recipe} and {starter.tokens}")
+    if starter.note:
+        console().print(f"note: {starter.note}")
     if starter.synthetic:
         console().print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
     console().print(f"next: moeparity bisect {starter.recipe}")

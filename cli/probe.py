@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from moeparity.cli.failures import report_error
 from moeparity.paths import is_folder
 
 Target = Annotated[
@@ -46,18 +47,22 @@ def probe(
 ) -> None:
     """Find in which order a function adds, by calling it. A tree for each class of its outputs.
 
-    The function named is imported and run. Exit code 0; 2 for a function that cannot be called as its kind is.
+    The function named is imported and run. Exit code 0 all of it known; 2 for a function that cannot be called as its
+    kind is; 3 where outputs have no fixed tree, or sums made again in the order found have other bits.
     """
     from moeparity.cli.outputs import outputs
     from moeparity.probe.run import Request, run
 
     request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
     with outputs({"--out": out}) as files:
-        text, fragment = run(request, Path.cwd())
+        text, fragment, unknown = run(request, Path.cwd())
         if fragment:
             files.text("--out", lambda: fragment)
     if text:
         files.print(text)
+    if out is not None and text and unknown:
+        report_error(f"{out} is not written: {'; '.join(unknown)}.")
+    raise typer.Exit(3 if unknown else 0)
 
 
 def certify(
@@ -66,8 +71,8 @@ def certify(
         str,
         typer.Option(
             metavar="NODE-OR-ORDER",
-            help="An order such as 'lanes(8) | fold_hi', a collective such as gloo.all_reduce, or with --plan the "
-            "address of a node such as 'layers[0].moe.gate'.",
+            help="An order such as 'lanes(8) | fold_hi', a launch rule such as vllm.rms_norm, a collective such as "
+            "gloo.all_reduce, or with --plan the address of a node such as 'layers[0].moe.gate'.",
         ),
     ],
     n: Leaves = None,

@@ -75,9 +75,11 @@ def print_plan(outline: Outline, out: Console) -> None:
     out.print(Text(_EVIDENCE, style="dim"))
     if outline.toggles is not None:
         out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
-        toggles = new_table("toggle", "class", "reference", "candidate", "nodes", "flag")
+        toggles = new_table("toggle", "class", "reference", "candidate", "nodes", "to change")
         for t in outline.toggles:
-            toggles.add_row(t.name, t.kind, t.reference, t.candidate, str(len(t.nodes) or "all"), t.flag or "")
+            sides = (("reference", t.reference_changed_by), ("candidate", t.candidate_changed_by))
+            change = "\n".join(f"{side}: {by}" for side, by in sides if by)
+            toggles.add_row(t.name, t.kind, t.reference, t.candidate, str(len(t.nodes) or "all"), change)
         out.print(toggles)
 
 

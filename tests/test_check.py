@@ -171,7 +171,7 @@ def test_git_bisect_run_names_the_commit(tmp_path: Path) -> None:
         "broken still": "rules: [[\n",
         "mended": "rules: []\n",
         "rounds the gate": "rules:\n  - {op: gate, set: {output: fp32}}\n",
-        "more words": "rules:\n  - {op: gate, set: {output: fp32}, flag: none}\n",
+        "more words": "rules:\n  - {op: gate, set: {output: fp32}, changed_by: none}\n",
     }
     write_recipe(tmp_path / "recipes", candidate="./server.yaml")
     git(tmp_path, "init", "--quiet")

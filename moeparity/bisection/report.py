@@ -25,7 +25,7 @@ from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.report/1"
+SCHEMA = "moeparity.report/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 

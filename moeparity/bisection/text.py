@@ -59,10 +59,17 @@ def _cost(report: Report) -> str:
     return (
         f"{run.evaluations} op evaluations for {run.variants} variants and the local errors "
         f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
-        f"{run.seconds:.1f} s, {_memory(run)}"
+        f"{run.seconds:.1f} s, {_memory(report)}"
     )
 
 
-def _memory(run: Run) -> str:
+def _memory(report: Report) -> str:
+    """The peak and its estimate, which is a bound of what moeparity's own kernels take, not of a user's function."""
+    run = report.run
     peak = "unknown" if run.memory_peak is None else f"{run.memory_peak / 1e9:.2f} GB"
-    return f"peak memory {peak} ({run.memory_estimated / 1e9:.2f} GB estimated at most)"
+    words = f"{run.memory_estimated / 1e9:.2f} GB estimated"
+    if any(toggle.kind == "implementation" for toggle in report.toggles):
+        words += " without what the functions of `impl` take themselves"
+    if run.memory_peak is not None and run.memory_peak > run.memory_estimated:
+        words += ", too little"
+    return f"peak memory {peak} ({words})"

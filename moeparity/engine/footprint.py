@@ -1,7 +1,8 @@
 """What a pass will need at its peak, worked out before it from shapes alone, and compared with what there is.
 
 The bound is for the worst case, in which no two walkers agree again once their numerics have differed; where nothing
-differs yet they share, as in the pass itself.
+differs yet they share, as in the pass itself. Of a user's function only the values that it is handed and hands on are
+counted: what it takes beside them nobody knows.
 """
 
 from __future__ import annotations

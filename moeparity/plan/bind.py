@@ -40,8 +40,13 @@ class Setting:
 
     @property
     def set_by(self) -> str:
-        """The flag and the profile that set it; empty outside profiles."""
-        return "" if self.rule is None else self.rule.set_by
+        """What makes the engine run it, and the profile that says so; empty outside profiles."""
+        return "" if self.rule is None else self.rule.cause
+
+    @property
+    def changed_by(self) -> str:
+        """What a user of the engine would do to change it; empty where nothing is known to."""
+        return "" if self.rule is None else self.rule.change
 
     @property
     def level(self) -> str:

@@ -22,9 +22,10 @@ Class = Kind | Literal["dtype", "implementation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSided:
-    """What a choice says on both sides, as people read it, where that was set, and by which flag and profile.
+    """What a choice says on both sides, as people read it, where that was set, by what, and what would change it.
 
-    `set_by` is as users of the engines know it; empty where the recipe or nobody set the value.
+    `set_by` and `changed_by` are as users of the engines know it: a flag or the engine's default, with the profile that
+    says so, and what to give the engine for another value. Empty where the recipe or nobody set the value.
     """
 
     reference: str
@@ -33,10 +34,12 @@ class TwoSided:
     candidate_origin: str
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_changed_by: str = ""
+    candidate_changed_by: str = ""
 
 
 def two_sided(choice: TwoSided) -> dict[str, str]:
-    """The six values, as arguments of another `TwoSided` or of a report's row that shows them."""
+    """Its values, as arguments of another `TwoSided` or of a report's row that shows them."""
     return {field.name: getattr(choice, field.name) for field in fields(TwoSided)}
 
 
@@ -216,6 +219,8 @@ def _difference(
         candidate_origin=variants[1] if kind == "dtype" else cand.origin,
         reference_set_by=ref.set_by,
         candidate_set_by=cand.set_by,
+        reference_changed_by=ref.changed_by,
+        candidate_changed_by=cand.changed_by,
         rule=_naming_rule(ref, cand),
         places=places,
     )

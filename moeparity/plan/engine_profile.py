@@ -21,13 +21,16 @@ UNKNOWN: Final = "unknown"
 NO_ENGINE: Final = "none"
 NO_FLAG: Final = "none"
 """What a profile says where no flag changes a value."""
+DEFAULT: Final = "default"
+"""What a value is set by that its engine has without being told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Values for the nodes it selects, by op, by node name or by a fused chain of ops, and where it was written.
 
-    `flag` is what a user of that engine would set, `profile` the profile it stands in.
+    `set_by` is what a user of that engine gives it to have these values (None: nothing), `changed_by` what would give
+    others (`none`: nothing; None: leaving `set_by` out), `profile` the profile it stands in.
 
     Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
     with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`.
@@ -43,15 +46,28 @@ class Rule:
     values: tuple[tuple[str, Value], ...]
     where: Where
     evidence: str
-    flag: str | None = None
+    set_by: str | None = None
+    changed_by: str | None = None
     profile: str | None = None
 
     @property
-    def set_by(self) -> str:
-        """The profile and the flag, as a user of that engine knows them; empty outside profiles."""
+    def cause(self) -> str:
+        """What makes the engine run these values: a flag, or its default, and the profile that says so.
+
+        The profile alone where that claims nothing of the engine; empty outside profiles.
+        """
         if self.profile is None:
             return ""
-        return self.profile if self.flag in (None, NO_FLAG) else f"{self.flag} ({self.profile})"
+        if self.set_by is None and self.level == UNKNOWN:
+            return self.profile
+        return f"{self.set_by or DEFAULT} ({self.profile})"
+
+    @property
+    def change(self) -> str:
+        """What a user of that engine would do to have other values; empty where nothing is known to."""
+        if self.changed_by is None:
+            return "" if self.set_by is None else f"leaving out {self.set_by}"
+        return "" if self.changed_by == NO_FLAG else self.changed_by
 
     @property
     def level(self) -> str:
@@ -127,7 +143,12 @@ def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schem
     rule = replace(rule, profile=profile)
     if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
         return rule
-    return replace(rule, evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}", flag=None)
+    return replace(
+        rule,
+        evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}",
+        set_by=None,
+        changed_by=None,
+    )
 
 
 def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = "set by the recipe") -> tuple[Rule, ...]:
@@ -227,7 +248,8 @@ def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
         values=tuple(fusion.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
-        flag=fusion.flag,
+        set_by=fusion.set_by,
+        changed_by=fusion.changed_by,
     )
 
 
@@ -270,5 +292,6 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
         values=tuple(rule.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
-        flag=rule.flag,
+        set_by=rule.set_by,
+        changed_by=rule.changed_by,
     )

@@ -73,13 +73,18 @@ def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Regio
     outlets += [n.name for n in nodes if graph.output in n.values and n.name not in outlets]
     if outlets != [nodes[-1].name]:
         raise SpecError(
-            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, of which {listed(outlets)} are "
-            "read by other nodes. Choose nodes of which only the last is read outside, since a function returns the "
-            "values of one node."
+            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, {_read_outside(outlets)}. Choose nodes "
+            "of which only the last is read outside, since a function returns the values of one node."
         )
     values = {value for node in nodes for value in node.values}
     inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in values)
     return Region(call=call, nodes=tuple(n.name for n in nodes), inputs=tuple(inputs), rule=rule)
+
+
+def _read_outside(outlets: Sequence[str]) -> str:
+    if not outlets:
+        return "of which nothing is read outside: the report alone takes values there, and those it computes itself"
+    return f"of which {listed(outlets)} {'is' if len(outlets) == 1 else 'are'} read outside"
 
 
 def _refuse_overlap(region: Region, region_of: dict[str, Region]) -> None:

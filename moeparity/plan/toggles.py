@@ -32,14 +32,13 @@ class Toggle(TwoSided):
 
     name: str
     kind: Class | Literal["schedule", "several"]
-    flag: str | None = None
     members: tuple[Difference, ...] = ()
     parent: str | None = None
 
     @property
     def has_flag(self) -> bool:
-        """Whether a user of either engine could set it."""
-        return "(" in f"{self.reference_set_by}{self.candidate_set_by}"
+        """Whether a user of either engine could set or change it."""
+        return bool(self.reference_changed_by or self.candidate_changed_by)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -154,7 +153,6 @@ def _groups(members: Iterable[Difference], key: Callable[[Difference], K]) -> di
 
 def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
     kinds = {member.kind for member in members}
-    flags = dict.fromkeys(m.rule.flag for m in members if m.rule is not None and m.rule.flag)
     return Toggle(
         name=name,
         kind=kinds.pop() if len(kinds) == 1 else "several",
@@ -164,7 +162,8 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
         candidate_origin="; ".join(dict.fromkeys(m.candidate_origin for m in members)),
         reference_set_by=_flags(m.reference_set_by for m in members),
         candidate_set_by=_flags(m.candidate_set_by for m in members),
-        flag="; ".join(flags) or None,
+        reference_changed_by=_flags(m.reference_changed_by for m in members),
+        candidate_changed_by=_flags(m.candidate_changed_by for m in members),
         members=tuple(members),
     )
 

@@ -10,6 +10,8 @@ import torch
 from moeparity.errors import MoeparityError
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order, OrderError, tree
+from moeparity.ops.norm.launches import SM_COUNT, Launch
+from moeparity.ops.norm.reductions import order_of
 from moeparity.probe.calls import Setup
 from moeparity.probe.classes import PASSES, NotRepeatable, classes
 from moeparity.probe.compact import compact
@@ -17,7 +19,7 @@ from moeparity.probe.find import outputs_of
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, simulated_equals
-from moeparity.probe.replay import AFTER, Way, equal, zero_sum
+from moeparity.probe.replay import AFTER, Way, by_product, equal, zero_sum
 from moeparity.probe.reveal import NoTree, reveal
 from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import same_shape, shape_of
@@ -30,13 +32,31 @@ SUMS = 1000
 class Claim:
     """What a callable is held to: an order and what its additions round to, or a collective by name.
 
-    `text` is how a user named it.
+    text: how a user named it. order: written out, or the name of a launch rule, of which `sm_count` and `ranks` are
+    arguments. product: the dtype that products or squares are rounded to before they are added; None where any will do.
     """
 
     text: str
-    order: Order | None = None
+    order: str | None = None
     accumulate: str = "fp32"
+    product: str | None = None
     collective: str | None = None
+    sm_count: int = SM_COUNT
+    ranks: int = 1
+
+    def order_at(self, setup: Setup) -> Order:
+        """The order over n leaves that a kernel launched on rows as in `setup` has. Raises OrderError."""
+        assert self.order is not None
+        launch = Launch(
+            hidden=setup.n,
+            rows=setup.m,
+            dtype=str(name_of(setup.dtype)),
+            sm_count=self.sm_count,
+            ranks=self.ranks,
+        )
+        order = order_of(self.order, launch)
+        tree(order, setup.n)
+        return order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +118,22 @@ def _refuse(function: Function, setup: Setup, claim: Claim) -> None:
             raise MoeparityError(f"--against {claim.text}: a collective, and {function.name} is called as {kind.name}.")
         return
     try:
-        tree(claim.order, setup.n)
+        order = claim.order_at(setup)
     except OrderError as error:
-        raise MoeparityError(f"--against {claim.text}: {error}, with --n {setup.n}.") from None
-    if claim.order.fma and not kind.products:
+        raise MoeparityError(f"--against {claim.text}: {str(error).rstrip('.')}, with --n {setup.n}.") from None
+    if order.fma and not kind.products:
         raise MoeparityError(f"--against {claim.text}: fma contracts products, and {kind.name} adds {kind.adds}.")
 
 
 def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
-    assert claim.order is not None
+    order = claim.order_at(setup)
     rows, factors = zero_sum(masks.n, SUMS, masks.dtype, seed=1 << 21)
     first_factors = factors if masks.of.products else None
     out = masks.sums(rows, first_factors)
     if any(equal(masks.sums(rows, first_factors), out) < SUMS for _ in range(PASSES)):
         raise NoTree(f"{SUMS} sums made again gave other bits")
-    ways = [Way(claim.order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
+    scaled = [Way(order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
+    ways = [way for one in scaled for way in (by_product(one, claim.product) if masks.of.products else [one])]
     equal_sums = max(equal(way.sums(rows, first_factors, masks.output), out) for way in ways)
     shape = reveal(masks.ask, masks.n, masks.capacity)
     return Verdict(
@@ -120,16 +141,16 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
         label=label,
         equal=equal_sums,
         replayed=SUMS,
-        same_tree=same_shape(shape, shape_of(tree(claim.order, masks.n), masks.n)),
+        same_tree=same_shape(shape, shape_of(tree(order, masks.n), masks.n)),
         order=str(compact(shape)[0]),
     )
 
 
 def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Claim) -> Verdict:
-    assert claim.order is not None
-    revealed = rows_at(rows, at, claim.order)
+    stated = claim.order_at(rows.setup)
+    revealed = rows_at(rows, at, stated, claim.product)
     order, n = revealed.order, rows.setup.n
-    shapes = [shape_of(tree(either, n), n) for either in (order, claim.order)]
+    shapes = [shape_of(tree(either, n), n) for either in (order, stated)]
     return Verdict(
         setup=rows.setup,
         label=label,

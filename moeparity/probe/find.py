@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
@@ -17,7 +19,7 @@ from moeparity.probe.express import NAMES, Evidence, expressions, usual_dtype
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, collectives_like, sets_of
-from moeparity.probe.replay import AFTER, Way, equal, zero_sum
+from moeparity.probe.replay import AFTER, Way, by_product, contracted, equal, zero_sum
 from moeparity.probe.reveal import Block, NoTree, reveal
 from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import Shape, visible
@@ -34,22 +36,28 @@ class Tree:
     """How one class of outputs is added up.
 
     order: None where there is no one tree, `reason` says why. accumulate: what additions round to where a level of the
-    order says nothing else. products: `contracted` (fma), `rounded`, or `exact` where that makes no difference.
-    after: what is done to the sum. bits: kept by additions that round to none of the dtypes known. sites: rounding
-    sites and forms of the op around the sum, as its attributes. equal of replayed: sums of zero-sum data that had the
-    same bits when made again.
+    order says nothing else. products: `contracted` (fma), `rounded` to `product`, or `exact` where that makes no
+    difference; "" where no replay shows it. after: what is done to the sum. bits: kept by additions that round to none
+    of the dtypes known. sites: rounding sites and forms of the op around the sum, as its attributes. equal of replayed:
+    sums of zero-sum data that had the same bits when made again.
     """
 
     order: Order | None
     accumulate: str = ""
     output: str = ""
     products: str = ""
+    product: str = ""
     after: str = ""
     equal: int = 0
     replayed: int = 0
     reason: str = ""
     bits: tuple[int, ...] = ()
     sites: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def replays(self) -> bool:
+        """Whether there is an order, and every sum that was made again in it had the same bits."""
+        return self.order is not None and self.equal == self.replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,18 @@ class Result:
     collectives: tuple[str, ...] = ()
     probes: int = 0
     seconds: float = 0.0
+
+    @property
+    def unknown(self) -> list[str]:
+        """What has no order that replays, in words: classes of outputs, and setups without any."""
+        words = [
+            f"{name} has no fixed tree"
+            if tree.order is None
+            else f"{name} replays {tree.equal} of {tree.replayed} sums only"
+            for name, tree in self.trees.items()
+            if not tree.replays
+        ]
+        return words + [f"no fixed tree: {reason}" for _, _, reason in self.places if reason]
 
 
 def probe(function: Function, setups: Sequence[Setup]) -> Result:
@@ -115,7 +135,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
 def _collectives(result: Result) -> tuple[str, ...]:
     ((setup, places, _), *further) = result.places
     trees = [result.trees[place.name] for place in places]
-    if further or not trees or any(tree.order is None or tree.equal < tree.replayed for tree in trees):
+    if further or not trees or not all(tree.replays for tree in trees):
         return ()
     sets = {
         position: sets_of(tree.order, setup.n)
@@ -167,7 +187,7 @@ def _of_rows(rows: Squares | Exponentials, groups: OutputGroup) -> Tree:
         after="" if revealed.form is None else str(revealed.form),
         equal=revealed.equal,
         replayed=revealed.replayed,
-        sites=() if revealed.form is None or revealed.equal < revealed.replayed else revealed.form.sites,
+        sites=revealed.sites,
     )
 
 
@@ -185,41 +205,61 @@ def confirm(masks: Masks, shape: Shape) -> None:
 
 
 def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
-    """The first of the orders that say what was seen under which all sums come out again; else the nearest."""
-    products = masks.of.products
+    """The first of the ways that say what was seen in which all sums come out again; else the nearest."""
     # Where one call takes few sums, calls are what it costs.
     count = min(REPLAYED if masks.n <= LARGE else REPLAYED_LARGE, max(64, 16 * len(masks.at)))
     rows, factors = zero_sum(masks.n, count, masks.dtype, seed=1 << 20)
-    first_factors = factors if products else None
+    first_factors = factors if masks.of.products else None
     out = masks.sums(rows, first_factors)
     if any(equal(masks.sums(rows, first_factors), out) < count for _ in range(PASSES)):
         raise NoTree(f"{count} sums made again gave other bits")
-    output = name_of(masks.output) or ""
-    usual = [usual_dtype(evidence)] if usual_dtype(evidence) else list(dict.fromkeys(["fp32", output]))
-    best: Tree | None = None
-    for accumulate in usual:
-        orders = expressions(shape, evidence, str(accumulate)) or [explicit(shape, sorted(evidence.contracted or ()))]
+    best, best_way = -1, None
+    for way in _ways(masks, shape, evidence):
+        matches = equal(way.sums(rows, first_factors, masks.output), out)
+        if matches > best:
+            best, best_way = matches, way
+        if matches == count:
+            break
+    assert best_way is not None
+    products, product = _products(masks, best_way) if best == count else ("", "")
+    fused = contracted(best_way.order)
+    if products == "rounded" and evidence.contracted is None and fused is not None:
+        # Where an fma gives all the same bits too, the output hides which it is.
+        way = Way(fused, best_way.accumulate, best_way.after)
+        products = "" if equal(way.sums(rows, first_factors, masks.output), out) == count else products
+    return Tree(
+        order=best_way.order,
+        accumulate=best_way.accumulate,
+        output=name_of(masks.output) or "",
+        products=products,
+        product=product,
+        after=best_way.after,
+        equal=best,
+        replayed=count,
+        bits=tuple(sorted({bits for bits in evidence.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
+    )
+
+
+def _ways(masks: Masks, shape: Shape, evidence: Evidence) -> Iterator[Way]:
+    """What the probes leave open, the plainest first."""
+    usual = usual_dtype(evidence)
+    for accumulate in [usual] if usual else dict.fromkeys(["fp32", name_of(masks.output) or ""]):
+        orders = expressions(shape, evidence, accumulate) or [explicit(shape, sorted(evidence.contracted or ()))]
         for order in orders:
             for after in AFTER if masks.scale != 1 else AFTER[:1]:
-                matches = equal(Way(order, str(accumulate), after).sums(rows, first_factors, masks.output), out)
-                if best is None or matches > best.equal:
-                    best = Tree(
-                        order=order,
-                        accumulate=str(accumulate),
-                        output=output,
-                        products=_products(products, evidence),
-                        after=after,
-                        equal=matches,
-                        replayed=count,
-                        bits=tuple(sorted({bits for bits in evidence.bits if bits not in {None, *NAMES}})),  # type: ignore[misc]
-                    )
-                if matches == count:
-                    return best
-    assert best is not None
-    return best
+                way = Way(order, accumulate, after)
+                yield from by_product(way) if masks.of.products else (way,)
+                fused = contracted(order) if masks.of.products and evidence.contracted is None else None
+                if fused is not None:
+                    yield Way(fused, accumulate, after)
 
 
-def _products(products: bool, evidence: Evidence) -> str:
-    if not products:
-        return ""
-    return "exact" if evidence.contracted is None else "contracted" if evidence.contracted else "rounded"
+def _products(masks: Masks, way: Way) -> tuple[str, str]:
+    """What becomes of the products in a way that gave all bits, and the dtype they are rounded to."""
+    if not masks.of.products:
+        return "", ""
+    narrow = masks.dtype.itemsize == torch.bfloat16.itemsize
+    unrounded = way.product == "fp64" or (narrow and not way.product)
+    if way.order.fma or (unrounded and way.accumulate not in {"fp32", "fp64"}):
+        return "contracted", ""
+    return ("exact", "") if unrounded else ("rounded", way.product or "fp32")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.orders import Order
-from moeparity.numerics.rounding import rounded, working
+from moeparity.numerics.orders import Order, OrderError, parse
+from moeparity.numerics.rounding import product, rounded, working
 from moeparity.numerics.summation import sum_axis
 
 SPREAD = {torch.float16: 5, torch.bfloat16: 14, torch.float32: 14, torch.float64: 14}
@@ -20,15 +21,17 @@ def zero_sum(n: int, rows: int, dtype: torch.dtype, *, seed: int) -> tuple[torch
     """`rows` sums [rows, n] of pairs (v, -v) whose exponents reach from -14 to 14 (fp16: -5 to 5), and factors [n].
 
     Both of a pair have one factor, so that the products cancel as well. What is left is rounding residue: random normal
-    data would pass wrong 16-bit trees. In a short sum pairs cancel but for their last bits, or it would be 0 in any
-    order.
+    data would pass wrong 16-bit trees. In every other short sum pairs cancel but for their last bits, or most would be
+    0 in any order.
     """
     draw = torch.Generator().manual_seed(seed)
     half = (n + 1) // 2
     spread = SPREAD[dtype]
     values = torch.randn(rows, half, generator=draw)
     values *= 2.0 ** torch.randint(-spread, spread + 1, (rows, half), generator=draw)
-    near = 1 + 2.0**-7 if n < _SHORT else 1.0
+    near = torch.ones(rows, 1)
+    if n < _SHORT:
+        near[1::2] += torch.finfo(dtype).eps
     pairs = torch.stack([values, -values * near], dim=2).reshape(rows, 2 * half)
     places = torch.randperm(2 * half, generator=draw)
     factors = torch.randn(half, generator=draw).repeat_interleave(2)[places]
@@ -41,27 +44,48 @@ AFTER = ("", "/ n", "* (1 / n)")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """An order, what its additions round to where its levels say nothing else, and what is done to the sum."""
+    """An order, what its additions round to where its levels say nothing else, and what is done to the sum.
+
+    product: the dtype that each product is rounded to before it is added; "" where it enters as the order says, which
+    is rounded to fp32, or by an fma.
+    """
 
     order: Order
     accumulate: str
     after: str = ""
+    product: str = ""
 
     def sums(self, rows: torch.Tensor, factors: torch.Tensor | None, output: torch.dtype) -> torch.Tensor:
         """rows [P, n], times `factors` [n] where there are any, added up -> [P], rounded to `output`."""
-        total = sum_axis(
-            rows,
-            self.order,
-            -1,
-            accumulate=torch_dtype(self.accumulate),
-            times=None if factors is None else factors.expand_as(rows),
-            executor="eager",
-        )
+        total = self.total(rows, None if factors is None else factors.expand_as(rows))
         if self.after:
             total = total.to(working(total.dtype))
             n = torch.tensor(rows.shape[-1], dtype=total.dtype)
             total = total / n if self.after == AFTER[1] else total * (1 / n)
         return rounded(total, output)
+
+    def total(self, x: torch.Tensor, times: torch.Tensor | None) -> torch.Tensor:
+        """x [P, n], times `times` [P, n] where that is given, added up -> [P]; `after` is not done."""
+        if times is not None and self.product:
+            x, times = product(x, times, torch_dtype(self.product)), None
+        return sum_axis(x, self.order, -1, accumulate=torch_dtype(self.accumulate), times=times, executor="eager")
+
+
+def by_product(way: Way, stated: str | None = None) -> Iterator[Way]:
+    """`way` with its products rounded as `stated`, else in every way; as it is where it contracts them."""
+    if way.order.fma:
+        return iter([way])
+    wider = ["fp64"] if way.accumulate == "fp64" else []
+    return (replace(way, product=name) for name in (["", "bf16", "fp16", *wider] if stated is None else [stated]))
+
+
+def contracted(order: Order) -> Order | None:
+    """The order with its products contracted into their additions; None where its first level cannot say so."""
+    first, *further = order.levels
+    try:
+        return parse(str(Order((replace(first, words=tuple(sorted({*first.words, "fma"}))), *further))))
+    except OrderError:
+        return None
 
 
 def equal(outputs: torch.Tensor, expected: torch.Tensor) -> int:

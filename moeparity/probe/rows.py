@@ -11,15 +11,15 @@ from moeparity.numerics.bits import int_view
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
 from moeparity.numerics.rounding import product, rounded, wide
-from moeparity.numerics.summation import sum_axis
 from moeparity.probe.compact import compact
 from moeparity.probe.nonnegative import Exponentials, Squares
-from moeparity.probe.replay import AFTER, zero_sum
+from moeparity.probe.replay import AFTER, Way, by_product, contracted, zero_sum
 from moeparity.probe.triplets import reveal_triplets
 
 REPLAYED, FEWER, LARGE = 256, 64, 2048
 EPS = 2.0**-20
 
+ROOTS = ("rsqrt", "1 / sqrt")
 ASSOCIATIONS = ("x_rstd_first", "weight_rstd_first", "weight_x_first")
 
 
@@ -35,19 +35,20 @@ class Form:
     @property
     def sites(self) -> tuple[tuple[str, str], ...]:
         """Attributes of op rms_norm."""
+        scale = (("mean", "divide" if self.after == AFTER[1] else "reciprocal"),)
+        root = (("rsqrt", "native" if self.root == ROOTS[0] else "sqrt_div"),)
         if self.normalized == "model":
-            return (("normalized", "model"),)
-        return (("normalized", "fp32"), ("association", self.association))
+            return (*scale, *root, ("normalized", "model"))
+        return (*scale, *root, ("normalized", "fp32"), ("association", self.association))
 
     def __str__(self) -> str:
         return f"{self.after} + eps, {self.root}"
 
-    def rows(self, x: torch.Tensor, weight: torch.Tensor, order: Order) -> torch.Tensor:
-        """x [P, n], weight [n] -> [P, n], with an eps of 2^-20."""
-        total = sum_axis(wide(x).square(), order, -1, accumulate=torch.float32, executor="eager").unsqueeze(-1)
+    def rows(self, x: torch.Tensor, weight: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """x [P, n], weight [n], the sums of squares [P, 1] -> [P, n], with an eps of 2^-20."""
         n = torch.tensor(float(x.shape[-1]))
         mean = total / n if self.after == AFTER[1] else total * (1 / n)
-        rstd = torch.rsqrt(mean + EPS) if self.root == "rsqrt" else 1 / torch.sqrt(mean + EPS)
+        rstd = torch.rsqrt(mean + EPS) if self.root == ROOTS[0] else 1 / torch.sqrt(mean + EPS)
         if self.normalized == "model":
             return product(rounded(product(x, rstd, torch.float32), x.dtype), weight, x.dtype)
         x, weight = wide(x), wide(weight)
@@ -62,45 +63,65 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """order and what its additions round to; `form`, and how many of how many whole rows came out again in it."""
+    """order and what its additions round to; `form`, and how many of how many whole rows came out again in it.
+
+    square: the dtype that squares are rounded to before they are added, "" where they enter as the order says.
+    """
 
     order: Order
     accumulate: str
     output: str
     form: Form | None = None
+    square: str = ""
     equal: int = 0
     replayed: int = 0
 
+    @property
+    def sites(self) -> tuple[tuple[str, str], ...]:
+        """Attributes of op rms_norm beside its order; none where not all rows came out again."""
+        if self.form is None or self.equal < self.replayed:
+            return ()
+        return (("square", self.square or "fp32"), *self.form.sites)
 
-def rows_at(rows: Squares | Exponentials, at: Sequence[int], replay: Order | None = None) -> Revealed:
-    """Probe rows `at`, and replay whole rows in `replay`, by default the order found. Raises NoTree as `start` does."""
+
+def rows_at(
+    rows: Squares | Exponentials, at: Sequence[int], replay: Order | None = None, square: str | None = None
+) -> Revealed:
+    """Probe rows `at`, and replay whole rows in `replay`, by default the order found, whose squares are contracted if
+    that gives the bits. `square`: as `Way.product`; by default whatever gives them. Raises NoTree as `start` does.
+    """
     rows.start(at)
     shape = reveal_triplets(rows.ask, rows.setup.n)
     order = compact(shape)[0]
     accumulate = {24: "fp32", 8: "bf16", 11: "fp16"}[rows.bits]
     if isinstance(rows, Exponentials):
         return Revealed(order, accumulate, "fp32")
-    return replace(_replay(rows, replay or order, accumulate), order=order)
+    if replay is not None:
+        return replace(_replay(rows, [replay], accumulate, square), order=order)
+    return _replay(rows, [order, *filter(None, [contracted(order)])], accumulate, square)
 
 
 def _forms() -> Iterator[Form]:
     for after in AFTER[1:]:
-        for root in ("rsqrt", "1 / sqrt"):
+        for root in ROOTS:
             yield Form(after, root, "model", "")
             for association in ASSOCIATIONS:
                 yield Form(after, root, "fp32", association)
 
 
-def _replay(rows: Squares, order: Order, accumulate: str) -> Revealed:
+def _replay(rows: Squares, orders: Sequence[Order], accumulate: str, square: str | None) -> Revealed:
+    """The first of the orders, roundings of the squares and forms in which all rows come out again, or the nearest."""
     count = REPLAYED if rows.setup.n <= LARGE else FEWER
     x, weight = zero_sum(rows.setup.n, count, rows.setup.dtype, seed=1 << 20)
     out = rows.rows(x, weight, EPS)
-    best = Revealed(order, accumulate, name_of(out.dtype) or "", None, 0, count)
-    for form in _forms():
-        again = rounded(form.rows(x, weight, order), out.dtype)
-        matches = int((int_view(again) == int_view(out)).all(-1).sum())
-        if matches > best.equal:
-            best = Revealed(order, accumulate, best.output, form, matches, count)
-        if matches == count:
-            break
+    best = Revealed(orders[0], accumulate, name_of(out.dtype) or "", replayed=count)
+    for way in (way for order in orders for way in by_product(Way(order, accumulate), square)):
+        total = wide(way.total(wide(x), wide(x))).unsqueeze(-1)
+        for form in _forms():
+            again = rounded(form.rows(x, weight, total), out.dtype)
+            matches = int((int_view(again) == int_view(out)).all(-1).sum())
+            if matches > best.equal:
+                best = replace(best, order=way.order, form=form, square=way.product, equal=matches)
+            if matches == count:
+                return best
     return best

@@ -11,6 +11,9 @@ from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, FLOAT_NAMES, torch_dtype
 from moeparity.numerics.orders import NATIVE, OrderError, parse
+from moeparity.ops.norm.launches import SM_COUNT
+from moeparity.ops.norm.reductions import RULES
+from moeparity.ops.norm.rms_norm import MEAN_SQUARE
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, certify, coverage
 from moeparity.probe.find import probe
@@ -35,11 +38,16 @@ class Request:
     alignment: str = ""
 
 
-def run(request: Request, folder: Path) -> tuple[str, str]:
-    """The report and the YAML fragment. Raises MoeparityError for a user's mistake."""
+def run(request: Request, folder: Path) -> tuple[str, str, list[str]]:
+    """The report, the YAML fragment, and what has no order that replays; where there is any, no fragment.
+
+    Both texts are empty in all processes but the first. Raises MoeparityError for a user's mistake.
+    """
     with process_groups():
         result = probe(*prepare(request, folder))
-    return (report_text(result), fragment(result)) if first_rank() else ("", "")
+    if not first_rank():
+        return "", "", result.unknown
+    return report_text(result), "" if result.unknown else fragment(result), result.unknown
 
 
 def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
@@ -103,28 +111,47 @@ def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[str, bool
 
 
 def read_claim(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Claim:
-    """What `--against` names: an order, a collective, or what a node's attributes say. Raises MoeparityError."""
+    """What `--against` names: an order, written out or by the name of a launch rule, a collective, or what a node's
+    attributes say. Raises MoeparityError.
+    """
     if accumulate is not None and accumulate not in FLOAT_NAMES:
         raise MoeparityError(f"--accumulate {accumulate}: expected one of {listed(FLOAT_NAMES)}.")
-    order_text = text
     if node is not None:
-        if node.get("collective", "none") != "none":
-            return Claim(text=text, collective=_collective(text, node["collective"]))
-        if "order" not in node:
-            raise MoeparityError(f"--against {text}: this node adds nothing up in an order that can be set.")
-        order_text, accumulate = node["order"], accumulate or node.get("accumulate")
-        if order_text == NATIVE:
-            raise MoeparityError(
-                f"--against {text}: its order is {NATIVE}, torch's own kernel, of which nothing is claimed. Set an "
-                "order in the profile, or give one here."
-            )
-    elif text in COLLECTIVES:
+        return _claim_of_node(text, accumulate, node)
+    if text in COLLECTIVES:
         return Claim(text=text, collective=_collective(text, text))
     try:
-        return Claim(text=text, order=parse(order_text), accumulate=accumulate or "fp32")
+        order = text if text in RULES else str(parse(text))
     except OrderError as error:
-        near = did_you_mean(text, COLLECTIVES)
+        near = did_you_mean(text, [*COLLECTIVES, *RULES])
         raise MoeparityError(f"--against {text}: no order: {error}{near}") from None
+    return Claim(text=text, order=order, accumulate=accumulate or "fp32")
+
+
+def _claim_of_node(text: str, accumulate: str | None, node: Mapping[str, str]) -> Claim:
+    """What a node's attributes in force say of its sum."""
+    if node.get("collective", "none") != "none":
+        return Claim(text=text, collective=_collective(text, node["collective"]))
+    statistic = node.get("statistic", MEAN_SQUARE)
+    if statistic != MEAN_SQUARE:
+        raise MoeparityError(
+            f"--against {text}: its statistic is {statistic}, which is more than one sum of squares in one order."
+        )
+    if "order" not in node:
+        raise MoeparityError(f"--against {text}: this node adds nothing up in an order that can be set.")
+    if node["order"] == NATIVE:
+        raise MoeparityError(
+            f"--against {text}: its order is {NATIVE}, torch's own kernel, of which nothing is claimed. Set an "
+            "order in the profile, or give one here."
+        )
+    return Claim(
+        text=text,
+        order=node["order"],
+        accumulate=accumulate or node.get("accumulate") or "fp32",
+        product=node.get("weighted", node.get("square", "")),
+        sm_count=int(node.get("sm_count", SM_COUNT)),
+        ranks=int(node.get("tensor", 1)),
+    )
 
 
 def _collective(text: str, name: str) -> str:

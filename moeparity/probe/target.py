@@ -70,6 +70,7 @@ KINDS = {
             "the squares of a row of x",
             (("x", "weight", "eps"), ("x", "w", "eps")),
             signed=False,
+            products=True,
         ),
         Kind("softmax", "f(x [M, n]) -> [M, n]", "the exponentials of a row of x", (("x",),), signed=False),
         Kind(

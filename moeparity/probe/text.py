@@ -13,6 +13,7 @@ import torch
 
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
+from moeparity.ops.norm.reductions import RULES
 from moeparity.probe.calls import Setup, runs
 from moeparity.probe.certify import Claim, Verdict
 from moeparity.probe.find import Place, Result, Tree
@@ -55,6 +56,8 @@ def report_text(result: Result) -> str:
         lines += [f"{name:3} {line}" if i == 0 else f"    {line}" for i, line in enumerate(_tree(tree))]
     lines += ["", "where"]
     lines += [f"    {words}" for words in _everywhere(result)]
+    if result.unknown:
+        lines += ["", f"There is no order to set: {'; '.join(result.unknown)}."]
     if result.function.kind.name == "all_reduce":
         lines += ["", f"shipped order maps that are this one: {', '.join(result.collectives) or 'none'}"]
     return "\n".join(lines)
@@ -68,13 +71,16 @@ def _tree(tree: Tree) -> list[str]:
     rounds = f"{_dtypes(tree)}; the sum{' ' * bool(tree.after)}{tree.after} is rounded to {tree.output}"
     lines.append(rounds if tree.accumulate else f"the sum is rounded to {tree.output or 'its output'}")
     if tree.products:
+        narrow = f" to {tree.product}" if tree.product != "fp32" else ""
         lines.append(
             {
                 "contracted": "products enter their additions unrounded (fma)",
-                "rounded": "products are rounded before they are added (no fma)",
+                "rounded": f"products are rounded{narrow} before they are added (no fma)",
                 "exact": "products are exact in the accumulator: fma or not makes no difference",
             }[tree.products]
         )
+    if dict(tree.sites).get("square", "fp32") != "fp32":
+        lines.append(f"squares are rounded to {dict(tree.sites)['square']} before they are added")
     return [*lines, _certainty(tree)]
 
 
@@ -139,10 +145,13 @@ def _places(places: Sequence[Place], reason: str) -> str:
 def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], coverage: str) -> str:
     """The verdict of `certify`, a line for each class of outputs."""
     rounds = f", additions rounded to {claim.accumulate}" if claim.order is not None else ""
+    if function.kind.products and claim.product not in {None, "", "fp32"}:
+        rounds += f", {'products' if function.kind.signed else 'squares'} to {claim.product}"
     holds = all(verdict.holds for verdict in verdicts)
     lines = [
         f"{'certified' if holds else 'NOT certified'}: {function.name} against {claim.text}{rounds}",
         machine(),
+        *_stated(claim, verdicts),
         "",
     ]
     kind = function.kind.name
@@ -159,6 +168,16 @@ def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], 
     return "\n".join([*lines, "", *textwrap.wrap(coverage, COLUMNS, break_long_words=False)])
 
 
+def _stated(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
+    """What a node or a launch rule comes to, for each order the numbers of rows that have it."""
+    rows: dict[str, list[int]] = {}
+    named = claim.order is not None and (claim.order in RULES or claim.order != claim.text)
+    for verdict in verdicts if named else []:
+        rows.setdefault(str(claim.order_at(verdict.setup)), []).append(verdict.setup.m)
+    name = f"{claim.order}, " if claim.order in RULES else ""
+    return [f"{name}M = {runs(numbers)}: {_shortened(order)}" for order, numbers in rows.items()]
+
+
 def _shortened(order: str) -> str:
     return order if len(order) <= LONGEST else f"{order[:LONGEST]}... ({len(order)} characters)"
 
@@ -166,11 +185,12 @@ def _shortened(order: str) -> str:
 OPS = ("linear", "combine", "rms_norm", "all_reduce")
 """Kinds that are ops, whose attributes are set; the orders of the others are values for any order attribute."""
 
-_OWN_DTYPE = ("combine", "all_reduce")
-
 
 def fragment(result: Result) -> str:
-    """A profile's `rules:` with the order of most outputs, and the others as comments; for a collective its name."""
+    """A profile's `rules:` with the order of most outputs, and the others as comments; for a collective its name.
+
+    Every class of outputs has an order that replays.
+    """
     kind = result.function.kind.name
     outputs = dict.fromkeys(result.trees, 0)
     for _, places, _ in result.places:
@@ -179,36 +199,39 @@ def fragment(result: Result) -> str:
     names = sorted(outputs, key=lambda name: -outputs[name])
     lines = [f"# moeparity probe {result.function.name} --kind {kind}: {machine()}"]
     lines += [f"# {name}: {'; '.join(_setups(result, name))}" for name in names]
-    lines += [f"# {setup_text(kind, setup)}: no fixed tree: {reason}" for setup, _, reason in result.places if reason]
-    with_order = [name for name in names if result.trees[name].order is not None]
     if result.collectives:
         lines += _rule(result, result.trees[names[0]], {"collective": result.collectives[0]})
-    elif not with_order:
-        lines.append("# There is no order to set.")
-    for i, name in enumerate([] if result.collectives else with_order):
+    for i, name in enumerate([] if result.collectives else names):
         tree = result.trees[name]
         rule = _rule(result, tree, _settings(kind, tree)) if kind in OPS else [f"order: {_quote(str(tree.order))}"]
-        lines += [f"# {name}", *(rule if i == 0 else [f"# {line}" for line in rule])]
+        unsaid = kind != "combine" and tree.products == "rounded" and tree.product != "fp32"
+        lines += [
+            f"# {name}",
+            *([f"# products are rounded to {tree.product}, which no attribute says"] if unsaid else []),
+        ]
+        lines += rule if i == 0 and not unsaid else [f"# {line}" for line in rule]
     return "\n".join(lines)
 
 
 def _rule(result: Result, tree: Tree, settings: dict[str, str]) -> list[str]:
     values = ", ".join(f"{name}: {_quote(value)}" for name, value in settings.items())
-    level = "verified" if tree.replayed and tree.equal == tree.replayed else "inferred"
-    evidence = f"{tree.equal} of {tree.replayed} zero-sum sums" if tree.replayed else "tree only"
+    evidence = f"{tree.equal} of {tree.replayed} zero-sum sums"
     source = _quote(f"moeparity probe {result.function.name}, {evidence}, {machine()}")
     return [
         "rules:",
         f"  - op: {result.function.kind.name}",
         f"    set: {{{values}}}",
-        f"    evidence: {{level: {level}, source: {source}}}",
+        f"    evidence: {{level: verified, source: {source}}}",
     ]
 
 
 def _settings(kind: str, tree: Tree) -> dict[str, str]:
     """Attributes of the op; ops without an `accumulate` get the dtype at the levels of the order."""
     assert tree.order is not None
-    if kind in _OWN_DTYPE:
+    if kind == "combine":
+        sites = {"weighted": tree.product or "fp32", "accumulate": tree.accumulate, "output": tree.output}
+        return {"order": str(tree.order), **sites}
+    if kind == "all_reduce":
         return {"order": str(tree.order), "accumulate": tree.accumulate}
     return {"order": str(_with_dtype(tree.order, tree.accumulate)), **dict(tree.sites)}
 

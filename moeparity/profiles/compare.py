@@ -10,7 +10,15 @@ from moeparity.ops.measured import Share
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Rule, load_profile, placement_rules
+from moeparity.plan.engine_profile import (
+    DEFAULT,
+    EVIDENCE_LEVELS,
+    NO_FLAG,
+    UNKNOWN,
+    Rule,
+    load_profile,
+    placement_rules,
+)
 from moeparity.plan.expand import expand
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import reader, schema
@@ -132,7 +140,8 @@ def _statements(rule: Rule) -> Iterator[Statement]:
             value=str(value),
             evidence=level,
             source=source,
-            flag=rule.flag or NO_FLAG,
+            set_by=rule.set_by or DEFAULT,
+            changed_by=rule.change or NO_FLAG,
         )
 
 
@@ -143,8 +152,18 @@ def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineTogg
         kind=toggle.kind,
         nodes=len(toggle.nodes),
         share=max((s for m in toggle.members if (s := _share(m, first, second))), key=lambda s: s.least, default=None),
-        first=Stand(value=toggle.reference, evidence=_levels(toggle.members, first), set_by=toggle.reference_set_by),
-        second=Stand(value=toggle.candidate, evidence=_levels(toggle.members, second), set_by=toggle.candidate_set_by),
+        first=Stand(
+            value=toggle.reference,
+            evidence=_levels(toggle.members, first),
+            set_by=toggle.reference_set_by,
+            changed_by=toggle.reference_changed_by,
+        ),
+        second=Stand(
+            value=toggle.candidate,
+            evidence=_levels(toggle.members, second),
+            set_by=toggle.candidate_set_by,
+            changed_by=toggle.candidate_changed_by,
+        ),
     )
 
 

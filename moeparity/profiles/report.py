@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from moeparity.ops.measured import Share
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.engines/1"
+SCHEMA = "moeparity.engines/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 
@@ -30,7 +30,11 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One value that a profile states: on what (`op`, or a fused chain), for which models, how sure, and its flag."""
+    """One value that a profile states: on what (`op`, or a fused chain), for which models, how sure.
+
+    `set_by` is what a user gives the engine to have it (`default`: nothing), `changed_by` what would give another
+    (`none`: nothing does).
+    """
 
     on: str
     model_types: tuple[str, ...]
@@ -38,16 +42,18 @@ class Statement:
     value: str
     evidence: str
     source: str
-    flag: str
+    set_by: str
+    changed_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """What one engine does there: its value, how sure its profile is, and the flag and profile that set it."""
+    """What one engine does there: its value, how sure its profile is, by what it is set, and what would change it."""
 
     value: str
     evidence: str
     set_by: str
+    changed_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.plan.engine_profile import DEFAULT
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 _SHARES = (
@@ -36,19 +37,20 @@ def print_profile(profile: EngineProfile, statements: Sequence[Statement], out: 
     out.print(profile.about or profile.says)
     if profile.extends:
         out.print(f"\nThe rest is that of {profile.extends}.")
-    for _, rule in groupby(statements, key=lambda s: (s.on, s.model_types, s.source, s.flag)):
+    for _, rule in groupby(statements, key=lambda s: (s.on, s.model_types, s.source, s.set_by, s.changed_by)):
         _print_rule(list(rule), out)
     if profile.not_stated:
         out.print(f"\nNot stated: {profile.not_stated}")
 
 
 def _print_rule(statements: Sequence[Statement], out: Console) -> None:
-    """The values that one rule sets, what they rest on, and the flag that changes them."""
+    """The values that one rule sets, what they rest on, what sets them and what would change them."""
     first = statements[0]
     models = f"  for {', '.join(first.model_types)}" if first.model_types else ""
     out.print(Text.assemble("\n", (first.on, "bold"), models))
     values = ", ".join(f"{statement.attribute} {statement.value}" for statement in statements)
-    for line in (values, f"{first.evidence}: {first.source}", f"flag: {first.flag}"):
+    flags = f"set by: {first.set_by}; to change: {first.changed_by}"
+    for line in (values, f"{first.evidence}: {first.source}", flags):
         out.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
 
 
@@ -99,9 +101,12 @@ def _share(toggle: EngineToggle) -> str:
 
 
 def _stand(stand: Stand, profile: str) -> str:
-    """Its value, how sure that is, and the flags that set it, with their profile where it does not head the column."""
+    """Its value, how sure that is, what sets it, with the profile where that does not head the column, and what would
+    change it; a default that nothing changes is not mentioned.
+    """
     by = stand.set_by.removesuffix(f" ({profile})") if "(" in stand.set_by else ""
-    return f"{stand.value} ({stand.evidence})" + f"\n{by}" * bool(by)
+    flags = f"\nset by: {by}" * (by not in {"", DEFAULT}) + f"\nto change: {stand.changed_by}" * bool(stand.changed_by)
+    return f"{stand.value} ({stand.evidence}){flags}"
 
 
 def _table(*columns: str) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from moeparity.plan.engine_profile import DEFAULT, NO_FLAG
 from moeparity.profiles.compare import architectures, profiles, statements
 from moeparity.profiles.report import EngineProfile, Statement
 
@@ -19,7 +20,8 @@ NeMo-RL implies, with every option that is left unset.
 
 - Evidence: `verified` is bit-equal to the real program on this machine; `read` is from the source named, `inferred` was
   concluded from it, `opaque` cannot be known from outside (an order of arrival). None of the GPU engines was run.
-- The flag is what a user of that engine would set to change the value; `none` where nothing does.
+- "set by" is what a user gives the engine to have the value, `default` where it does so by itself; "to change" is what
+  would give another, `none` where nothing does.
 - What a profile takes over (`extends`) from another engine keeps its value and is printed as `unknown`: it is no
   evidence for this one. What no profile states is the op's default and counts as `unknown` too.
 - A fused kernel is an overlay, or one entry of `fusions:`, so that each is a toggle of its own.
@@ -59,8 +61,10 @@ def _section(profile: EngineProfile) -> Iterator[str]:
     yield profile.about or profile.says
     if profile.extends:
         yield f"\nThe rest is that of `{profile.extends}`."
-    yield "\n| on | value | evidence | flag |\n|---|---|---|---|"
-    for rule, values in groupby(statements(profile.name), key=lambda s: (s.on, s.model_types, s.source, s.flag)):
+    yield "\n| on | value | evidence | set by | to change |\n|---|---|---|---|---|"
+    for rule, values in groupby(
+        statements(profile.name), key=lambda s: (s.on, s.model_types, s.source, s.set_by, s.changed_by)
+    ):
         yield _row(list(values), rule[1])
     if profile.not_stated:
         yield f"\nNot stated: {profile.not_stated}"
@@ -71,8 +75,8 @@ def _row(stated: list[Statement], model_types: tuple[str, ...]) -> str:
     first = stated[0]
     models = f" ({', '.join(model_types)})" if model_types else ""
     values = ", ".join(f"`{s.attribute}` {_cell(s.value)}" for s in stated)
-    flag = first.flag if first.flag == "none" else f"`{_cell(first.flag)}`"
-    return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {flag} |"
+    flags = (f if f in {DEFAULT, NO_FLAG} else f"`{_cell(f)}`" for f in (first.set_by, first.changed_by))
+    return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {' | '.join(flags)} |"
 
 
 def _cell(text: str) -> str:

@@ -308,7 +308,7 @@ def test_tokens_sampled_from_the_reference(tmp_path: Path, qwen3_moe: Path) -> N
 def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     report = report_of(tmp_path, qwen3_moe, {}, {"profile": "hf-default", "micro_batch": 7})
     data = strict(report)
-    assert data.pop("schema") == SCHEMA == "moeparity.report/1"
+    assert data.pop("schema") == SCHEMA == "moeparity.report/2"
     held = asdict(report)
     # How many sequences an interval is from stands with the run.
     intervals = [held["verdict"]["value"], *(trial["value"] for trial in (held["floor"] or {"trials": ()})["trials"])]

@@ -103,7 +103,6 @@ TOGGLE = ToggleResult(
     candidate="fp32",
     reference_origin=CHOICE.reference_origin,
     candidate_origin=CHOICE.candidate_origin,
-    flag=None,
     parent=None,
     nodes=7,
     alone=trial(0.001),
@@ -363,3 +362,20 @@ def test_a_root_in_padding_says_so_and_whether_it_reaches_a_scored_token() -> No
     )
     assert "(197 of 240 tokens, 40 of them padding)" in start(mixed, padding, unequal=7)[0]
     assert not any("padding differs" in line for line in start(mixed, ROOTS[2], unequal=7))
+
+
+def test_an_estimate_that_was_exceeded_is_not_called_a_bound() -> None:
+    """What a user's function takes is in no estimate, and the words say so."""
+
+    def memory(peak: int | None, *, function: bool = False) -> str:
+        toggles = (replace(TOGGLE, kind="implementation" if function else "rounding"),)
+        run = replace(FAIL.run, memory_peak=peak)
+        text = " ".join(rendered(replace(FAIL, run=run, toggles=toggles)).split())
+        return text[text.index("peak memory") :].partition(")")[0]
+
+    assert memory(2_400_000_000) == "peak memory 2.40 GB (2.50 GB estimated"
+    assert memory(2_600_000_000) == "peak memory 2.60 GB (2.50 GB estimated, too little"
+    assert memory(None) == "peak memory unknown (2.50 GB estimated"
+    assert memory(2_600_000_000, function=True) == (
+        "peak memory 2.60 GB (2.50 GB estimated without what the functions of `impl` take themselves, too little"
+    )

@@ -44,9 +44,9 @@ def test_one_difference_per_node_and_attribute(qwen: Graph, tmp_path: Path) -> N
 
 
 def test_the_references_rule_names_it_where_the_candidate_has_a_default(qwen: Graph, tmp_path: Path) -> None:
-    rules = "rules:\n  - {op: gate, set: {output: fp32}, flag: --fp32-gate}\n"
+    rules = "rules:\n  - {op: gate, set: {output: fp32}, set_by: --fp32-gate}\n"
     choices = differences(bound(qwen, tmp_path, rules), bound(qwen, tmp_path, "rules: []\n", name="other"))
-    assert {(d.rule.label, d.rule.flag, d.candidate_origin) for d in choices} == {
+    assert {(d.rule.label, d.rule.set_by, d.candidate_origin) for d in choices} == {
         ("op gate", "--fp32-gate", "default of the op")
     }
 

@@ -12,7 +12,7 @@ from moeparity.errors import Where
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import Config
-from moeparity.plan.engine_profile import EVIDENCE_LEVELS, UNKNOWN, Profile, load_profile, placement_rules
+from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Profile, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
@@ -75,15 +75,19 @@ def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
         assert {"".join(attribute.partition(EDGE)[:2]) for attribute in names} == matches, f"{rule.where} {rule.label}"
 
 
+def stated(spec: schema.ProfileFile) -> list[schema.Fusion | schema.Rule]:
+    return [*spec.fusions, *spec.rules]
+
+
 @pytest.mark.parametrize("path", reader.shipped("profiles").values(), ids=NAMES)
-def test_every_value_has_its_source_and_its_flag(path: Path) -> None:
+def test_every_value_has_its_source_and_its_flags(path: Path) -> None:
     spec = reader.read_profile(path)
     assert path.stem == spec.name
-    rules: list[schema.Fusion | schema.Rule] = [*spec.fusions, *spec.rules]
-    for rule in rules:
+    for rule in stated(spec):
         assert rule.evidence is not None, f"{path}:{rule.line}: no evidence"
         assert len(rule.evidence.source.split()) > 1, f"{path}:{rule.line}: {rule.evidence.source!r} is no source"
-        assert rule.flag, f"{path}:{rule.line}: no flag; where none changes it, say none"
+        assert rule.set_by or rule.changed_by, f"{path}:{rule.line}: no flag; where none changes it, say none"
+        assert rule.set_by is None or rule.changed_by != NO_FLAG, f"{path}:{rule.line}: leaving set_by out changes it"
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
@@ -107,9 +111,9 @@ def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -
 
     def setting(plan: BoundGraph, name: str) -> tuple[str, str | None]:
         result = plan.settings["layers[0].moe.experts", name]
-        return result.level, result.rule.flag if result.rule else None
+        return result.level, result.rule.changed_by if result.rule else None
 
-    flag = 'experts_implementation="grouped_mm"'
+    flag = 'experts_implementation="eager"'
     assert [setting(plan, "implementation") for plan in plans.values()] == [
         ("verified", flag),
         ("verified", flag),
@@ -250,3 +254,47 @@ def test_overlays_on_another_engine_claim_only_their_own() -> None:
     assert own_levels == {"read", UNKNOWN}
     eager = bind(graph("qwen3_moe"), profile("oracle"), "bf16")
     assert {setting.level for setting in eager.settings.values()} <= {*EVIDENCE_LEVELS, ""}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "base"),
+    [
+        ("megatron-unfused-rope", "megatron"),
+        ("megatron-unfused-swiglu", "megatron"),
+        ("megatron-permute-fusion", "megatron"),
+        ("megatron-router-fp32", "megatron"),
+        ("sglang-fp32-head", "sglang"),
+        ("vllm-fp32-head", "vllm"),
+        ("vllm-eager", "vllm"),
+        ("vllm-batch-invariant-eager", "vllm-batch-invariant"),
+        ("sglang-deterministic", "sglang"),
+        ("flashinfer-unfused-finalize", "flashinfer-fused"),
+    ],
+)
+def test_the_flag_of_an_overlay_sets_it_and_changes_what_it_lies_on(overlay: str, base: str) -> None:
+    """Every flag that an overlay is set by is no flag that its base is set by."""
+    above, below = (reader.read_profile(reader.shipped("profiles")[name]) for name in (overlay, base))
+    flags = {rule.set_by for rule in stated(above) if rule.set_by}
+    assert flags
+    assert flags.isdisjoint({rule.set_by for rule in stated(below)})
+
+
+@pytest.mark.parametrize("path", reader.shipped("profiles").values(), ids=NAMES)
+def test_no_flag_both_sets_a_value_and_changes_it(path: Path) -> None:
+    """Only a flag that takes several words may stand on both sides, and then the word is not said."""
+    spec = reader.read_profile(path)
+    for rule in stated(spec):
+        if rule.set_by is not None and rule.set_by == rule.changed_by:
+            assert rule.set_by == "--all2all-backend", f"{path}:{rule.line}"
+
+
+def test_a_default_is_not_said_to_be_set_by_the_flag_that_changes_it() -> None:
+    """megatron computes rotary in fp32 by itself; --no-rope-fusion is what would change that, and sets the other."""
+    names = ("megatron", "megatron-unfused-rope")
+    megatron, unfused = (bind(graph("qwen3_moe"), profile(name), "bf16") for name in names)
+    rotary = next(node.name for node in graph("qwen3_moe").nodes if node.op.name == "rotary")
+    stands = [plan.settings[rotary, "output"] for plan in (megatron, unfused)]
+    assert [(s.set_by, s.changed_by) for s in stands] == [
+        ("default (megatron)", "--no-rope-fusion"),
+        ("--no-rope-fusion (megatron-unfused-rope)", "leaving out --no-rope-fusion"),
+    ]

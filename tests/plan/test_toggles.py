@@ -56,13 +56,15 @@ def test_hf_eager_against_hf_default_with_an_own_set(qwen3_moe: Path) -> None:
         ("op combine:leaves", "order", "expert", "slot", 3),
         ("op combine:order", "order", "sequential", "native", 3),
     ]
-    assert bundles[0].flag == 'attn_implementation="sdpa"'
     assert all("hf-eager.yaml" in t.reference_origin for t in bundles if t.kind in ("form", "order"))
     assert bundles[1].reference_origin.endswith("(op gate)")
     sdpa, gate = bundles[0], bundles[1]
     assert sdpa.reference_set_by == 'attn_implementation="eager" (hf-eager)'
-    assert sdpa.candidate_set_by == 'attn_implementation="sdpa" (hf-default)'
-    assert (gate.reference_set_by, gate.candidate_set_by) == ("hf-eager", "")
+    assert sdpa.reference_changed_by == 'leaving out attn_implementation="eager"'
+    assert sdpa.candidate_set_by == "default (hf-default)"
+    assert sdpa.candidate_changed_by == 'attn_implementation="eager"'
+    assert (gate.reference_set_by, gate.candidate_set_by) == ("default (hf-eager)", "")
+    assert (gate.reference_changed_by, gate.candidate_changed_by) == ("", "")
     assert bundles[1].candidate_origin.endswith("test_toggles.py (layers[*].moe.gate)")
 
 

@@ -50,6 +50,13 @@ def combine(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return torch.einsum("mnh,mn->mh", rows, weights)
 
 
+def combine_in_12_bits(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Products are rounded to 12 bits, which no dtype of ours has, and added in fp32."""
+    products = rows.double() * weights.double()[..., None]
+    scaled = products * (2.0**41 + 1)
+    return (scaled - (scaled - products)).float().sum(1).to(rows.dtype)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 

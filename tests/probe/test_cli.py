@@ -128,6 +128,7 @@ def test_under_torchrun_rank_0_prints() -> None:
     assert "gloo.all_reduce" in process.stdout.partition("shipped order maps that are this one: ")[2]
 
 
+NORM_OF_MEGATRON = ("--plan", "CHECKPOINT", "--profile", "megatron", "--against", "layers[0].moe.norm")
 BAD = {
     "no-function": (["probe", "kernels"], "expected MODULE:FUNCTION"),
     "no-module": (["probe", "nowhere:f", "--n", "8"], "importing nowhere failed: ModuleNotFoundError"),
@@ -169,6 +170,18 @@ BAD = {
         ["certify", "kernels:row_sum", "--n", "8", "--against", "layers[0].moe.norm", "--plan", "CHECKPOINT"],
         "of which nothing is claimed",
     ),
+    "node-of-moments": (
+        ["certify", "kernels:rms_norm", "--n", "96", *NORM_OF_MEGATRON],
+        "its statistic is transformer_engine, which is more than one sum of squares",
+    ),
+    "launch-refused": (
+        ["certify", "kernels:rms_norm", "--n", "100", "--against", "sglang.rms_norm"],
+        "a multiple of 256 to 8192 16-bit elements, not 100 elements in fp32",
+    ),
+    "rule-unknown": (
+        ["certify", "kernels:rms_norm", "--n", "100", "--against", "sglang.rms_nrm"],
+        "Did you mean 'sglang.rms_norm'?",
+    ),
     "node-without-order": (
         ["certify", "kernels:row_sum", "--n", "8", "--against", "layers[0].moe.router", "--plan", "CHECKPOINT"],
         "adds nothing up in an order that can be set",
@@ -185,10 +198,37 @@ def test_a_mistake_is_one_message_and_exit_code_2(name: str, inside: Inside) -> 
     assert errors.count("\n") == 1
 
 
-def test_finding_nothing_is_told(inside: Inside) -> None:
-    code, out, _ = inside("probe", "kernels:no_sum", "--kind", "sum", "--n", "8")
-    assert code == 0
-    assert "no fixed tree: " in out
+@pytest.mark.parametrize(
+    ("kernel", "kind", "told"),
+    [("no_sum", "sum", "no fixed tree: "), ("combine_in_12_bits", "combine", "There is no order to set: A replays ")],
+)
+def test_what_does_not_replay_is_told_and_not_written(
+    kernel: str, kind: str, told: str, inside: Inside, tmp_path: Path
+) -> None:
+    """Exit code 3, and a file of an earlier probe stays what it is."""
+    new, old = tmp_path / "new.yaml", tmp_path / "old.yaml"
+    old.write_text("of yesterday")
+    for out in (new, old):
+        options = ("--kind", kind, "--n", "8", "--dtype", "bf16", "--out", out)
+        code, text, errors = inside("probe", f"kernels:{kernel}", *options)
+        assert code == 3
+        assert told in text
+        assert "fma" not in text
+        assert errors.startswith(f"{out} is not written: ")
+    assert not new.exists()
+    assert old.read_text() == "of yesterday"
+
+
+def test_certify_takes_the_launch_rule_of_a_node(inside: Inside) -> None:
+    """Every engine's norm: the rule's order at this launch is printed, and held to."""
+    node = ("--plan", str(CHECKPOINT), "--profile", "flashinfer-fused", "--against", "layers[0].moe.norm")
+    code, out, errors = inside("certify", "kernels:rms_norm", "--n", "64", "--dtype", "bf16", *node)
+    assert (code, errors) == (1, "")
+    assert "flashinfer.rms_norm, M = 64: threads(32, vector=8, fma) | fold_hi(32) | fold_hi" in out
+    rows = ("--n", "2048", "--m", "4,300", "--dtype", "bf16", "--against", "vllm.rms_norm")
+    code, out, errors = inside("certify", "kernels:rms_norm", *rows)
+    assert (code, errors) == (1, "")
+    assert "vllm.rms_norm, M = 4, 300: threads(256, vector=8, fma) | fold_lo(32) | sequential" in out
 
 
 def test_help_does_not_load_torch() -> None:

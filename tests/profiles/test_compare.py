@@ -42,9 +42,9 @@ def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
     assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
-    assert (
-        toggle_of(difference)["op all_reduce:collective"].second.set_by == "VLLM_BATCH_INVARIANT (vllm-batch-invariant)"
-    )
+    reduction = toggle_of(difference)["op all_reduce:collective"].second
+    assert reduction.set_by == "VLLM_BATCH_INVARIANT=1 (vllm-batch-invariant)"
+    assert reduction.changed_by == "leaving out VLLM_BATCH_INVARIANT=1"
 
 
 def test_deterministic_training_and_serving_add_ranks_in_another_order() -> None:
@@ -108,7 +108,9 @@ def test_evidence_and_flags_of_both_sides_are_told() -> None:
     attention = difference["op attention:implementation"]
     assert (attention.first.evidence, attention.second.evidence) == ("verified", "inferred")
     assert attention.first.set_by == 'attn_implementation="eager" (hf-eager)'
-    assert attention.second.set_by == "--attention-backend (vllm)"
+    assert attention.first.changed_by == 'leaving out attn_implementation="eager"'
+    assert attention.second.set_by == "default (vllm)"
+    assert attention.second.changed_by == "--attention-backend"
     # The profile of DeepEP says nothing of experts: what it takes over from vllm's is no evidence.
     assert toggle_of(compare("hf-eager", "deepep-normal"))["op experts:score_site"].second.evidence == "unknown"
 
@@ -147,7 +149,7 @@ def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     assert "13 toggles" in process.stdout
     assert "expert (verified)" in process.stdout
     data = json.loads(out.read_text("utf-8"))
-    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/1", 13)
+    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 13)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One attribute on which the two sides differ, where each side's value was set, and by which flag and profile."""
+    """One attribute on which the two sides differ, where and by what each side's was set, and what would change it."""
 
     attribute: str
     reference: str
@@ -16,6 +16,8 @@ class Choice:
     candidate_origin: str
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_changed_by: str = ""
+    candidate_changed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from moeparity import paths
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
-from moeparity.inputs.weights.fit import file_dtype
+from moeparity.inputs.weights.fit import check, file_dtype, quantisation
 from moeparity.inputs.weights.store import fits
 from moeparity.ops.declaration import Op
 from moeparity.output.writing import refuse_unwritable, write_text
@@ -24,6 +25,7 @@ from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
+from moeparity.progress import Callback
 
 NEW_TOKENS, NEW_TOKENS_STREAMED = 16, 4
 """Tokens generated per prompt; fewer where each of them reads all weights from the files again."""
@@ -31,18 +33,23 @@ NEW_TOKENS, NEW_TOKENS_STREAMED = 16, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """The two files written, and whether the weights are synthetic."""
+    """The two files written, whether the weights are synthetic, and what is to be known of them, in a sentence.
+
+    `note` is empty where there is nothing.
+    """
 
     recipe: Path
     tokens: Path
     synthetic: bool
+    note: str = ""
 
 
-def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starter:
+def write_starter(checkpoint: Path, out: Path, *, force: bool = False, progress: Callback | None = None) -> Starter:
     """Write a recipe for a checkpoint folder to `out`, and prompts beside it as `<name of out>.tokens.jsonl`.
 
-    Raises MoeparityError where a file is there already and may not be overwritten (`force`), and for whatever is wrong
-    with the folder's config.json or the headers of its files.
+    Every tensor is read once, and `progress` hears of each, since a recipe that cannot run is no start. Raises
+    MoeparityError where a file is there already and may not be overwritten (`force`), and for whatever is wrong with
+    the folder's config.json or its weights: missing, misshapen, quantised, not finite.
     """
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
     for path in (out, tokens_file):
@@ -53,6 +60,9 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starte
     graph = expand(config)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
+    if weight_files is not None:
+        check(weight_files, graph, progress)
+    note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
     text = _recipe(
@@ -61,22 +71,43 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False) -> Starte
         graph=graph,
         dtype=dtype,
         synthetic=weight_files is None,
+        note=note,
         tokens_file=tokens_file.name,
         prompt_set=prompt_set,
     )
     write_text(tokens_file, prompt_set.lines)
     write_text(out, text)
-    return Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None)
+    return Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
+
+
+def _note(graph: Graph, weight_files: Checkpoint | None) -> str:
+    """Where config.json speaks of a quantisation that the weights do not have."""
+    method = quantisation(graph)
+    if method is None:
+        return ""
+    weights = "random" if weight_files is None else file_dtype(weight_files)
+    return (
+        f"config.json has a quantization_config ({method}), and the weights are {weights}: they run unquantised here. "
+        "An engine that goes by it quantises them, or refuses them; take it out of a copy that was dequantised."
+    )
 
 
 def _recipe(
-    *, checkpoint: str, title: str, graph: Graph, dtype: str, synthetic: bool, tokens_file: str, prompt_set: Prompts
+    *,
+    checkpoint: str,
+    title: str,
+    graph: Graph,
+    dtype: str,
+    synthetic: bool,
+    note: str,
+    tokens_file: str,
+    prompt_set: Prompts,
 ) -> str:
     tokenizer = f"tokenizer: {prompt_set.tokenizer}" if prompt_set.tokenizer else "# tokenizer: bytes"
     return f"""\
 # For a checkpoint of {title}.
 # A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.
-kind: recipe
+{_commented(note)}kind: recipe
 checkpoint: {_quoted(checkpoint)}
 {_weights(synthetic=synthetic)}
 tokens:
@@ -109,6 +140,10 @@ gate: {{metric: k3, below: 1e-3}}
 # attribute: true
 # What `moeparity check` holds the report to.
 # expect: {{verdict: pass}}"""
+
+
+def _commented(note: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(note, 118))
 
 
 def _weights(*, synthetic: bool) -> str:

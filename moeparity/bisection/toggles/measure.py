@@ -78,7 +78,6 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         name=toggle.name,
         kind=toggle.kind,
         **two_sided(toggle),
-        flag=toggle.flag,
         parent=toggle.parent,
         nodes=len(toggle.nodes),
         alone=effect.alone,

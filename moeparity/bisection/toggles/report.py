@@ -26,7 +26,8 @@ class ToggleResult:
 
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
     `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
-    `set_by` are the flags and profiles that set it.
+    `set_by` is what makes each engine run its value (a flag, or `default`) and the profile that says so, `changed_by`
+    what a user of that engine would do to change it.
     """
 
     name: str
@@ -35,11 +36,12 @@ class ToggleResult:
     candidate: str
     reference_origin: str
     candidate_origin: str
-    flag: str | None
     parent: str | None
     nodes: int
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_changed_by: str = ""
+    candidate_changed_by: str = ""
     alone: TrialResult | None
     restored: TrialResult | None
     restored_change_low: float

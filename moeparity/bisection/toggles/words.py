@@ -133,15 +133,21 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
 
 
 def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
-    """What a user of either engine knows each toggle by that acts and has a flag; the dearest first."""
+    """What each side runs of each toggle that acts, and what a user of its engine would change it by; dearest first."""
     active = [e for e in effects if not e.had_no_effect and e.toggle.has_flag]
-    groups: dict[str, list[Effect]] = {}
+    groups: dict[tuple[str, str], list[Effect]] = {}
     for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
-        sides = {"reference": effect.toggle.reference_set_by, "candidate": effect.toggle.candidate_set_by}
-        cause = " and ".join(f"on the {side} by {by}" for side, by in sides.items() if by)
-        groups.setdefault(cause, []).append(effect)
-    for cause, group in groups.items():
-        yield f"{_names(group)} {'is' if len(group) == 1 else 'are'} set {cause}."
+        t = effect.toggle
+        causes = {"reference": t.reference_set_by, "candidate": t.candidate_set_by}
+        changes = {"reference": t.reference_changed_by, "candidate": t.candidate_changed_by}
+        cause = " and ".join(f"on the {side} by {by}" for side, by in causes.items() if by)
+        change = " or ".join(f"{by} on the {side}" for side, by in changes.items() if by)
+        groups.setdefault((cause, change), []).append(effect)
+    for (cause, change), group in groups.items():
+        yield (
+            f"{_names(group)} {'is' if len(group) == 1 else 'are'} set {cause}. "
+            f"To change {'it' if len(group) == 1 else 'them'}: {change}."
+        )
 
 
 def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:

@@ -48,14 +48,19 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
 
 def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
     """A checkpoint that says so itself has tensors of other names, whose absence would explain nothing."""
-    config = graph.config.get("quantization_config")
-    if not isinstance(config, dict) or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
+    method = quantisation(graph)
+    if method is None or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
         return
-    method = str(config.get("quant_method"))
     raise CheckpointError(
         f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
         f"{_COPY.get(method, 'Give the one it was made from')}."
     )
+
+
+def quantisation(graph: Graph) -> str | None:
+    """The `quant_method` of config.json's quantization_config; None where it has none."""
+    config = graph.config.get("quantization_config")
+    return str(config.get("quant_method")) if isinstance(config, dict) else None
 
 
 def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from torch import Tensor
+
 from moeparity.logs.diagnosis.columns import BASES
 from moeparity.logs.diagnosis.finding import Evidence, Finding
 from moeparity.logs.diagnosis.intervals import bounds, explains, share
@@ -9,6 +13,13 @@ from moeparity.logs.diagnosis.state import State
 
 _ALL = 0.8
 """Of the distance, another base explains all but the noise."""
+_ALL_SQUARES = 0.9
+"""Of the squared distance, a constant factor explains all but the noise; other faults reach 0.85 (min_p = 0.3)."""
+_OFF, _BETTER = 0.005, 0.1
+"""A factor further from a base's than the one, which removes more than the other of the squares that the base leaves,
+is another factor. Under the base itself routing noise moves it by at most 0.3 %, and other weights, which move it by 2
+%, let it remove at most 0.05."""
+_LEAST = 1e-3
 
 
 def not_logs(state: State) -> Finding:
@@ -51,6 +62,59 @@ def not_logs(state: State) -> Finding:
     )
 
 
+def factor_of(state: State) -> float:
+    """The c of r = c t: the least-squares slope through 0; NaN where all t are 0."""
+    yy = state.total("yy")
+    return state.total("xy") / yy if yy else math.nan
+
+
+def _left_by(state: State, c: float) -> Tensor:
+    """sum (r - c t)^2 of each sequence, fp64 [B]."""
+    return (state.sums("xx") - 2 * c * state.sums("xy") + c * c * state.sums("yy")).clamp(min=0.0)
+
+
+def _is_base(state: State, base: float) -> bool:
+    """Whether the factor between the sides is this one, as far as noise lets it be told."""
+    factor, left = factor_of(state), float(_left_by(state, base).sum())
+    better = 1 - float(_left_by(state, factor).sum()) / left if left else 0.0
+    return abs(factor / base - 1) <= _OFF or better <= _BETTER
+
+
+def scaled(state: State) -> Finding:
+    """Whether one side is the other times a constant that is no logarithm's base.
+
+    Statistic: 1 - sum (r - c t)^2 / sum (r - t)^2 with the least-squares c, 1 where all tokens have one factor.
+    Rounding noise leaves c at 1, and nothing is removed. A temperature scales the logits and normalises: no one factor
+    fits a context's mode and its tail. A factor that may be a base's is left open.
+    """
+    whole, factor = _left_by(state, 1.0), factor_of(state)
+    removed = share("squared distance explained by one factor", whole - _left_by(state, factor), whole)
+    verdict = explains(removed)
+    # Where one side is 0 throughout the best factor is 0 too: that is no scale.
+    if removed.value < _ALL_SQUARES or abs(factor) < _LEAST:
+        verdict = "ruled out" if verdict != "not tested" else verdict
+    elif any(_is_base(state, base) for base in BASES.values()):
+        verdict = "undecided"
+    evidence = (removed, Evidence(name="rollout / trainer", value=factor))
+    if verdict != "named":
+        reason = {
+            "ruled out": "No one factor brings the sides together.",
+            "undecided": f"A factor of {factor:.4g} may explain the distance, or another base, or neither.",
+            "not tested": "The sides are equal.",
+        }[verdict]
+        return Finding(tier="semantics", name="scaled", verdict=verdict, reason=reason, evidence=evidence)
+    return Finding(
+        tier="semantics",
+        name="scaled",
+        verdict="named",
+        reason=f"The rollout's log-probabilities are the trainer's times {factor:.4g}, at all tokens alike: that is no "
+        "logarithm's base, and no temperature, which would normalise again.",
+        evidence=evidence,
+        advice="Look for a factor on the log-probabilities themselves: a temperature that divides them in place of the "
+        "logits, a coefficient, a mean taken for a sum.",
+    )
+
+
 def log_base(state: State) -> Finding:
     """Whether one side's logarithms have base 2 or 10.
 
@@ -58,7 +122,8 @@ def log_base(state: State) -> Finding:
     10. Another base makes r = c t for every token, so that it is 1 but for noise. Rounding noise has r = t on average:
     scaling adds |c - 1| |t| and the statistic is negative. Temperature scales too, but then normalises: a token that
     its context prefers moves towards 0, from which 1/ln 2 and 1/ln 10 lead away or far beyond. A hard truncation moves
-    it towards 0 too, which a factor explains to two thirds at most: below 0.8 no base is named.
+    it towards 0 too, which a factor explains to two thirds at most: below 0.8 no base is named. Nor is one where an
+    estimated factor fits better (1.4 is near 1/ln 2 = 1.443): that is `scaled`.
     """
     whole = state.sums("distance")
     shares = [share(name, whole - state.sums(f"distance {name}"), whole) for name in BASES]
@@ -66,6 +131,8 @@ def log_base(state: State) -> Finding:
     verdict = explains(best)
     if verdict in {"named", "undecided"}:
         verdict = "ruled out" if bounds(best)[1] < _ALL else verdict if best.value > _ALL else "undecided"
+    if verdict in {"named", "undecided"} and not _is_base(state, BASES[best.name]):
+        verdict = "ruled out"
     side, base = best.name.split(" in ")
     explained = Evidence(
         name=f"distance explained by {best.name}", value=best.value, low=best.low, high=best.high, level=best.level

@@ -8,11 +8,11 @@ from moeparity.logs.diagnosis.alignment import impossible, misaligned, placehold
 from moeparity.logs.diagnosis.distribution import Shape, calibration, offset, shape, temperature, truncation
 from moeparity.logs.diagnosis.finding import Finding, Verdict
 from moeparity.logs.diagnosis.intervals import explains, negated
-from moeparity.logs.diagnosis.numeric_formats import log_base, not_logs
+from moeparity.logs.diagnosis.numeric_formats import log_base, not_logs, scaled
 from moeparity.logs.diagnosis.state import State
 
 Test = Callable[[State], Finding]
-LATER = ("impossible tokens", "misaligned", "unrelated", "log base", "placeholders")
+LATER = ("impossible tokens", "misaligned", "unrelated", "log base", "scaled", "placeholders")
 DISTRIBUTION = (
     "truncation",
     "raw log-probs (truncation)",
@@ -33,6 +33,7 @@ def semantics(state: State) -> tuple[Finding, ...]:
         (misaligned, "the sides are not aligned"),
         (unrelated, "the sides are unrelated"),
         (log_base, "the logarithms have another base"),
+        (scaled, "one side is the other times a constant"),
         (placeholders, "placeholders stand where P may be anything; mask them first"),
     )
     for number, (test, because) in enumerate(steps, 1):

@@ -129,8 +129,9 @@ CUTEDSL_BT = _collective(
     ("bf16",),
 )
 
-# vLLM's own kernels: two stages give another order than one. Sizes in the table: custom_all_reduce.py at 00d618aab6
-# (8 MiB, without the lower limits it takes where symmetric memory is enabled too), full NVLink.
+# vLLM's own kernels: two stages give another order than one. Sizes in the table: custom_all_reduce.py at 00d618aab6,
+# full NVLink, without symmetric memory. With it, the default, other kernels take what is larger: of 8 ranks on SM90 all
+# above 256 KiB (vLLM 0.33.0, all_reduce_utils.py:31-37), not above 8 MiB.
 _VLLM = "vLLM csrc/custom_all_reduce.cuh at 036bb68558: packed_reduce"
 VLLM_ONE_STAGE = _collective(
     "vllm.one_stage", OrderMap(Whole(), ASCENDING, "fp32"), f"{_VLLM}, cross_device_reduce_1stage", (2, 4, 6, 8)

@@ -103,14 +103,19 @@ class Evidence(Model):
 
 
 class Rule(Model):
-    """Values for the attributes of all nodes of an op, or of selected nodes."""
+    """Values for the attributes of all nodes of an op, or of selected nodes.
+
+    `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
+    would give others, `none` where nothing does (None: leaving `set_by` out).
+    """
 
     op: str | None = None
     nodes: str | None = None
     model_type: list[str] | None = None
     set: Settings
     evidence: Evidence | None = None
-    flag: str | None = None
+    set_by: str | None = None
+    changed_by: str | None = None
 
     @model_validator(mode="after")
     def _one_selector(self) -> Rule:
@@ -125,7 +130,8 @@ class Rule(Model):
 class Fusion(Model):
     """A fused kernel: a chain of ops along edges, and what fusing them sets on the nodes it matches.
 
-    Keys of `set` are `op:attribute`, or `op:site->op` for a site on the edge between two ops of the chain.
+    Keys of `set` are `op:attribute`, or `op:site->op` for a site on the edge between two ops of the chain. Flags are
+    those of a `Rule`.
     """
 
     name: Name
@@ -133,7 +139,8 @@ class Fusion(Model):
     model_type: list[str] | None = None
     set: Settings
     evidence: Evidence | None = None
-    flag: str | None = None
+    set_by: str | None = None
+    changed_by: str | None = None
 
 
 class Engine(Model):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as Decoder
 from tokenizers.models import BPE
@@ -120,6 +124,7 @@ def test_why_there_is_no_text_is_said(
     byte_tokenizer(model / "tokenizer.json")
     if reason == "outside the vocabulary":
         change(model, vocab_size=200)
+        (model / "model.safetensors").unlink()
     elif reason == "pip install":
         monkeypatch.setitem(sys.modules, "tokenizers", None)
     else:
@@ -165,3 +170,82 @@ def test_pickled_weights_are_not_taken_for_none(model: Path, tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match="pickled weights are not read"):
         write_starter(model, tmp_path / "recipe.yaml")
     assert not (tmp_path / "recipe.yaml").exists()
+
+
+Weights = dict[str, torch.Tensor]
+Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
+
+
+def with_nan(weights: Weights) -> None:
+    weights[Q_PROJ].view(-1)[5] = math.nan
+
+
+def with_infinity(weights: Weights) -> None:
+    weights[Q_PROJ].view(-1)[5] = -math.inf
+
+
+def without_a_tensor(weights: Weights) -> None:
+    del weights[Q_PROJ]
+
+
+def misshapen(weights: Weights) -> None:
+    weights[Q_PROJ] = weights[Q_PROJ][:, :-1].contiguous()
+
+
+def in_fp8(weights: Weights) -> None:
+    weights[Q_PROJ] = weights[Q_PROJ].to(torch.float8_e4m3fn)
+
+
+def packed_to_int4(weights: Weights) -> None:
+    rows, columns = weights.pop(Q_PROJ).shape
+    weights[Q_PROJ.replace("weight", "qweight")] = torch.zeros(rows // 8, columns, dtype=torch.int32)
+
+
+def with_more_tensors(weights: Weights) -> None:
+    weights["model.layers.0.self_attn.q_proj.weight_scale_inv"] = torch.ones(1)
+
+
+BAD: dict[Callable[[Weights], None], str] = {
+    with_nan: r"q_proj\.weight: 1 of \d+ values are NaN or infinite\. The checkpoint is damaged",
+    with_infinity: r"q_proj\.weight: 1 of \d+ values are NaN or infinite\. The checkpoint is damaged",
+    without_a_tensor: r"tensor 'model\.layers\.0\.self_attn\.q_proj\.weight' is missing",
+    misshapen: r"Do config\.json and weights belong together\?",
+    in_fp8: r"is F8_E4M3; expected one of BF16, F16, F32\. Quantised checkpoints are not read",
+    packed_to_int4: r"is missing; .*Did you mean 'model\.layers\.0\.self_attn\.q_proj\.qweight'",
+    with_more_tensors: r"holds tensors the qwen3_moe graph does not use: .*weight_scale_inv",
+}
+
+
+@pytest.mark.parametrize("damage", BAD, ids=lambda damage: damage.__name__)
+def test_weights_that_cannot_be_run_are_refused_and_nothing_is_written(
+    model: Path, tmp_path: Path, damage: Callable[[Weights], None]
+) -> None:
+    """What `bisect` would refuse is no start."""
+    weights = {name: tensor.clone() for name, tensor in load_file(model / "model.safetensors").items()}
+    damage(weights)
+    save_file(weights, model / "model.safetensors")
+    with pytest.raises(CheckpointError, match=BAD[damage]):
+        write_starter(model, tmp_path / "recipe.yaml")
+    assert not list(tmp_path.glob("*.yaml"))
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_quantisation_that_the_weights_do_not_have_is_told(model: Path, tmp_path: Path) -> None:
+    """A leftover of a dequantised copy: it runs as it is, which engines that read config.json would not do."""
+    change(model, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    done = inside("init", model, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note: config.json has a quantization_config (fp8), and the weights are " in done.stdout
+    comment = " ".join(line[2:] for line in (tmp_path / "recipe.yaml").read_text().splitlines() if line[:2] == "# ")
+    assert "quantization_config (fp8)" in comment
+    assert "they run unquantised here" in comment
+    assert prepare(tmp_path / "recipe.yaml", device="cpu").toggles
+
+
+def test_quantised_weights_that_say_so_are_refused(model: Path, tmp_path: Path) -> None:
+    change(model, quantization_config={"quant_method": "fp8"})
+    weights = {name: tensor.clone() for name, tensor in load_file(model / "model.safetensors").items()}
+    in_fp8(weights)
+    save_file(weights, model / "model.safetensors")
+    with pytest.raises(CheckpointError, match="quantization_config says fp8; quantised checkpoints are not read"):
+        write_starter(model, tmp_path / "recipe.yaml")

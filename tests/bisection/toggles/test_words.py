@@ -143,19 +143,32 @@ def test_nothing_is_claimed_of_a_nan() -> None:
     assert reading([without("a"), effect("b", nan, nan), effect("c", nan, nan)], nan)[1:] == []
 
 
-def test_flags_and_profiles_are_named_dearest_first() -> None:
-    def told(name: str, kl: float, reference: str, candidate: str) -> Effect:
+def test_what_each_side_runs_and_what_would_change_it_are_two_sentences_dearest_first() -> None:
+    """A default is never said to be set by the flag that would change it."""
+
+    def told(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> Effect:
         found = effect(name, kl, TOTAL / 10)
-        return replace(found, toggle=replace(found.toggle, reference_set_by=reference, candidate_set_by=candidate))
+        toggle = replace(
+            found.toggle,
+            reference_set_by=reference[0],
+            reference_changed_by=reference[1],
+            candidate_set_by=candidate[0],
+            candidate_changed_by=candidate[1],
+        )
+        return replace(found, toggle=toggle)
 
     effects = [
-        told("a", 1e-4, "--a (one)", "--b (two)"),
-        told("b", 2e-4, "", "--c (two)"),
+        told("a", 1e-4, ("default (one)", "--no-a"), ("--b (two)", "leaving out --b")),
+        told("b", 2e-4, ("", ""), ("--c (two)", "--c other")),
         without("c"),
-        told("d", 3e-4, "one", "two"),
-        told("e", 1e-5, "", "--c (two)"),
+        told("d", 3e-4, ("one", ""), ("default (two)", "")),
+        told("e", 1e-5, ("", ""), ("--c (two)", "--c other")),
     ]
+    a = (
+        "a is set on the reference by default (one) and on the candidate by --b (two). "
+        "To change it: --no-a on the reference or leaving out --b on the candidate."
+    )
     assert [s for s in reading(effects, TOTAL) if " set on " in s] == [
-        "b and e are set on the candidate by --c (two).",
-        "a is set on the reference by --a (one) and on the candidate by --b (two).",
+        "b and e are set on the candidate by --c (two). To change them: --c other on the candidate.",
+        a,
     ]

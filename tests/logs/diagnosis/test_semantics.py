@@ -113,6 +113,27 @@ def test_a_hard_truncation_is_no_other_base() -> None:
     assert diagnosis.find("truncation").verdict == "named"
 
 
+@pytest.mark.parametrize("noise", ["moe", "moe, high"])
+@pytest.mark.parametrize("factor", [1.4, 1.5, 1.3, 1.1, 0.75, 0.5, 0.45, 2.0, 2.2])
+def test_a_factor_that_is_no_base_is_told_as_what_it_is(factor: float, noise: str) -> None:
+    """Log-probabilities times 1.4 lie near those of base 2 (1.443), and are not called so."""
+    diagnosis = diagnose(log(Setting(factor=factor), STYLES["usual"], NOISES[noise], **SIZE, seed=2))
+    assert named(diagnosis) == {"scaled"}
+    estimate = diagnosis.find("scaled").evidence[1].value
+    assert estimate == pytest.approx(factor, rel=0.02)
+    assert f"times {estimate:.4g}" in diagnosis.find("scaled").reason
+    assert diagnosis.find("log base").verdict == "ruled out"
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("base", [2, 10])
+def test_a_base_is_named_through_noise(base: int, style: str) -> None:
+    setting = Setting(factor=1 / math.log(base))
+    diagnosis = diagnose(log(setting, STYLES[style], NOISES["moe, high"], **SIZE, seed=4))
+    assert named(diagnosis) == {"log base"}
+    assert f"base {base}" in diagnosis.find("log base").reason
+
+
 def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
     diagnosis = diagnose(select(clean, clean.sequence < 3)).find("E[rho]")
     assert diagnosis.verdict == "undecided"

@@ -144,12 +144,16 @@ class BoundGraph:
         return self._active[node.name]
 
     def _active_values(self, node: Node) -> dict[str, Value]:
+        choices = self.choices(node)
+        return {
+            a.name: choices[a.name] for a in node.attributes if holds(a.when, choices) and self._met(a, node, choices)
+        }
+
+    def choices(self, node: Node) -> dict[str, Value]:
+        """All that conditions on a node may name: what it is told, and its attributes, resolved, in effect or not."""
         dtype = self.dtype_of(node.name)
         values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
-        choices = {**self.told_to(node), **values}
-        return {
-            a.name: values[a.name] for a in node.attributes if holds(a.when, choices) and self._met(a, node, values)
-        }
+        return {**self.told_to(node), **values}
 
     def message_dtype(self, node: Node, makers: Mapping[str, Node]) -> str | None:
         """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
@@ -165,13 +169,13 @@ class BoundGraph:
         """The choices of other nodes that this one goes along with."""
         return self.told.get(node.name, {})
 
-    def _met(self, attribute: Attribute, node: Node, values: Mapping[str, Value]) -> bool:
-        """Whether what the attribute needs beside other attributes is there."""
+    def _met(self, attribute: Attribute, node: Node, choices: Mapping[str, Value]) -> bool:
+        """Whether what the attribute needs beside other choices is there."""
         if attribute.needs == "always":
             return True
         if attribute.needs == "pieces":
-            return node.op.pieces(values) > 1
-        reads = inputs_read(node, {**self.told_to(node), **values})
+            return node.op.pieces(choices) > 1
+        reads = inputs_read(node, choices)
         inputs = (value for value, reads_it in zip(node.inputs, reads, strict=True) if reads_it)
         most = max(self.partials[value] for value in (*node.values, *inputs))
         return (most > 1) == (attribute.needs == "partials")

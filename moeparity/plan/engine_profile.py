@@ -88,6 +88,11 @@ class Rule:
         return f"op {self.op}" if self.op else f"fusion {self.fusion}" if self.fusion else str(self.nodes)
 
     @property
+    def is_overlay(self) -> bool:
+        """Whether all it sets is one choice seen from outside, a fusion or a placement, whatever it consists of."""
+        return self.fusion is not None or self.placement is not None
+
+    @property
     def narrowness(self) -> int:
         """The larger, the closer the rule points at a node: op, fusion, selector."""
         return 2 if self.nodes else 1 if self.fusion else 0

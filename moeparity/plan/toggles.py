@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 from moeparity.plan.address import pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.graph import Node
+from moeparity.plan.resting import going_along
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.base import By
 
@@ -45,6 +46,11 @@ class Toggle(TwoSided):
         """The nodes whose numerics it changes, in execution order; none for the schedule, which concerns all."""
         return tuple(dict.fromkeys(member.node.name for member in self.members))
 
+    def resting(self, side: str) -> int:
+        """At how many of its nodes it changes nothing in this side itself, because of another choice there."""
+        awake = {member.node.name for member in self.members if side not in member.resting}
+        return len(set(self.nodes) - awake)
+
 
 def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Toggle]:
     """Every difference between two sides, bundled `by`; micro-batch is a toggle of its own."""
@@ -76,7 +82,10 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
         base = replace(base, micro_batch=source.micro_batch)
     # All at once: on the way there may be mixtures that no op would run.
     places = [place for toggle in members for member in toggle.members for place in member.places]
-    return replace(base, plan=base.plan.with_settings(places, source.plan)) if places else base
+    if not places:
+        return base
+    places += going_along(base.plan, source.plan)
+    return replace(base, plan=base.plan.with_settings(places, source.plan))
 
 
 def split(toggle: Toggle) -> list[Toggle]:
@@ -117,9 +126,7 @@ def _label(difference: Difference) -> str:
 
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
-    rule = difference.rule
-    is_one_choice = rule is None or rule.fusion is not None or rule.placement is not None
-    # Seen from here a fusion or a placement is one choice, whatever it consists of.
+    is_one_choice = difference.rule is None or difference.rule.is_overlay
     return (label,) if is_one_choice else (f"{label}:{difference.attribute}", *values)
 
 

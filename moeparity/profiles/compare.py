@@ -81,7 +81,9 @@ def compare(
         for name in (first, second)
     ]
     one_side, other_side = (Side(plan=plan, micro_batch=1) for plan in plans)
-    differences = [_toggle(toggle, plans[0], plans[1]) for toggle in toggles(one_side, other_side)]
+    # What rests in one of them comes of another line, and is nothing that the two do differently.
+    in_effect = (t for t in toggles(one_side, other_side) if any(not member.resting for member in t.members))
+    differences = [_toggle(toggle, plans[0], plans[1]) for toggle in in_effect]
     alike, first_only, second_only, neither = _agreements(plans[0], plans[1])
     return EngineDifference(
         architecture=f"{architecture} ({config['sizes_of']})",

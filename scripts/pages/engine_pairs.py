@@ -149,7 +149,8 @@ def pairs_of(bench: Bench, names: Sequence[str], wanted: Sequence[tuple[str, str
 
 def _root(node: str, differing: Iterable[Toggle]) -> str:
     """A node with the choices that differ there."""
-    names = dict.fromkeys(m.attribute for toggle in differing for m in toggle.members if m.node.name == node)
+    members = (member for toggle in differing for member in toggle.members)
+    names = dict.fromkeys(m.attribute for m in members if m.node.name == node and not m.resting)
     return f"{node}: {', '.join(names)}" if names else node
 
 

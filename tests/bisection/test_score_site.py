@@ -16,10 +16,10 @@ EPILOGUE: dict[str, Value] = {
 }
 
 
-def test_the_score_site_is_one_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
+def test_the_score_site_is_a_toggle_beside_what_is_set_for_another(tmp_path: Path, qwen3_moe: Path) -> None:
     ids = {"input_ids": random_tokens(4, 48)}
     found = bisected(write_recipe(tmp_path, qwen3_moe, ids, {}, {"set": EPILOGUE}))
-    assert {t.members[0].attribute for t in found.plan.toggles} == {"score_site", "accumulate"}
+    assert {t.members[0].attribute for t in found.plan.toggles} == {"score_site", "weighted", "accumulate"}
     assert {root.node for root in found.report.roots} == {"layers[1].moe.experts"}
     (both,) = [t for t in found.report.toggles if t.name.endswith("score_site")]
     assert not both.had_no_effect

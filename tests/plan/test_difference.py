@@ -51,17 +51,6 @@ def test_the_references_rule_names_it_where_the_candidate_has_a_default(qwen: Gr
     }
 
 
-def test_what_takes_effect_on_one_side_only_is_folded_into_what_switches_it_on(qwen: Graph, tmp_path: Path) -> None:
-    eager = bound(qwen, tmp_path, "rules:\n  - {op: attention, set: {implementation: eager, scores: fp32}}\n")
-    sdpa = bound(qwen, tmp_path, "rules:\n  - {op: attention, set: {implementation: sdpa}}\n", name="other")
-    choices = differences(eager, sdpa)
-    assert {d.attribute for d in choices} == {"implementation"}
-    places = [place for d in choices for place in d.places]
-    assert ("layers[0].attention.attend", "scores") in places
-    assert ("layers[0].attention.attend", "probabilities") not in places
-    assert sdpa.with_settings(places, eager).settings == eager.settings
-
-
 def test_what_takes_effect_on_neither_side_is_none(qwen: Graph, tmp_path: Path) -> None:
     plan = bound(qwen, tmp_path, "rules:\n  - {op: rms_norm, set: {association: weight_rstd_first}}\n")
     assert differences(bound(qwen, tmp_path, "rules: []\n", name="other"), plan) == []
@@ -78,18 +67,6 @@ def test_two_dtypes_are_one_difference(qwen: Graph, tmp_path: Path) -> None:
     assert [(d.node.name, d.attribute) for d in differences(half, full)] == [(n.name, "dtype") for n in qwen.nodes]
     (toggle,) = toggles(Side(plan=half, micro_batch=2), Side(plan=full, micro_batch=2))
     assert (toggle.name, toggle.reference, toggle.candidate) == ("dtype", "fp16", "fp32")
-
-
-def test_what_goes_along_with_a_choice_is_folded_into_it(qwen: Graph, tmp_path: Path) -> None:
-    """The combine rounds products only where the experts leave their scores to it."""
-    rules = "rules:\n  - {op: combine, set: {weighted: fp32}}\n  - {op: experts, set: {score_site: epilogue}}\n"
-    plain = bound(qwen, tmp_path, "rules: []\n")
-    epilogue = bound(qwen, tmp_path, rules, name="other")
-    choices = differences(plain, epilogue)
-    assert {(d.node.op.name, d.attribute) for d in choices} == {("experts", "score_site")}
-    places = [place for d in choices for place in d.places]
-    assert ("layers[0].moe.combine", "weighted") in places
-    assert epilogue.with_settings(places, plain).settings == plain.settings
 
 
 def test_a_choices_two_sides_are_handed_on_as_arguments(qwen: Graph, tmp_path: Path) -> None:

@@ -95,6 +95,13 @@ def test_what_a_table_says_costs_most_comes_first() -> None:
     assert exact.share.least < 0.001
 
 
+def test_what_rests_in_one_engine_is_no_difference_of_two() -> None:
+    """torchtitan's eps has nothing to do in Megatron-LM, which ranks by logits: that is the timing's difference."""
+    difference = toggle_of(compare("megatron", "torchtitan"))
+    assert "op router:timing" in difference
+    assert "op router:renormalize_eps" not in difference
+
+
 def test_shares_are_those_of_the_committed_table() -> None:
     text = (ROOT / "docs" / "roundings.md").read_text("utf-8")
     for share in SHARES:

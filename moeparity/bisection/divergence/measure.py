@@ -48,7 +48,7 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
     """The choices that differ at a node and alone make it a root; all of them where only several together do."""
-    toggles = [toggle for toggle in plan.toggles if toggle.kind == "schedule" or node.name in toggle.nodes]
+    toggles = [toggle for toggle in plan.toggles if any(_choices_of(toggle, node))]
     root_makers = [
         toggle for toggle in toggles if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())
     ]
@@ -59,9 +59,11 @@ def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
 
 
 def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
+    """The choices of a toggle at a node that take effect on both sides."""
     if not toggle.members:
         yield _choice(toggle.name, toggle)
-    yield from (_choice(member.attribute, member) for member in toggle.members if member.node.name == node.name)
+    members = (member for member in toggle.members if member.node.name == node.name and not member.resting)
+    yield from (_choice(member.attribute, member) for member in members)
 
 
 def _choice(attribute: str, difference: Toggle | Difference) -> Choice:

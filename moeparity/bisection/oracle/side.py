@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import Profile
+from moeparity.plan.graph import Node
 from moeparity.plan.sides import Side
 
 ORACLE = "oracle"
@@ -12,9 +15,16 @@ ORACLE = "oracle"
 def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     """The oracle's profile on the reference's graph and micro-batches; `dtype` is the checkpoint's.
 
-    What is no numerics (an eps, a tie-break rule) is the reference's: the oracle is its exact answer.
+    What is no numerics (an eps, a tie-break rule) is the reference's, and so is what decides whether it takes effect:
+    the oracle is the reference's exact answer.
     """
     plan = bind(reference.plan.graph, profile, dtype)
-    nodes = plan.graph.nodes
-    semantics = [(node.name, a.name) for node in nodes for a in node.attributes if a.kind == "semantics"]
-    return Side(plan=plan.with_settings(semantics, reference.plan), micro_batch=reference.micro_batch)
+    places = [(node.name, name) for node in plan.graph.nodes for name in _semantics(node)]
+    return Side(plan=plan.with_settings(places, reference.plan), micro_batch=reference.micro_batch)
+
+
+def _semantics(node: Node) -> Iterator[str]:
+    """The attributes of a node that are no numerics, and those that may leave them nothing to decide."""
+    semantics = [attribute for attribute in node.attributes if attribute.kind == "semantics"]
+    conditions = {name for attribute in semantics for name in attribute.when}
+    yield from (a.name for a in node.attributes if a in semantics or a.name in conditions)

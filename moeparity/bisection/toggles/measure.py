@@ -80,6 +80,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         **two_sided(toggle),
         parent=toggle.parent,
         nodes=len(toggle.nodes),
+        reference_resting=toggle.resting(REFERENCE),
+        candidate_resting=toggle.resting(CANDIDATE),
         alone=effect.alone,
         restored=effect.restored,
         restored_change_low=effect.change[0],

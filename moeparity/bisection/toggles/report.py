@@ -25,6 +25,8 @@ class ToggleResult:
     A trial is None where an op refuses to run that mixture.
 
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
+    Of its `nodes`, its value takes no effect in the reference itself at `reference_resting`, in the candidate at
+    `candidate_resting`: another choice leaves it nothing to decide there, and it may wake in a mixture.
     `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
     `set_by` is what makes each engine run its value (a flag, or `default`) and the profile that says so, `changed_by`
     what a user of that engine would do to change it.
@@ -42,6 +44,8 @@ class ToggleResult:
     candidate_set_by: str = ""
     reference_changed_by: str = ""
     candidate_changed_by: str = ""
+    reference_resting: int = 0
+    candidate_resting: int = 0
     alone: TrialResult | None
     restored: TrialResult | None
     restored_change_low: float

@@ -83,8 +83,17 @@ def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
     indent = "  " * depth
     name = toggle.name.removeprefix(f"{toggle.parent} / ")
     change = f"{indent}{name}" + (f"\n  {toggle.reference} -> {toggle.candidate}" if not depth else "")
+    change += "".join(f"\n  {words}" for words in _resting(toggle))
     exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
     return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else exact]
+
+
+def _resting(toggle: ToggleResult) -> Iterator[str]:
+    """On which sides its value takes no effect, because of another choice."""
+    for side, count in (("reference", toggle.reference_resting), ("candidate", toggle.candidate_resting)):
+        if count:
+            nodes = "" if count == toggle.nodes else f" at {count} of {quantity(toggle.nodes, 'node')}"
+            yield f"rests in the {side}{nodes}"
 
 
 SHOWN = {"toggles": _table_section, "swaps": _swap_section, "reading": _words_section}

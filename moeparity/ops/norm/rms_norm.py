@@ -98,7 +98,7 @@ _STATISTIC = (
         kind="form",
         default=SM_COUNT,
         least=1,
-        when={"order": BY_SMS},
+        when={**_ORDERED, "order": BY_SMS},
         says="streaming multiprocessors of the GPU that the rule in `order` is launched on; 132: H100, H200",
     ),
     Attribute(
@@ -106,7 +106,7 @@ _STATISTIC = (
         kind="placement",
         default=1,
         least=1,
-        when={"order": BY_RANKS},
+        when={**_ORDERED, "order": BY_RANKS},
         says="ranks of the all-reduce that the rule in `order` is fused with; the norm itself is not cut",
     ),
     Attribute(

@@ -59,3 +59,14 @@ def test_the_oracle_answers_the_references_question(profile: str, deepseek_v3: P
     assert settings["layers[1].moe.router", "renormalize_eps"].value == 1e-20
     assert settings["layers[1].attention.attend", "implementation"].value == "eager"
     assert settings["layers[1].moe.experts", "implementation"].value == "loop"
+
+
+def test_an_eps_that_rests_in_the_reference_rests_in_the_oracle(qwen3_moe: Path) -> None:
+    """Or the oracle would be the exact answer of another model."""
+    here = Where(Path(__file__))
+    model = open_model(qwen3_moe, device="cpu")
+    own = overrides({"layers[*].moe.router:renormalize_eps": 0.5, "layers[1].moe.router:timing": "after_topk"}, here)
+    reference = Side(plan=bind(model.graph, load_profile("hf-eager", here), "bf16", own), micro_batch=3)
+    oracle = oracle_side(reference, load_profile(ORACLE, here), model.dtype)
+    routers = [node for node in model.graph.nodes if node.op.routes]
+    assert [oracle.plan.active(node).get("renormalize_eps") for node in routers] == [0.5, None, 0.5]

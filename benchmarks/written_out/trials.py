@@ -1,0 +1,148 @@
+"""Every trial of a recipe as bisect runs it, and as the recipe that a second implementation writes of it, run alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
+from moeparity.bisection.pipeline import passes
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.summarise import summarise
+from moeparity.bisection.trials import alone, restored, toggle_trials, walker
+from moeparity.engine.lockstep import NodeView
+from moeparity.engine.walker import Name
+from moeparity.errors import SpecError
+from moeparity.inputs.model import Model
+from moeparity.numerics.bits import same_bits
+from moeparity.plan.sides import Side
+from moeparity.plan.toggles import mixed
+
+CODE = Options(allow_code=True)
+SUBSETS = 6
+"""How many sets of toggles are drawn of a recipe."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """The logits of every walker, and what is scored where that is something else."""
+
+    names: tuple[str, ...]
+    parts: dict[tuple[Name, str], list[torch.Tensor]] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        for name in view.outputs if view.node.name in self.names else ():
+            self.parts.setdefault((name, view.node.name), []).append(view.tensor(name).clone())
+
+    def of(self, name: Name) -> list[torch.Tensor]:
+        """What was kept of a walker."""
+        return [torch.cat(self.parts[name, node]) for node in self.names]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A trial by name: the mixture that bisect runs (None: an op refuses it), and what writes a recipe of it."""
+
+    name: str
+    side: Side | None
+    write: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A trial, and whether it is the recipe that was written of it.
+
+    `outcome` is `equal`, `other bits`, `refused by both`, `refused by one`, or `cannot be written`.
+    """
+
+    trial: str
+    outcome: str
+    written: Mapping[str, Any] | None = None
+
+
+def compared(path: Path, model: Model, subsets: int = SUBSETS) -> list[Compared]:
+    """Every trial of a recipe, and some `subsets` of its toggles, beside the recipes that are written of them."""
+
+    def opener(*_: object, **__: object) -> Model:
+        return model
+
+    plan, observed = passes(path, device="cpu", options=CODE, opener=opener)
+    report = summarise(plan, observed)
+    recipe = json.loads(path.read_text("utf-8"))
+    printed = [Printed(row.name, row.parent, row.kind) for row in report.toggles]
+    writer = Writer(recipe, path.parent, model.graph, printed)
+    swaps = [swap.selector for swap in report.swaps if swap.toggle is not None]
+    mixtures = [*_trials(plan, writer), *_swapped(plan, writer, swaps), *_subsets(plan, writer, subsets)]
+    graph = model.graph
+    kept = Kept(tuple(dict.fromkeys((graph.output, graph.scores))))
+    # All in one pass, as bisect runs them.
+    plan.passes().run([walker(plan, m.name, m.side) for m in mixtures if m.side is not None], [kept])
+    return [_compared(mixture, kept, recipe, path, opener) for mixture in mixtures]
+
+
+def _trials(plan: Plan, writer: Writer) -> Iterator[Mixture]:
+    trials = toggle_trials(plan, plan.trial_toggles)
+    for toggle in plan.trial_toggles:
+        for key, write in ((alone(toggle), writer.alone), (restored(toggle), writer.restored)):
+            side = trials[key].side if key in trials else None
+            yield Mixture(f"{key.kind} {toggle.name}", side, partial(write, [toggle.name]))
+
+
+def _swapped(plan: Plan, writer: Writer, selectors: list[str]) -> Iterator[Mixture]:
+    for selector in selectors:
+        block = plan.swaps[selector][1]
+        assert block is not None
+        trials = toggle_trials(plan, [block])
+        side = trials[restored(block)].side if restored(block) in trials else None
+        yield Mixture(f"swapped {selector}", side, partial(writer.swapped, selector))
+
+
+def _subsets(plan: Plan, writer: Writer, count: int) -> Iterator[Mixture]:
+    """Some sets of toggles, put into the reference, and the same mixture made of the candidate."""
+    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    draw = random.Random(len(whole))  # noqa: S311
+    for _ in range(count if len(whole) > 2 else 0):
+        members = draw.sample(whole, draw.randint(2, len(whole) - 1))
+        rest = [toggle for toggle in whole if toggle not in members]
+        names = [toggle.name for toggle in members]
+        ways = (
+            ("reference", plan.reference, members, plan.candidate),
+            ("candidate", plan.candidate, rest, plan.reference),
+        )
+        for base, side, moved, source in ways:
+            mixture = None
+            with suppress(SpecError):
+                mixture = mixed(side, moved, source)
+            yield Mixture(f"{names}, made of the {base}", mixture, partial(writer.alone, names))
+
+
+def _compared(
+    mixture: Mixture, kept: Kept, recipe: Mapping[str, Any], path: Path, opener: Callable[..., Model]
+) -> Compared:
+    try:
+        written = mixture.write()
+    except CannotBeWrittenError:
+        return Compared(mixture.name, "cannot be written")
+    plain = path.with_name("written.yaml")
+    head = {key: recipe[key] for key in ("kind", "checkpoint", "tokens", "gate")}
+    plain.write_text(json.dumps(head | {"reference": written, "candidate": written}), "utf-8")
+    try:
+        plan = prepare(plain, device="cpu", options=replace(CODE, attribution=False), opener=opener)
+        own = Kept(kept.names)
+        plan.passes().run([walker(plan, mixture.name, plan.candidate)], [own])
+    except SpecError:
+        return Compared(mixture.name, "refused by both" if mixture.side is None else "refused by one", written)
+    if mixture.side is None:
+        return Compared(mixture.name, "refused by one", written)
+    pairs = zip(kept.of(mixture.name), own.of(mixture.name), strict=True)
+    equal = all(same_bits(ours, theirs) for ours, theirs in pairs)
+    return Compared(mixture.name, "equal" if equal else "other bits", written)

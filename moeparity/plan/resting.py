@@ -1,0 +1,126 @@
+"""Values that rest: which of two plans they take effect in, whether they wake in a mixture, and what goes along then.
+
+A value rests where another choice leaves it nothing to decide: `renormalize_eps` where scores are taken after the
+top-k, a collective where nothing is cut, whatever a user's function stands in place of.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from moeparity.ops.declaration import Attribute, Value, holds
+from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place
+from moeparity.plan.engine_profile import Rule, edge_of
+from moeparity.plan.graph import Node
+
+
+def going_along(base: BoundGraph, source: BoundGraph) -> list[Place]:
+    """Where a value that nobody set rests in `base`, and `source` has another one in effect.
+
+    A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
+    it is no difference. Two kinds are differences all the same: another model (semantics), which no choice of numerics
+    may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, since its
+    name stands for both.
+    """
+    pair = Pair(base, source)
+    return [place for place in pair.unequal if pair.goes_along(place, resting=0)]
+
+
+class Pair:
+    """Two plans of one graph side by side."""
+
+    def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
+        """Nothing is looked at yet."""
+        self.plans = (first, second)
+        self.nodes = {node.name: node for node in first.graph.nodes}
+        self.replaced = (first.replaced(), second.replaced())
+
+    @cached_property
+    def unequal(self) -> list[Place]:
+        """The places at which the two have other values."""
+        return [place for place in self.plans[0].settings if self.differ(place)]
+
+    def differ(self, place: Place) -> bool:
+        """Whether the two have other values there."""
+        first, second = self.plans[0].settings[place].value, self.plans[1].settings[place].value
+        if first == second or self.plans[0].dtype_of(place[0]) != self.plans[1].dtype_of(place[0]):
+            # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
+            return first != second
+        return self.plans[0].resolved(place[0], first) != self.plans[1].resolved(place[0], second)
+
+    def resting(self, place: Place) -> tuple[int, ...]:
+        """Which of the two have a value there that decides nothing."""
+        return tuple(index for index in (0, 1) if self._rests(place, index))
+
+    def is_difference(self, place: Place) -> bool:
+        """Whether the two differ there by a choice of its own, which takes effect in either or in some mixture."""
+        if not self.differ(place) or self._stands_alone(place):
+            return self.differ(place)
+        return self.resting(place) != (0, 1) and self._is_named(place)
+
+    def goes_along(self, place: Place, resting: int) -> bool:
+        """Whether the value of this one of the two is nobody's and rests, and the other's comes with what wakes it."""
+        return self._is_nobodys(place, resting) and not self._is_named(place)
+
+    def _stands_alone(self, place: Place) -> bool:
+        """Whether it is a difference whatever others there are."""
+        if self.resting(place) == (0, 1):
+            return self._wakes(place)
+        return not any(self._is_nobodys(place, resting) for resting in (0, 1))
+
+    def _is_named(self, place: Place) -> bool:
+        """Whether a report has a name for it in any case, that of a difference of the same rule at another node."""
+        return any(_line(plan.settings[place].rule, place[1]) in self._names for plan in self.plans)
+
+    @cached_property
+    def _names(self) -> set[tuple[str, str]]:
+        """What reports call the differences that stand alone, by the rules of both."""
+        places = [place for place in self.unequal if self._stands_alone(place)]
+        rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
+        return {_line(rule, name) for rule, name in rules if rule is not None}
+
+    def _is_nobodys(self, place: Place, resting: int) -> bool:
+        """Whether numerics that nobody set rest there in this one of the two only."""
+        attribute = self.nodes[place[0]].op.attribute(place[1])
+        is_numerics = attribute is None or attribute.kind != "semantics"
+        return is_numerics and self.plans[resting].settings[place].rule is None and self.resting(place) == (resting,)
+
+    def _rests(self, place: Place, index: int) -> bool:
+        node, name = place
+        if name in (DTYPE, IMPL):
+            return False
+        is_site = edge_of(name) is not None
+        return node in self.replaced[index] or not (is_site or name in self.plans[index].active(self.nodes[node]))
+
+    def _wakes(self, place: Place) -> bool:
+        """Whether what rests in both may take effect in a mixture, as far as its own conditions say."""
+        node = self.nodes[place[0]]
+        attribute = node.op.attribute(place[1])
+        if all(node.name in replaced for replaced in self.replaced):
+            return False
+        if attribute is None:
+            return True
+        return self._can_meet(attribute, node) and all(
+            any(holds({name: words}, choice) for choice in self._choices(node, name))
+            for name, words in attribute.when.items()
+        )
+
+    def _choices(self, node: Node, name: str) -> list[dict[str, Value]]:
+        """What a choice that a condition of this node names may be in a mixture; empty ones where it does not exist."""
+        if (node.name, name) not in self.plans[0].settings:
+            return [{key: value for key, value in plan.told_to(node).items() if key == name} for plan in self.plans]
+        values = [plan.settings[node.name, name].value for plan in self.plans]
+        return [{name: plan.resolved(node.name, value)} for plan in self.plans for value in values]
+
+    def _can_meet(self, attribute: Attribute, node: Node) -> bool:
+        """Whether what the attribute needs beside other choices may be there in a mixture."""
+        if attribute.needs == "pieces":
+            return any(node.op.pieces(plan.choices(node)) > 1 for plan in self.plans)
+        if attribute.needs == "partials":
+            return any(count > 1 for plan in self.plans for count in plan.partials.values())
+        return True
+
+
+def _line(rule: Rule | None, name: str) -> tuple[str, str]:
+    """The label and the attribute by which reports call what a rule sets; an overlay's parts are one."""
+    return ("", "") if rule is None else (rule.label, "" if rule.is_overlay else name)

@@ -1,0 +1,36 @@
+"""Trials written out: a few recipes of the benchmark, and that it sees a mixture that nobody could write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.written_out import draw
+from benchmarks.written_out.__main__ import FAMILIES, opened, tokens
+from benchmarks.written_out.trials import Compared, compared
+from moeparity.plan import toggles
+
+SEEDS = (1, 58)
+"""Recipes in which values rest and go along: beside a user's function; with two dtypes and a swap."""
+
+
+def rows(folder: Path, seed: int) -> list[Compared]:
+    family = FAMILIES[seed % len(FAMILIES)]
+    model = opened(folder, family, layers=2)
+    return compared(draw.write(folder, folder / family, tokens(folder), model.graph, seed), model, subsets=2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> None:
+    found = rows(tmp_path, seed)
+    others = [row for row in found if row.outcome != "equal"]
+    assert len(found) - len(others) >= 16
+    # A recipe has one dtype for a whole side.
+    assert all(row.outcome == "cannot be written" and row.trial.startswith("swapped") for row in others), others
+
+
+def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what goes along, a form that is switched on loses its own sites."""
+    monkeypatch.setattr(toggles, "going_along", lambda *_: [])
+    assert "other bits" in {row.outcome for row in rows(tmp_path, 58)}

@@ -13,7 +13,7 @@ from benchmarks.planted_faults.page import page
 from benchmarks.planted_faults.suite import Result, Suite, save
 from tests.checkpoint_factory import make_small
 
-CASES = 240
+CASES = 200
 
 
 def main() -> None:

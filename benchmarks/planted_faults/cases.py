@@ -101,14 +101,14 @@ class Draft:
 
     def fault(self, sort: catalogue.Sort, ops: Sequence[str] = ()) -> tuple[str, str, Fault]:
         """A node that a fault of this sort fits, its op, and the fault with its numbers."""
-        fitting = [
-            (op, fault)
-            for op, faults in FAULTS[sort].items()
-            for fault in faults
-            if op in OPS[self.model] and (not ops or op in ops) and (not fault.models or self.model in fault.models)
-        ]
-        op, fault = self.rng.choice([(op, fault) for op, fault in fitting if self.nodes(op)])
-        return self.rng.choice(self.nodes(op))[0], op, catalogue.filled(fault, catalogue.numbers(self.rng))
+        fitting: dict[str, list[Fault]] = {}
+        for op, faults in FAULTS[sort].items():
+            own = [fault for fault in faults if not fault.models or self.model in fault.models]
+            if own and op in OPS[self.model] and (not ops or op in ops) and self.nodes(op):
+                fitting[op] = own
+        op = self.rng.choice([*fitting])
+        fault = catalogue.filled(self.rng.choice(fitting[op]), catalogue.numbers(self.rng))
+        return self.rng.choice(self.nodes(op))[0], op, fault
 
     def plant(self, sort: catalogue.Sort, ops: Sequence[str] = ()) -> None:
         """One node whose function has a fault of this sort; sometimes clean functions run in its other layers."""

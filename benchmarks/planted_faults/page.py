@@ -10,18 +10,21 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from benchmarks.planted_faults.kinds import KINDS
-from benchmarks.planted_faults.score import NEARLY, QUESTIONS, Mark
+from benchmarks.planted_faults.score import NEARLY, QUESTIONS, SILENT, Mark
 from benchmarks.planted_faults.suite import Result
 from moeparity.inputs.machine import cpu_name
+
+TOGETHER = 5
+"""More cases than these of which nothing is said are told in one line."""
 
 HOW = f"""\
 ## How to read it
 
-- **The candidate is not told of.** Its faults are in functions of a user's (`impl:`), written in plain torch
+- **Nobody tells of them.** Faults are in functions of a user's (`impl:`), written in plain torch
   (`benchmarks/planted_faults/plain.py`), which without a fault have the bits of the nodes they replace; two kinds have
-  settings only. A case is drawn from its seed (`kinds.py`), so that `python -m benchmarks.planted_faults
-  --first SEED --cases 1` runs it again; its recipe, tokens and functions stay in the folder that this names, as a user
-  would write them. moeparity's own kernels have no part in what is planted.
+  settings only. A case is drawn from its seed (`kinds.py`), so that one can be run again:
+  `python -m benchmarks.planted_faults --first SEED --cases 1 --folder FOLDER` leaves its recipe, tokens and functions
+  in the folder, as a user would write them. moeparity's own kernels have no part in what is planted.
 - **Its truth** is that of the planting, held to runs of both sides, each alone (`truth.py`): where bits first differ,
   in which sequences, at padded tokens only or not, which value is not finite. A choice that is planted by name must
   give the function's bits in such a run; what changes nothing is drawn again. A root that has no fault, no setting and
@@ -68,10 +71,12 @@ def _headline(results: Sequence[Result]) -> str:
     names = _of(results, "name")
     wrong = sum(mark.outcome == "wrong" for mark in names)
     innocent = sum(mark.outcome == "wrong" for mark in _of(results, "innocent roots"))
+    worded = [mark.outcome for mark in names if mark.worded]
     return (
         f"{len(results)} cases, seeds {min(seeds)} to {max(seeds)}, on {len(models)} model types; {used:.1f} s of "
         f"processor time for an answer, without the truth. Wrong names: {wrong} of {len(names)} "
-        f"({wrong / max(1, len(names)):.1%}). Cases with an innocent root: {innocent}."
+        f"({wrong / max(1, len(names)):.1%}); of the {len(worded)} functions that a word says, {worded.count('right')} "
+        f"are named. Cases with an innocent root: {innocent}."
     )
 
 
@@ -103,10 +108,13 @@ def _by_kind(results: Sequence[Result]) -> str:
 
 def _told(results: Sequence[Result], outcome: str) -> Iterator[str]:
     for question in QUESTIONS:
-        for result in results:
-            for mark in result.marks:
-                if (mark.question, mark.outcome) == (question, outcome):
-                    yield f"- {question}, seed {result.seed} ({result.kind}, {result.model}): {mark.why}"
+        own = [(r, m) for r in results for m in r.marks if (m.question, m.outcome) == (question, outcome)]
+        silent = [result.seed for result, mark in own if mark.why.endswith(SILENT)]
+        if len(silent) > TOGETHER:
+            yield f"- {question}, nothing is said in {len(silent)} cases: seeds {', '.join(map(str, silent))}"
+        for result, mark in own:
+            if len(silent) <= TOGETHER or not mark.why.endswith(SILENT):
+                yield f"- {question}, seed {result.seed} ({result.kind}, {result.model}): {mark.why}"
 
 
 def _redrawn(results: Sequence[Result]) -> str:

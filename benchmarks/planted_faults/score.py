@@ -39,17 +39,24 @@ NEARLY = 0.02
 DIGITS = 1e-6
 """Up to this part two KLs are the same: they are summed in other orders."""
 
+SILENT = "is not named"
+"""How the reason of a miss ends where nothing at all is said."""
+
 Holds = Callable[[Function, tuple[str, ...]], bool]
 """Whether some choices give a function's bits, by a run of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The outcome of one question about one case, and why where it is not right."""
+    """The outcome of one question about one case, and why where it is not right.
+
+    worded: it is about a name, and there is one.
+    """
 
     question: str
     outcome: Outcome
     why: str = ""
+    worded: bool = False
 
 
 Trials = Callable[[str], Trial]
@@ -97,14 +104,15 @@ def _names(case: Case, truth: Truth, answer: Answer, holds: Holds) -> Iterator[M
         claims = answer.names.get(function.node, ())
         held = {claim: holds(function, claim.choices) for claim in claims}
         false = [claim.choices for claim in claims if claim.whole and not held[claim]]
+        worded, words = bool(function.answers), _told([function.answers])
         if false:
-            yield Mark("name", "wrong", f"{function.node}: {_told(false)} claimed, is {_told([function.answers])}")
-        elif function.faulty and function.answers and not any(held.values()):
+            yield Mark("name", "wrong", f"{function.node}: {_told(false)} claimed, is {words}", worded)
+        elif worded and not any(held.values()):
             denied = ", said not to be in the vocabulary" if function.node in answer.denied else ""
             asked = "" if function.node in answer.names else ", not asked there"
-            yield Mark("name", "missed", f"{function.node}: {_told([function.answers])}{asked}{denied}")
+            yield Mark("name", "missed", f"{function.node}: {words}{asked}{denied}", worded)
         elif function.faulty:
-            yield Mark("name", "right")
+            yield Mark("name", "right", worded=worded)
 
 
 def _told(claims: list[tuple[str, ...]]) -> str:
@@ -168,7 +176,7 @@ def _sections(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
         node, tokens = truth.not_finite
         said = answer.not_finite
         if said is None:
-            yield Mark("not finite", "missed", f"{node} is not named")
+            yield Mark("not finite", "missed", f"{node} {SILENT}")
         else:
             found = said[0] == node and said[1:] in tokens
             yield _mark("not finite", "right" if found else "wrong", f"said {said}, is {node} at {sorted(tokens)}")
@@ -203,7 +211,7 @@ def _offset(case: Case, answer: Answer, pair: frozenset[str]) -> Mark:
 
 def _named(question: str, said: object, expected: object) -> Mark:
     if said is None:
-        return Mark(question, "missed", f"{_plain(expected)} is not named")
+        return Mark(question, "missed", f"{_plain(expected)} {SILENT}")
     return _mark(question, "right" if said == expected else "wrong", f"said {_plain(said)}, is {_plain(expected)}")
 
 

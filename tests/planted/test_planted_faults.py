@@ -202,12 +202,14 @@ def test_a_draw_is_the_same_every_time(suite: Suite) -> None:
 
 
 def test_the_page_counts_what_it_lists() -> None:
-    marks = (Mark("name", "wrong", "one"), Mark("innocent roots", "wrong", "two"), Mark("name", "missed", "three"))
+    missed = Mark("name", "missed", "three", worded=True)
+    marks = (Mark("name", "wrong", "one"), Mark("innocent roots", "wrong", "two"), missed)
     result = Result(
         seed=3, kind="a number", model="olmoe", planted="", marks=marks, redrawn=("changes nothing",), seconds=2.0
     )
-    text = page([result, replace(result, seed=4, marks=(Mark("name", "right"),))])
+    text = page([result, replace(result, seed=4, marks=(Mark("name", "right", worded=True),))])
     assert "2 cases, seeds 3 to 4, on 1 model types" in text
-    assert "Wrong names: 1 of 3 (33.3%). Cases with an innocent root: 1." in text
+    assert "Wrong names: 1 of 3 (33.3%); of the 2 functions that a word says, 1 are named." in text
+    assert "Cases with an innocent root: 1." in text
     assert "- name, seed 3 (a number, olmoe): one\n" in text
     assert text.index("## Missed") < text.index("- name, seed 3 (a number, olmoe): three")

@@ -83,6 +83,12 @@ MEASURED = {
         write=put_out("benchmarks.planted", *PEERS),
         measured=True,
     ),
+    "planted-faults": Page(
+        path="docs/generated/planted-faults.md",
+        takes="a quarter of an hour",
+        write=put_out("benchmarks.planted_faults"),
+        measured=True,
+    ),
     "probe": Page(
         path="docs/probe.md",
         takes="two minutes",

@@ -1,0 +1,122 @@
+"""Sides of a case that are run alone: every walk has one walker, and its values are held whole.
+
+Nothing here goes by identities, waves, shadows or trials.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.planted_faults.cases import Case
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.walker import Walker
+from moeparity.inputs.model import Model
+from moeparity.plan.graph import SOURCES, Node
+from moeparity.plan.sides import REFERENCE
+
+
+@dataclass(slots=True)
+class Walk:
+    """One side that ran alone: every value [B, ...] by name, and by node which of its inputs were read."""
+
+    plan: Plan
+    side: str
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if not view.ran(self.side):
+            return
+        for port, name in enumerate(view.node.values):
+            self.values.setdefault(name, []).append(view.tensor(self.side, port).clone())
+        region = (self.plan.reference if self.side == REFERENCE else self.plan.candidate).plan.region(view.node.name)
+        read = [n for n, b in zip(view.node.inputs, view.inputs[self.side], strict=False) if b is not None]
+        names = read if region is None else region.inputs
+        self.reads[view.node.name] = tuple(name for name in names if name not in SOURCES)
+
+    def value(self, name: str) -> Tensor:
+        """A value of all sequences."""
+        return torch.cat(self.values[name])
+
+
+@dataclass(slots=True)
+class Runs:
+    """Sides of cases on the same tokens, run alone, each once. `write` makes a recipe of a case and settings on top."""
+
+    folder: Path
+    write: Callable[[Case, Path, Mapping[str, Any]], Path]
+    opener: Callable[..., Model]
+    finished: dict[str, Walk] = field(default_factory=dict)
+
+    def walk(
+        self,
+        case: Case,
+        side: str,
+        settings: Mapping[str, Any] | None = None,
+        params: Mapping[tuple[str, str], Any] | None = None,
+    ) -> Walk:
+        """One side of a case, with further settings, and with other parameters of nodes, by node and name."""
+        path = self.write(case, self.folder, settings or {})
+        recipe = json.loads(path.read_text("utf-8"))
+        key = json.dumps([recipe["checkpoint"], recipe[side], *sorted(map(str, (params or {}).items()))])
+        if key not in self.finished:
+            self.finished[key] = _walk(path, side, partial(_changed, self.opener, params) if params else self.opener)
+        return self.finished[key]
+
+
+def _changed(opener: Callable[..., Model], params: Mapping[tuple[str, str], Any], folder: Path, **more: Any) -> Model:
+    """A checkpoint whose nodes have other parameters; of rope's, one within `rope`."""
+    model = opener(folder, **more)
+
+    def changed(node: Node) -> Node:
+        own = dict(node.params)
+        for (name, parameter), value in params.items():
+            if name == node.name and parameter in own:
+                own[parameter] = value
+            elif name == node.name:
+                own["rope"] = {**own["rope"], parameter: value}
+        return replace(node, params=own)
+
+    segments = tuple(replace(s, nodes=tuple(map(changed, s.nodes))) for s in model.graph.segments)
+    weights = copy.copy(model.weights)
+    weights.graph = replace(model.graph, segments=segments)
+    return replace(model, graph=weights.graph, weights=weights)
+
+
+def _walk(path: Path, side: str, opener: Callable[..., Model]) -> Walk:
+    plan = prepare(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opener)
+    own = plan.reference if side == REFERENCE else plan.candidate
+    walker = Walker(name=side, plan=own.plan, micro_batch=own.micro_batch, functions=plan.functions)
+    seen = Walk(plan, side)
+    ids, mask, _ = plan.tokens_on_device
+    run([walker], plan.model.weights, ids, [seen], attention_mask=mask)
+    return seen
+
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have one dtype and the same bits."""
+    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
+
+
+def differing(a: Tensor, b: Tensor) -> Tensor:
+    """Of values of one shape, which elements differ; all of them where dtypes do."""
+    if a.dtype != b.dtype:
+        return torch.ones(a.shape, dtype=torch.bool)
+    if not a.is_floating_point():
+        return a != b
+    kind = _BITS[a.element_size()]
+    return a.contiguous().view(kind) != b.contiguous().view(kind)

@@ -55,6 +55,7 @@ class NodeView:
     A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
+    `loaded` are the weights of the segment.
     """
 
     node: Node
@@ -65,6 +66,7 @@ class NodeView:
     active: Mapping[Name, Mapping[str, object]]
     regions: Mapping[Name, Region]
     entered: Mapping[tuple[Name, str], list[int]]
+    loaded: Loaded = field(default_factory=dict)
 
     def ran(self, *walkers: Name) -> bool:
         """Whether all of these have values here."""
@@ -199,7 +201,7 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave])
+        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave], loaded)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)

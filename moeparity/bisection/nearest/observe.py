@@ -41,7 +41,7 @@ LEAST: Final = 64
 """A search is begun with at least so much; where less is left, only what was nearest elsewhere is tried. The first one
 tries so many combinations, however large the kernels are.
 """
-KEPT: Final = 1 << 28
+KEPT: Final = 1 << 26
 """Bytes of micro-batches that are kept for a further search, until the layer is done."""
 SAMPLES: Final = 4
 """Micro-batches that are searched on, at most; all others confirm or refute."""

@@ -44,7 +44,8 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
         if others:
             yield f"  so do{'' if others[1:] else 'es'} {', or '.join(map(str, others[:SHOWN_OTHERS]))}{_more(others)}"
     else:
-        yield f"{name}: none of the {answer.tried} tried gives its bits ({cost})"
+        none = f"none of the {answer.tried} tried gives its bits"
+        yield f"{name}: {none if answer.tried else 'no choice is open where it stands'} ({cost})"
         if answer.found and answer.found[0].equal > answer.as_it_is:
             best = answer.found[0]
             yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"

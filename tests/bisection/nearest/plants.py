@@ -105,6 +105,12 @@ def block(x, ids, weights, *, node):
     return out.to(x.dtype).view(x.shape)
 
 
+def halves(x, *, node):
+    weight = node.weights["o_proj.weight"]
+    half = weight.shape[1] // 2
+    return F.linear(x[..., :half], weight[:, :half]) + F.linear(x[..., half:], weight[:, half:])
+
+
 def tempered(x, *, node):
     return F.linear(x, node.weights["lm_head.weight"]) / 0.83
 

@@ -119,6 +119,30 @@ def test_the_nodes_of_a_region_are_tried_together(tmp_path: Path, qwen3_moe: Pat
     )
 
 
+@pytest.mark.parametrize("reference", [{}, {"placement": {"tensor": 2}}])
+def test_a_region_with_partial_sums_inside_is_explained(
+    tmp_path: Path, qwen3_moe: Path, reference: dict[str, Any]
+) -> None:
+    """Also where the other side lies on ranks, so that its shadow cannot read what the candidate cuts otherwise."""
+    nodes = ["layers[1].attention.o_proj", "layers[1].attention.reduce"]
+    answers = asked(tmp_path, qwen3_moe, "halves", nodes, reference=reference).nearest
+    assert [answer.found[0].choices for answer in answers] == (
+        [] if reference else [("layers[1].attention.o_proj:blocks=2",)]
+    )
+
+
+@pytest.mark.usefixtures("_short")
+def test_functions_of_both_sides_at_one_node_are_both_asked(tmp_path: Path, qwen3_moe: Path) -> None:
+    """What the other side's profile would compute there is what both are held to."""
+    settings = chosen_layers(qwen3_moe, NORM, {"1": {"normalized": "fp32"}})
+    other = {"impl": [{"nodes": "layers[1].moe.norm", "call": "bisection_nearest_other:norm"}]}
+    (tmp_path / "bisection_nearest_other.py").write_text("def norm(x, *, node):\n    return x\n", "utf-8")
+    report = asked(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=other)
+    by_call = {answer.call.rpartition(":")[2]: answer for answer in report.nearest}
+    assert said(by_call["chosen"]) == {"normalized": "fp32"}
+    assert not by_call["norm"].explained
+
+
 @pytest.mark.usefixtures("_short")
 def test_a_later_micro_batch_refutes_an_answer(tmp_path: Path, qwen3_moe: Path) -> None:
     """The function is the op's own on the first micro-batches and another choice on others: neither is all of it."""

@@ -46,3 +46,8 @@ def test_none_of_those_tried_and_how_near_the_best_comes() -> None:
 def test_layers_of_which_the_same_is_said_are_told_together() -> None:
     (first, second) = answer(match("norm:normalized=fp32")), answer(match("norm:normalized=fp32"))
     assert [*nearest_lines(first, second)][-1] == "  the same at norm"
+
+
+def test_where_nothing_can_be_tried_it_says_so() -> None:
+    nothing = Nearest(node="split", call="mine:split", tried=0, calls=2, as_it_is=0.5, found=())
+    assert [*nearest_lines(nothing)] == ["mine:split at split: no choice is open where it stands (2 kernel calls)"]

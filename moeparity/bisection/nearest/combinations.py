@@ -37,9 +37,9 @@ AT_ONCE: Final = 12
 NOTHING: Final[Choices] = frozenset()
 DEAR: Final = 0.1
 """Of what may be spent, so much may be spent on one combination."""
-SLOW: Final = 16
+SLOW: Final = 8
 """What takes more, such as a GEMM that is written out, is tried after what takes less."""
-FOR_SLOW: Final = 0.4
+FOR_SLOW: Final = 0.2
 """Once so much of what may be spent is spent, no further single choice that is slow is tried alone."""
 WIDENED: Final = 3
 """Of so many exact combinations it is looked for which other numbers give the same bits."""
@@ -244,7 +244,8 @@ class _Built:
         woken = self._woken(sorted((c for c in pool if len(c) == 1), key=_size))
         while any(self.queues.values()):
             if not self.exact:
-                _tried(self.tries, islice(woken, AT_ONCE), self.exact)
+                for child in _tried(self.tries, islice(woken, AT_ONCE), self.exact):
+                    self._push(child, NOTHING)
             for queue in [self.queues[size] for size in sorted(self.queues) if self.queues[size]]:
                 *_, idle, parent = heapq.heappop(queue)
                 self._build_upon(parent, idle=idle)

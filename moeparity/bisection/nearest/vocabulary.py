@@ -15,7 +15,7 @@ from moeparity.errors import MoeparityError, Where
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
 from moeparity.plan.bind import IMPL, BoundGraph, Place, Setting, bind, edges_of
-from moeparity.plan.engine_profile import Profile, load_profile
+from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.region import Region
 from moeparity.plan.spec import reader
@@ -171,7 +171,7 @@ def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float
 
 
 def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
-    """What each shipped profile sets otherwise at the nodes; equal ones once, the small first."""
+    """What each engine's shipped profile sets otherwise at the nodes; equal ones once, the small first."""
     plan, choices = replaced.plan, dict[Choices, None]()
     for profile in _profiles():
         try:
@@ -185,12 +185,13 @@ def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
 
 @cache
 def _profiles() -> tuple[Profile, ...]:
-    return tuple(load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
+    profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
+    return tuple(profile for profile in profiles if profile.engine is not None and profile.engine.name != NO_ENGINE)
 
 
 def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:
     """A key that sorts the plainest first: fewest settings, then values of the function's side or the op's default,
-    then values that some shipped profile has, then the shortest numbers, then what is listed first.
+    then values that some engine's profile has, then the shortest numbers, then what is listed first.
     """
     nodes = {node.name: node for node in replaced.all_nodes}
 

@@ -43,6 +43,7 @@ def planted(
         (ROUTER, {"renormalize_eps": 0.001}),
         (ROUTER, {"scale": 1.7}),
         (ROUTER, {"renormalize_eps": 0.02, "scores": "bf16"}),
+        (ATTEND, {"scores": "fp32"}),
         (ATTEND, {"scores": "fp32", "probabilities": "fp32"}),
         (ATTEND, {"implementation": "flash", "kv_block": 5}),
         (GATE, {"splits": 2, "split": "bf16"}),
@@ -67,6 +68,7 @@ def test_choices_nobody_listed_together_are_named(
     [
         (ATTEND, {"scores": "fp32", "probabilities": "fp32", "output": "fp32"}),
         (ROUTER, {"scale": 1.7, "total": "bf16", "scores": "bf16"}),
+        ("layers[*].attention.q_proj", {"splits": 5, "split": "bf16", "output": "fp32"}),
     ],
 )
 def test_three_choices_are_named_together(tmp_path: Path, qwen3_moe: Path, nodes: str, values: dict[str, Any]) -> None:

@@ -65,7 +65,10 @@ def run_hidden(folder: Path, cases: range) -> Iterator[str]:
             own.mkdir(exist_ok=True)
             (own / "answer.json").write_text(json.dumps(asdict(hidden.ask(case, own)), indent=1), "utf-8")
         answer = hidden.kept(json.loads((own / "answer.json").read_text("utf-8")))
-        named = ", ".join(answer.named) or f"not in the vocabulary (nearest {answer.nearest}, {answer.equal:.1%})"
+        named = (
+            ", ".join(answer.named)
+            or f"none of the {answer.tried} tried (nearest {answer.nearest}, {answer.equal:.1%})"
+        )
         yield (
             f"{case.number:3} {case.patch.name if case.patch else 'clean'} at {case.node}: node "
             f"{answer.right_node(case)}, name {answer.right_name(case)}: {named}"

@@ -13,7 +13,6 @@ import torch
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
-from moeparity.bisection.nearest.search import nearest
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.summarise import summarise
@@ -82,7 +81,7 @@ def write_recipe(case: Hidden, folder: Path) -> Path:
 
 
 def ask(case: Hidden, folder: Path) -> Answer:
-    """Run moeparity on a case: bisect, then ask what the function at the first root is nearest to."""
+    """Run moeparity on a case: bisect, and see what the function at the first root is nearest to."""
     write(case, folder)
     path = write_recipe(case, folder)
     model = submodules.use(folder / "checkpoint", case.patch, case.module)
@@ -90,7 +89,7 @@ def ask(case: Hidden, folder: Path) -> Answer:
     plan, observed = passes(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf")))[:2]
     report = summarise(plan, observed)
     roots = tuple(root.node for root in report.roots)
-    found = nearest(plan, roots[0]) if roots else None
+    found = next((answer for answer in report.nearest if answer.node in roots[:1]), None)
     best = found.found[0] if found and found.found else None
     used = time.process_time() - started
     return Answer(
@@ -98,7 +97,7 @@ def ask(case: Hidden, folder: Path) -> Answer:
         acts=report.verdict.reason != "all bits are equal",
         status=report.verdict.status,
         roots=roots,
-        named=tuple(str(one) for one in found.found) if found and found.in_vocabulary else (),
+        named=tuple(str(one) for one in found.found) if found and found.explained else (),
         nearest=str(best) if best else "",
         equal=best.equal if best else 1.0,
         tried=found.tried if found else 0,

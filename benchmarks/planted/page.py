@@ -49,8 +49,8 @@ HOW = f"""\
   single token whose experts change costs as much as thousands of roundings, and shares rest on a handful of tokens.
 - **Hidden.** The candidate is a transformers model of which one line was changed; every node of the graph is computed
   by its own submodules (`impl:`), so moeparity is not told what was changed. *Node*: the first root is the node that
-  holds the line. *Name*: of all choices of the vocabulary that give every bit (`moeparity/bisection/nearest`) one is
-  the change, or there is none where the vocabulary has no word for it.
+  holds the line. *Name*: of the known choices that give every bit (`moeparity/bisection/nearest`) one is the change, or
+  none does where the change is none of them.
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
   differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
@@ -222,7 +222,7 @@ def _hidden_misses(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> Iterable[st
     for case, answer in asked:
         if not (answer.right_node(case) and answer.right_name(case)):
             name = case.patch.name if case.patch else "clean"
-            told = ", ".join(answer.named) or f"not in the vocabulary, nearest {answer.nearest}"
+            told = ", ".join(answer.named) or f"none of the {answer.tried} tried, nearest {answer.nearest}"
             yield f"- hidden {case.number} ({case.family}, {name}, {case.node}): roots {answer.roots}, {told}."
 
 

@@ -70,7 +70,7 @@ def passes(
 
 
 def searched(plan: Plan, observed: Observed, progress: Callback | None = None) -> Observed:
-    """With what the sections looked for in passes of their own: shares and fixes, the nearest known choices."""
+    """With what the sections looked for in passes of their own: shares and fixes."""
     answers = {name: section.search(plan, observed, progress) for name, section in modules("search").items()}
     return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 

@@ -84,10 +84,13 @@ def call(
 def refuse_other_shapes(
     node: Node, regions: Mapping[Any, Region], values: Mapping[Any, Sequence[torch.Tensor]]
 ) -> None:
-    """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it."""
+    """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it.
+
+    A shadow that cannot read the other's values has a region and no values.
+    """
     expected_ports = next((ports for walker, ports in values.items() if walker not in regions), None)
     for walker, region in regions.items():
-        for value, expected in zip(values[walker], expected_ports or (), strict=False):
+        for value, expected in zip(values.get(walker, ()), expected_ports or (), strict=False):
             if (value.shape[1:], value.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
                 raise SpecError(
                     f"{region.where}: impl {region.call} at {node.name} returned {value.dtype} {list(value.shape)}; "

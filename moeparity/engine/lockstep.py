@@ -57,6 +57,7 @@ class NodeView:
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
     `again` computes a walker's first micro-batch of this wave anew, on the same input; not where routes are forced.
+    `loaded` are the weights of the segment.
     """
 
     node: Node
@@ -68,6 +69,7 @@ class NodeView:
     regions: Mapping[Name, Region]
     entered: Mapping[tuple[Name, str], list[int]]
     again: Callable[[Name], tuple[torch.Tensor, ...]]
+    loaded: Loaded = field(default_factory=dict)
 
     def ran(self, *walkers: Name) -> bool:
         """Whether all of these have values here."""
@@ -209,7 +211,7 @@ class _Lockstep:
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
         again = partial(self._again, visit, inputs)
-        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave], again)
+        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave], again, loaded)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)

@@ -222,14 +222,14 @@ def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) ->
     rounded_edges = plan.edges(node)
     return Task(
         reads=reads,
-        numerics=_of_op(plan, node, {}),
-        edges=tuple(_of_op(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
+        numerics=op_numerics(plan, node, {}),
+        edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
 
 
 def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Task:
     """A router's task with what `forced` says of it taken over from a walker with the plan `source`."""
-    source_numerics, numerics = _of_op(source, node, {}), task.numerics
+    source_numerics, numerics = op_numerics(source, node, {}), task.numerics
     replay = Replay(of=forced.of, numerics=source_numerics, ports=1 if forced.what == IDS else 2)
     if forced.what != ORDER:
         key = (*numerics.key, ("routes", forced.what))
@@ -252,7 +252,7 @@ def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> 
     return value
 
 
-def _of_op(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
+def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
     """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
     active = {**plan.told_to(node), **plan.active(node), **rounded}
     at = kernel_settings(node, active)

@@ -50,11 +50,12 @@ def partials(
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
-    A user's function takes and gives whole values, and an input that is not read counts as whole.
+    A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
+    counts as whole.
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
-    counts = dict.fromkeys(SOURCES, 1)
+    counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
     for node in graph.nodes:
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]

@@ -1,4 +1,4 @@
-"""The answers of the search, as the report holds them."""
+"""The answers of the first pass, as the report holds them."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from moeparity.bisection.prepare import Plan
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Empty where no user's function runs."""
-    return {"nearest": observed.answers.get("nearest", ())}
+    return {"nearest": observed.sections.get("nearest", ())}

@@ -6,18 +6,31 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceMatch:
-    """A choice, or two of them, with what it gives on the function's inputs, against what the function gave.
+class NumberRange:
+    """Which numbers were seen to do the same at a `node:attribute`: all bits equal at both ends."""
 
-    choices: as `node:attribute=value`.
-    equal: share of elements with equal values; exact: every bit and the dtype are equal.
+    place: str
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceMatch:
+    """Known choices, with what they give on the function's inputs, against what the function gave.
+
+    choices: as `node:attribute=value`; of a number of the model, such as a scale, `node:parameter=value`.
+    equal: share of elements with equal values; exact: every bit and the dtype are equal. compared: the share of the
+    function's elements that this was looked at on.
     mean_ulp: mean distance in ulps of the coarser dtype; infinite where a value is not finite.
+    between: where an exact choice is a number of which others do as well.
     """
 
     choices: tuple[str, ...]
     equal: float
     mean_ulp: float
     exact: bool
+    compared: float = 1.0
+    between: tuple[NumberRange, ...] = ()
 
     def __str__(self) -> str:
         return " with ".join(self.choices)
@@ -25,10 +38,11 @@ class ChoiceMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """A user's function where it first differs on equal inputs, and the choices of the vocabulary nearest to it.
+    """A user's function that gives other bits than the other side's kernels, and the known choices nearest to it.
 
-    node: the node the function closes. tried: how many choices were run. as_it_is: share of elements equal without any.
-    found: the choices that give all bits; else the nearest ones, the best first.
+    node: the node the function closes. tried: how many combinations of choices were run, in `calls` kernel calls.
+    as_it_is: share of elements equal without any.
+    found: what gives all bits, the plainest first; else what comes nearest, the best first.
     """
 
     node: str
@@ -36,8 +50,9 @@ class Nearest:
     tried: int
     as_it_is: float
     found: tuple[ChoiceMatch, ...]
+    calls: int = 0
 
     @property
-    def in_vocabulary(self) -> bool:
-        """Whether some choice gives every bit."""
+    def explained(self) -> bool:
+        """Whether some of the choices tried give every bit."""
         return bool(self.found) and self.found[0].exact

@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group
 from rich.text import Text
 
-from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.nearest.report import ChoiceMatch, Nearest
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.output.words import percent
 
+SHOWN_OTHERS = 3
+"""So many exact answers are told behind the plainest, and so many nodes behind the first."""
+_LAYER = re.compile(r"layers\[\d+\]")
+
 
 def _section(report: Report) -> Shown:
     if report.nearest:
-        yield "Nearest choices", Group(*(Text(line) for answer in report.nearest for line in nearest_lines(answer)))
+        lines = (line for answers in _alike(report.nearest) for line in nearest_lines(*answers))
+        yield "Nearest choices", Group(*map(Text, lines))
 
 
-def nearest_lines(answer: Nearest) -> Iterator[str]:
-    """The answer in a line or two of text."""
-    if answer.in_vocabulary:
-        yield f"nearest to {answer.call} at {answer.node}: {', or '.join(map(str, answer.found))} (all bits equal)"
-        return
-    yield f"{answer.call} at {answer.node}: not in the vocabulary; none of {answer.tried} choices gives its bits"
-    if answer.found and answer.found[0].equal > answer.as_it_is:
-        best = answer.found[0]
-        yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"
+def _alike(answers: Iterable[Nearest]) -> list[list[Nearest]]:
+    """One function's answers that say the same of several layers, together."""
+    groups: dict[tuple[str, ...], list[Nearest]] = {}
+    for answer in answers:
+        choices = answer.found[0].choices if answer.explained else ()
+        key = (answer.call, *(_LAYER.sub("layers[*]", text) for text in (answer.node, *choices)))
+        groups.setdefault(key, []).append(answer)
+    return list(groups.values())
+
+
+def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
+    """The answer in a few lines of text; `further` says the same of other layers."""
+    name, cost = f"{answer.call} at {answer.node}", f"{answer.calls} kernel calls"
+    if answer.explained:
+        first, *others = answer.found
+        yield f"nearest to {name}: {first} (all bits equal{_compared(first)}; {answer.tried} tried, {cost})"
+        yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in first.between)
+        if others:
+            yield f"  so do{'' if others[1:] else 'es'} {', or '.join(map(str, others[:SHOWN_OTHERS]))}{_more(others)}"
+    else:
+        none = f"none of the {answer.tried} tried gives its bits"
+        yield f"{name}: {none if answer.tried else 'no choice is open where it stands'} ({cost})"
+        if answer.found and answer.found[0].equal > answer.as_it_is:
+            best = answer.found[0]
+            yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"
+    if further:
+        yield f"  the same at {', '.join(other.node for other in further[:SHOWN_OTHERS])}{_more(further)}"
+
+
+def _more(things: Sequence[object]) -> str:
+    return f", and {len(things) - SHOWN_OTHERS} more" if len(things) > SHOWN_OTHERS else ""
+
+
+def _compared(match: ChoiceMatch) -> str:
+    return "" if match.compared == 1 else f" in the {percent(match.compared)} of elements that were compared"
 
 
 SHOWN = {"nearest": _section}

@@ -1,0 +1,249 @@
+"""Kernels called again on the values a user's function met, under other choices, and how near they come to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.nearest.vocabulary import Choices, Replaced
+from moeparity.engine.work import op_numerics
+from moeparity.errors import SpecError
+from moeparity.inputs.weights.store import Loaded
+from moeparity.metrics.divergence import compare
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.orders import NATIVE
+from moeparity.ops.declaration import EDGE
+from moeparity.ops.log_softmax import UNROUNDED
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
+
+Values = Mapping[str, Tensor]
+Ports = tuple[Tensor, ...]
+
+NATIVELY, WRITTEN = 1 << 24, 1 << 14
+"""Products that torch's own GEMMs, and sums that are written out, make while a small kernel is called."""
+LOOPS = 4
+"""Turns of a loop over experts, pieces or tiles that take as long as a small kernel."""
+PIECES = ("splits", "blocks", "tensor", "expert", "channels")
+"""Attributes that say into how many pieces a node is cut."""
+OTHER_DTYPE = 1.01
+"""How much more counts what a value in another dtype leaves unexplained: it can never give all bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Sample:
+    """One micro-batch as the function met it: the values that enter its region, by name, and what it gave."""
+
+    values: Values
+    given: Ports
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the function gave."""
+        return sum(port.numel() for port in self.given)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens went through the function; padded ones count."""
+        entering = next(iter(self.values.values()))
+        return math.prod(entering.shape[:2])
+
+    @property
+    def length(self) -> int:
+        """How many tokens a sequence has."""
+        return next(iter(self.values.values())).shape[1]
+
+    @property
+    def bytes(self) -> int:
+        """What keeping it takes, the values that others keep too included."""
+        return sum(tensor.nbytes for tensor in (*self.values.values(), *self.given))
+
+
+@dataclass(slots=True)
+class Score:
+    """How the kernels' values lie to the function's, over all ports of some micro-batches.
+
+    elements, equal_elements: compared, and with equal values. unexplained: sum over the elements of the squared
+    difference in units of the mean square of the function's port; 1 for whole numbers that differ, and for a value
+    that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit are equal.
+    """
+
+    elements: int = 0
+    equal_elements: int = 0
+    unexplained: float = 0.0
+    ulps: float = 0.0
+    all_bits: bool = True
+    same_dtypes: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether every bit is equal, of at least one element."""
+        return self.all_bits and self.elements > 0
+
+    @property
+    def equal(self) -> float:
+        """The share of equal elements."""
+        return self.equal_elements / self.elements if self.elements else 0.0
+
+    @property
+    def remainder(self) -> float:
+        """What is left unexplained, per element; 0 where all bits are equal, more than 0 elsewhere."""
+        if self.exact:
+            return 0.0
+        share = self.unexplained / self.elements if self.elements else math.inf
+        # Bits may differ where values do not, or hardly: in a dtype, in the sign of a zero.
+        return share * (1.0 if self.same_dtypes else OTHER_DTYPE) + 1e-12 * (self.elements - self.equal_elements + 1)
+
+    @property
+    def mean_ulp(self) -> float:
+        """The mean distance in ulps of the coarser dtype; whole numbers that differ are 1 apart. Infinite where a value
+        is not finite on one side, has another shape, or where nothing was compared.
+        """
+        return self.ulps / self.elements if self.elements else math.inf
+
+    @classmethod
+    def of_refused(cls, sample: Sample) -> Score:
+        """Of choices that an op refuses on a micro-batch: nothing is equal."""
+        return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False)
+
+    @classmethod
+    def of(cls, given: Ports, trial: Ports) -> Score:
+        """The function's values of one micro-batch against a trial's."""
+        score = cls()
+        for value, other in zip(given, trial, strict=True):
+            score.elements += value.numel()
+            score.all_bits &= same_bits(value, other)
+            score.same_dtypes &= value.dtype == other.dtype
+            if value.shape != other.shape:
+                score.unexplained = score.ulps = math.inf
+            elif value.is_floating_point() and other.is_floating_point():
+                error = compare(value, other)
+                score.equal_elements += error.equal
+                score.ulps += math.inf if error.excluded else error.sum_ulp
+                scale = error.squared_reference / value.numel() or 1.0
+                score.unexplained += error.squared_difference / scale + error.excluded
+            else:
+                differ = int((value != other).sum())
+                score.equal_elements += value.numel() - differ
+                score.ulps += differ
+                score.unexplained += differ
+        return score
+
+    def add(self, further: Score) -> None:
+        """Count other micro-batches too."""
+        self.elements += further.elements
+        self.equal_elements += further.equal_elements
+        self.unexplained += further.unexplained
+        self.ulps += further.ulps
+        self.all_bits &= further.all_bits
+        self.same_dtypes &= further.same_dtypes
+
+
+@dataclass(slots=True)
+class Kernels:
+    """Calls the kernels of the replaced nodes again; `calls` counts them, `work` what they take (a small one: 1).
+
+    What no choice of a trial touches is computed once for each micro-batch.
+    """
+
+    replaced: Replaced
+    loaded: Loaded = field(default_factory=dict)
+    calls: int = 0
+    work: float = 0.0
+    _base: dict[int, tuple[Sample, dict[str, Tensor]]] = field(default_factory=dict)
+
+    def let_go(self) -> None:
+        """Forget what was computed."""
+        self._base.clear()
+
+    def outputs(self, choices: Choices, sample: Sample) -> Ports | None:
+        """What the nodes give with these choices, whole; None where an op refuses them."""
+        try:
+            if id(sample) not in self._base:
+                self._base[id(sample)] = sample, self._walked(self.replaced.plan, frozenset(), sample, {})
+            plan, base = self.replaced.bound(choices), self._base[id(sample)][1]
+            values = self._walked(plan, choices, sample, base) if choices else base
+        except SpecError:
+            return None
+        tail = self.replaced.tail
+        if tail is not None and _touches(choices, tail):
+            # Logits that nobody rounds are compared in the dtype in which the function gives them.
+            unrounded = plan.active(tail)["form"] == UNROUNDED
+            return (values[tail.name].to(sample.given[0].dtype) if unrounded else values[tail.name],)
+        return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
+
+    def _walked(self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values) -> dict[str, Tensor]:
+        """All values of the nodes, those on edges too; `base` holds them without the choices."""
+        tail = self.replaced.tail
+        walks_tail = tail is not None and _touches(choices, tail)
+        values = dict(sample.values)
+        for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
+            reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
+            edges = {f"{node.values[0]}{EDGE}{reader}": dict([site]) for reader, site in plan.edges(node).items()}
+            if self._untouched(plan, choices, node) and _reads_same(reads, base, node, plan):
+                values |= {name: base[name] for name in (*node.values, *edges)}
+                continue
+            chosen = replace(node, params=self.replaced.params(node, choices))
+            values |= zip(node.values, self._call(plan, chosen, {}, reads), strict=True)
+            values |= {name: self._call(plan, chosen, rounded, reads)[0] for name, rounded in edges.items()}
+        return values
+
+    def _untouched(self, plan: BoundGraph, choices: Choices, node: Node) -> bool:
+        return not _touches(choices, node) and plan.told_to(node) == self.replaced.plan.told_to(node)
+
+    def _call(
+        self, plan: BoundGraph, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]
+    ) -> Ports:
+        self.calls += 1
+        entering = next(x for x in reads if x is not None)
+        chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
+        self.work += _price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
+        return op_numerics(plan, node, rounded).compute(reads, self.loaded)
+
+    def price(self, choices: Choices, samples: Sequence[Sample]) -> float:
+        """What the nodes that the choices touch take at least, in calls of small kernels. Raises SpecError."""
+        plan = self.replaced.bound(choices)
+        touched = [node for node in self.replaced.all_nodes if _touches(choices, node)]
+        return sum(_price(plan, node, sample.tokens, sample.length) for node in touched for sample in samples)
+
+
+def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
+    """What a call takes on so many rows, of sequences of a `length`: its products, and its loops in Python."""
+    numbers = {name: value for name, value in plan.active(node).items() if not isinstance(value, str)}
+    each = [ref.count for ref in node.weights.values() if ref.each]
+    products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.gemm else 0
+    pieces = max([1.0, *(numbers[name] for name in PIECES if name in numbers)])
+    tiles = length / numbers.get("kv_block", length)
+    loops = max(each, default=1) * pieces * max(1.0, tiles)
+    return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
+
+
+def _written(plan: BoundGraph, node: Node) -> bool:
+    """Whether a sum is added up in an order that is written out, product by product."""
+    active = plan.active(node)
+    natively = (attribute for attribute in node.op.attributes if attribute.order and attribute.default == NATIVE)
+    return any(active.get(attribute.name, NATIVE) != NATIVE for attribute in natively)
+
+
+def _touches(choices: Choices, node: Node) -> bool:
+    return any(place[0] == node.name for place, _ in choices)
+
+
+def _whole(value: Tensor, partials: int) -> Tensor:
+    """The sum of partial sums, exact up to one rounding; a whole value as it is."""
+    return value if partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
+
+
+def _handed(values: Values, value: str | None, node: Node) -> Tensor | None:
+    """A value as the node is handed it; None where it is not read."""
+    return None if value is None else values.get(f"{value}{EDGE}{node.name}", values.get(value))
+
+
+def _reads_same(reads: Sequence[Tensor | None], base: Values, node: Node, plan: BoundGraph) -> bool:
+    """Whether a node reads the very tensors that it reads without any choice, and made something of them."""
+    before = (_handed(base, value, node) for value in plan.read_inputs(node))
+    return node.values[0] in base and all(x is y for x, y in zip(reads, before, strict=True))

@@ -1,0 +1,182 @@
+"""A number that is solved for: the value that leaves least unexplained, then the plain ones near it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+Remainder = Callable[[float], float]
+"""What a value of the number leaves unexplained; infinite where it cannot be."""
+
+DECADES: Final = range(-12, 10, 2)
+"""Powers of ten that are tried first."""
+NEGATIVE: Final = (-10.0, -1.0, -0.1, -0.01)
+STEPS: Final = 16
+"""How often the interval with the least remainder is made smaller, at most."""
+PATIENCE: Final = 10
+"""After so many steps without any gain the first number is left as it is."""
+CLOSE: Final = 1e-3
+"""A step that is so much smaller than the interval tells nothing new."""
+PRECISE: Final = 1e-4
+"""How narrow the interval becomes, as a share of the number."""
+FAR: Final = 4.0
+"""Numbers whose ratio is greater are halved in powers."""
+DIGITS: Final = (1, 2, 3)
+"""Significant digits of plain decimals."""
+MOST: Final = 10
+"""Decimals of one length that are looked at."""
+HALVINGS: Final = 18
+"""How closely the ends of an interval are looked for."""
+
+
+def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> Iterator[float]:
+    """Values of a number, the plainest last: the one found, then plain decimals and powers of two beside it.
+
+    The remainder is looked at over powers of ten (eight to a decade where `dense`, for what falls into its minimum from
+    close by only), or, where a first value is `near`, from half to twice that; then the interval around the least is
+    narrowed. Nothing where the remainder does not depend on the number.
+    """
+    points = _grid(at, near=near, dense=dense)
+    remainders = {x: remainder(x) for x in points}
+    finite = {x: r for x, r in remainders.items() if math.isfinite(r)}
+    if len(set(finite.values())) < 2:
+        return
+    order = sorted(finite)
+    best = min(order, key=lambda x: (finite[x], abs(x - at)))
+    place = order.index(best)
+    low, high = order[max(place - 1, 0)], order[min(place + 1, len(order) - 1)]
+    estimate, low, high = _narrowed(remainder, low, best, high)
+    yield estimate
+    yield from sorted(plain(estimate, low, high), key=lambda x: (-digits(x), abs(x - estimate)))
+
+
+def _grid(at: float, *, near: bool, dense: bool) -> list[float]:
+    if near:
+        return sorted({at / 2, at, at * 2})
+    if dense:
+        return sorted({at, *(10 ** (exponent / 8) for exponent in range(16, 73))})
+    return sorted({at / 2, at, at * 2, 0.0, *NEGATIVE, *(10.0**exponent for exponent in DECADES)})
+
+
+def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tuple[float, float, float]:
+    """The number in [low, high] with the least remainder, and the interval around it; of values that leave nothing
+    unexplained the first that is met.
+
+    What is left unexplained is a sum of squares, nearly a parabola in the number: its vertex is tried, and where that
+    is not inside or hardly another number, or the last step has cut off little, the middle of the longer part. Numbers
+    far apart are looked at by powers.
+    """
+    least, at_low, at_high = remainder(best), remainder(low), remainder(high)
+    width, first = math.inf, best
+    for step in range(STEPS):
+        if (
+            least == 0
+            or not low < best < high
+            or high - low < PRECISE * abs(best)
+            or (step == PATIENCE and best == first)
+        ):
+            break
+        scale = _Powers(math.copysign(1.0, best)) if low * high > 0 and max(low / high, high / low) > FAR else _Plain()
+        a, b, c = (scale.of(x) for x in (low, best, high))
+        x = _vertex((a, at_low), (b, least), (c, at_high))
+        if not min(a, c) < x < max(a, c) or abs(x - b) < CLOSE * abs(c - a) or high - low > width / 2:
+            x = (b + c) / 2 if abs(c - b) > abs(b - a) else (a + b) / 2
+        x, width = scale.back(x), high - low
+        r = remainder(x)
+        if r < least:
+            low, at_low, high, at_high = (low, at_low, best, least) if x < best else (best, least, high, at_high)
+            best, least = x, r
+        elif x < best:
+            low, at_low = x, r
+        else:
+            high, at_high = x, r
+    return best, low, high
+
+
+class _Plain:
+    """Numbers as they are."""
+
+    def of(self, x: float) -> float:
+        return x
+
+    def back(self, x: float) -> float:
+        return x
+
+
+@dataclass(frozen=True, slots=True)
+class _Powers(_Plain):
+    """Numbers of one sign by their logarithms."""
+
+    sign: float
+
+    def of(self, x: float) -> float:
+        return math.log(self.sign * x)
+
+    def back(self, x: float) -> float:
+        return self.sign * math.exp(x)
+
+
+def _vertex(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
+    """Where the parabola through three points turns; NaN where they lie on a line."""
+    left, right = (b[0] - a[0]) * (b[1] - c[1]), (b[0] - c[0]) * (b[1] - a[1])
+    return b[0] - ((b[0] - a[0]) * left - (b[0] - c[0]) * right) / (2 * (left - right)) if left != right else math.nan
+
+
+def plain(x: float, low: float, high: float) -> set[float]:
+    """Plain decimals and powers of two next to x on both sides; up to two digits also outside of [low, high]."""
+    if x == 0 or not math.isfinite(x):
+        return set()
+    sign, size = math.copysign(1.0, x), abs(x)
+    exponent = math.floor(math.log10(size))
+    decimals = set()
+    for digits in DIGITS:
+        unit = digits - 1 - exponent
+        scaled = size * 10.0**unit
+        # Written and read again: a decimal is what its text says, not a product with a rounded power of ten.
+        beside = {float(f"{rounded:.0f}e{-unit}") for rounded in (math.floor(scaled), math.ceil(scaled)) if rounded}
+        decimals |= {sign * y for y in beside if digits <= 2 or low <= sign * y <= high}
+    power = math.floor(math.log2(size))
+    return (decimals | {sign * 2.0**power, sign * 2.0 ** (power + 1)}) - {x}
+
+
+def alike(exact: Callable[[float], bool], x: float) -> Iterator[float]:
+    """Other numbers that may be as `exact` as x is: the ends of the interval around x in which numbers are, as far as
+    twice or half of it, and those inside it with the fewest digits.
+    """
+    if x == 0:
+        return
+    ends = [_end(exact, x, factor) for factor in (0.5, 2.0)]
+    yield from ends
+    yield from shortest(min(ends), max(ends))
+
+
+def _end(exact: Callable[[float], bool], inside: float, factor: float) -> float:
+    """The last number from `inside` on that is exact, up to `factor` times it, as far as halving finds it."""
+    outside = inside * factor
+    if exact(outside):
+        return outside
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if exact(middle) else (inside, middle)
+    return inside
+
+
+def shortest(low: float, high: float) -> list[float]:
+    """The decimals in [low, high] with the fewest digits, those in the middle first; both of one sign, or equal."""
+    if low == high:
+        return [low]
+    sign, (small, large) = math.copysign(1.0, low + high), sorted((abs(low), abs(high)))
+    for unit in range(-math.floor(math.log10(large)), 400):
+        first, last = math.ceil(small * 10.0**unit), math.floor(large * 10.0**unit)
+        decimals = [float(f"{y}e{-unit}") for y in range(first, min(last, first + MOST) + 1)]
+        inside = [sign * y for y in decimals if small <= y <= large]
+        if inside:
+            return sorted(inside, key=lambda y: abs(y - (low + high) / 2))
+    return []
+
+
+def digits(x: float) -> int:
+    """Significant decimal digits of a number as it would be written."""
+    return len(repr(float(x)).partition("e")[0].replace(".", "").replace("-", "").strip("0"))

@@ -1,0 +1,268 @@
+"""The known choices at the nodes a user's function replaces: listed values, whole numbers, numbers to be solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import networkx as nx
+
+from moeparity.bisection.nearest.numbers import digits
+from moeparity.errors import MoeparityError, Where
+from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
+from moeparity.ops.declaration import EDGE, Attribute, Value
+from moeparity.plan.bind import IMPL, BoundGraph, Place, Setting, bind, edges_of
+from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
+from moeparity.plan.graph import Node, Segment
+from moeparity.plan.region import Region
+from moeparity.plan.spec import reader
+
+Choice = tuple[Place, Value]
+Choices = frozenset[Choice]
+
+WHOLE_NUMBERS: Final = tuple(sorted({*range(33), *(2**i for i in range(13)), *(3 * 2**i for i in range(11))}))
+"""Whole numbers that are tried where any is allowed: all up to 32, then powers of two, and three times these."""
+
+RANKS: Final = (2, 4, 8, 16)
+"""Over so many ranks a node is tried."""
+
+ROPE, THETA = "rope", "rope_theta"
+"""The parameter of `rotary` that holds the base of its frequencies, and the base's name there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """The nodes that a user's function replaces, in a plan that is cut down to them and what they read in their
+    segment, and runs no function.
+
+    tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
+    own: the settings of the function's side, which its profile makes and nobody runs. segment: all nodes of it.
+    """
+
+    plan: BoundGraph
+    nodes: tuple[Node, ...]
+    tail: Node | None
+    own: Mapping[Place, Setting]
+    segment: frozenset[str]
+
+    @classmethod
+    def of(cls, region: Region, base: BoundGraph, own: BoundGraph) -> Replaced:
+        """The nodes of a region as the plan `base` of the other side runs them."""
+        graph, closing = base.graph, region.nodes[-1]
+        segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
+        nodes = {node.name: node for node in segment.nodes}
+        is_output = graph.output in nodes[closing].values
+        tail = next((n for n in segment.nodes if n.op.reports and graph.output in n.inputs and is_output), None)
+        behind = () if tail is None else (tail.name,)
+        names = {*region.nodes, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region.nodes)) & nodes.keys()
+        cut = Segment(name=segment.name, nodes=tuple(node for node in segment.nodes if node.name in names))
+        settings = {place: setting for place, setting in base.settings.items() if place[0] in names}
+        settings |= {(name, IMPL): Setting(value="", rule=None) for name in names}
+        plan = BoundGraph(
+            graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names)),
+            dtype=base.dtype,
+            settings=settings,
+        )
+        return cls(
+            plan=plan,
+            nodes=tuple(node for node in cut.nodes if node.name in region.nodes),
+            tail=tail,
+            own={place: setting for place, setting in own.settings.items() if place[0] in names},
+            segment=frozenset(nodes),
+        )
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """The nodes whose choices may explain the function."""
+        return self.nodes if self.tail is None else (*self.nodes, self.tail)
+
+    def bound(self, choices: Choices) -> BoundGraph:
+        """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
+        settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
+        return (
+            replace(self.plan, settings={**self.plan.settings, **settings}, like=self.plan) if settings else self.plan
+        )
+
+    def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
+        """A node's parameters with those among the choices in place of its own."""
+        params = dict(node.params)
+        for (name, parameter), value in choices:
+            if name == node.name and parameter == THETA:
+                params[ROPE] = {**params[ROPE], THETA: value}
+            elif name == node.name and parameter in params and (name, parameter) not in self.plan.settings:
+                params[parameter] = value
+        return params
+
+    def as_chosen(self, settings: Mapping[Place, Setting]) -> Choices:
+        """What these settings make otherwise at the replaced nodes, as far as it takes effect."""
+        names = {node.name for node in self.nodes}
+        return frozenset(
+            (place, setting.value)
+            for place, setting in settings.items()
+            if place[0] in names
+            and place[1] != IMPL
+            and place in self.plan.settings
+            and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)
+            and self.plan.resolved(place[0], setting.value)
+            != self.plan.resolved(place[0], self.plan.settings[place].value)
+        )
+
+
+def relative(replaced: Replaced, choices: Choices) -> Choices:
+    """The choices with nodes counted from the region's first, as another layer's region has them too."""
+    number = {node.name: str(i) for i, node in enumerate(replaced.all_nodes)}
+    return _renamed(choices, number)
+
+
+def absolute(replaced: Replaced, choices: Choices) -> Choices:
+    """The inverse of `relative`, at this region's nodes."""
+    return _renamed(choices, {str(i): node.name for i, node in enumerate(replaced.all_nodes)})
+
+
+def _renamed(choices: Choices, names: Mapping[str, str]) -> Choices:
+    renamed = set()
+    for (node, name), value in choices:
+        site, arrow, consumer = name.partition(EDGE)
+        renamed.add(((names[node], f"{site}{arrow}{names[consumer] if arrow else ''}"), value))
+    return frozenset(renamed)
+
+
+def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+    """Every value that is listed, in use or a whole number and makes a node compute otherwise than `plan` does."""
+    for node in replaced.all_nodes:
+        active = plan.active(node)
+        for attribute in node.attributes:
+            if attribute.name in active:
+                values = (v for v in _values(attribute) if plan.resolved(node.name, v) != active[attribute.name])
+                yield from (((node.name, attribute.name), value) for value in values)
+        names = {other.name for other in replaced.nodes}
+        for site, consumer in edges_of(plan.graph, node):
+            place = (node.name, f"{site}{EDGE}{consumer}")
+            if consumer in names:
+                yield from ((place, v) for v in FLOAT_NAMES if v not in (plan.settings[place].value, active.get(site)))
+
+
+def _values(attribute: Attribute) -> Iterator[Value]:
+    if attribute.kind != "placement":
+        yield from (value for value in attribute.values if value != MODEL)
+        yield from attribute.usual
+    if attribute.least is not None:
+        numbers = RANKS if attribute.kind == "placement" else WHOLE_NUMBERS
+        yield from (number for number in numbers if number >= attribute.least)
+
+
+def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
+    """The places at which any number may stand, with the one that stands there: attributes, then parameters."""
+    for node in replaced.all_nodes:
+        active = plan.active(node)
+        attributes = [attribute for attribute in node.attributes if attribute.number and attribute.name in active]
+        for attribute in attributes:
+            value = active[attribute.name]
+            yield (node.name, attribute.name), float(node.params[attribute.name] if isinstance(value, str) else value)
+        known = {attribute.name for attribute in node.attributes}
+        for name, value in node.params.items():
+            if isinstance(value, float) and name not in known:
+                yield (node.name, name), value
+            if name == ROPE and isinstance(value, Mapping) and THETA in value:
+                yield (node.name, THETA), float(value[THETA])
+
+
+def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
+    """What each engine's shipped profile sets otherwise at the nodes; equal ones once, the small first."""
+    plan, choices = replaced.plan, dict[Choices, None]()
+    for profile in _profiles():
+        try:
+            bound = bind(plan.graph, profile, plan.dtype)
+        except MoeparityError:
+            # Its selectors name nodes of other models, or its placement does not fit this one.
+            continue
+        choices[replaced.as_chosen(bound.settings)] = None
+    return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
+
+
+@cache
+def _profiles() -> tuple[Profile, ...]:
+    profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
+    return tuple(profile for profile in profiles if profile.engine is not None and profile.engine.name != NO_ENGINE)
+
+
+def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:
+    """A key that sorts the plainest first: fewest settings, then values of the function's side or the op's default,
+    then values that some engine's profile has, then the shortest numbers, then what is listed first.
+    """
+    nodes = {node.name: node for node in replaced.all_nodes}
+
+    def at_home(choice: Choice) -> bool:
+        (node, name), value = choice
+        setting, attribute = replaced.own.get(choice[0]), nodes[node].op.attribute(name)
+        default = None if attribute is None else attribute.default
+        return value in (default, None if setting is None else setting.value)
+
+    def listed_as(choice: Choice) -> int:
+        attribute = nodes[choice[0][0]].op.attribute(choice[0][1])
+        return attribute.values.index(str(choice[1])) if attribute and choice[1] in attribute.values else 0
+
+    strangers = [choice for choice in choices if not at_home(choice)]
+    return (
+        len(choices),
+        len(strangers),
+        sum(choice not in in_profiles for choice in strangers),
+        _length(choices),
+        sum(map(listed_as, choices)),
+        in_words(replaced.all_nodes, choices),
+    )
+
+
+def _length(choices: Choices) -> int:
+    """How many digits the numbers have; a whole power of two has none."""
+    numbers = [value for _, value in choices if not isinstance(value, str)]
+    return sum(0 if isinstance(x, int) and x > 0 and x & (x - 1) == 0 else digits(x) for x in numbers)
+
+
+def plainest_numbers(variants: Sequence[Choices]) -> Choices:
+    """Of combinations that differ in numbers only, that with the shortest, and of these nearest the middle of all."""
+    ends = number_ranges(variants)
+
+    def from_middle(choices: Choices) -> float:
+        return sum(abs(x - sum(ends[place]) / 2) for place, x in choices if isinstance(x, float))
+
+    return min(variants, key=lambda c: (_length(c), from_middle(c), sorted(map(str, c))))
+
+
+def number_ranges(variants: Sequence[Choices]) -> dict[Place, tuple[float, float]]:
+    """From the least to the greatest number at each place."""
+    numbers: dict[Place, list[float]] = {}
+    for choices in variants:
+        for place, value in choices:
+            if not isinstance(value, str):
+                numbers.setdefault(place, []).append(value)
+    return {place: (min(values), max(values)) for place, values in numbers.items()}
+
+
+def places(choices: Choices) -> frozenset[Place]:
+    """Where choices are made."""
+    return frozenset(place for place, _ in choices)
+
+
+def without_numbers(choices: Choices) -> Choices:
+    """The choices with every number left open."""
+    return frozenset((place, value if isinstance(value, str) else "a number") for place, value in choices)
+
+
+def in_order(nodes: Sequence[Node], choices: Choices) -> list[Choice]:
+    """The choices in the order in which the nodes are run."""
+    order = [node.name for node in nodes]
+    return sorted(choices, key=lambda choice: (order.index(choice[0][0]), choice[0][1]))
+
+
+def in_words(nodes: Sequence[Node], choices: Choices) -> tuple[str, ...]:
+    """As `node:attribute=value`, in the order in which the nodes are run."""
+    return tuple(f"{node}:{name}={_written(value)}" for (node, name), value in in_order(nodes, choices))
+
+
+def _written(value: Value) -> str:
+    """A number with as many digits as it has, up to seven."""
+    return f"{value:.7g}" if isinstance(value, float) and digits(value) > 7 else str(value)

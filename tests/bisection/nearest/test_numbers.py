@@ -1,0 +1,81 @@
+"""A number is solved for from what its values leave unexplained."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeparity.bisection.nearest.numbers import alike, digits, plain, shortest, solve
+
+
+@pytest.mark.parametrize("truth", [3.7e-4, 1e-20, 0.8, 1.7, -0.37, 12345.0, 2.0**-12, 50.0])
+@pytest.mark.parametrize("at", [1e-6, 1.0, 0.0])
+def test_the_least_of_a_parabola_is_found(truth: float, at: float) -> None:
+    values = list(solve(lambda x: (x - truth) ** 2, at))
+    assert min(abs(x - truth) for x in values) <= max(1e-3 * abs(truth), 1e-12)
+
+
+def test_many_minima_need_a_dense_grid() -> None:
+    def waves(x: float) -> float:
+        return 2 - math.cos(5 * math.log(x / 5e5)) - math.exp(-(math.log(x / 5e5) ** 2)) if x > 0 else math.inf
+
+    assert any(abs(x / 5e5 - 1) < 1e-3 for x in solve(waves, 1e4, dense=True))
+
+
+def test_nothing_is_solved_for_where_nothing_depends_on_it() -> None:
+    assert list(solve(lambda _: 1.0, 0.5)) == []
+
+
+def test_values_that_cannot_be_are_passed_by() -> None:
+    values = list(solve(lambda x: (x - 0.3) ** 2 if x > 0 else math.inf, 1.0))
+    assert 0.3 in values
+    assert min(values) > 0
+
+
+def test_plain_numbers_lie_on_both_sides() -> None:
+    assert {3e-4, 4e-4, 3.7e-4, 3.8e-4, 2.0**-12, 2.0**-11} <= plain(3.731e-4, 0.0, 1.0)
+    assert -0.4 in plain(-0.37, -1.0, 0.0)
+    assert plain(0.0, -1.0, 1.0) == set()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "first"),
+    [
+        (3.63e-4, 3.79e-4, 3.7e-4),
+        (0.24, 0.31, 0.3),
+        (-0.31, -0.24, -0.3),
+        (12344.4, 12345.9, 12345.0),
+        (0.5, 0.5, 0.5),
+    ],
+)
+def test_the_shortest_decimal_of_an_interval(low: float, high: float, first: float) -> None:
+    assert shortest(low, high)[0] == first
+
+
+@given(st.floats(1e-12, 1e12), st.floats(1e-6, 1.0))
+def test_every_decimal_of_an_interval_lies_in_it(low: float, width: float) -> None:
+    high = low * (1 + width)
+    decimals = shortest(low, high)
+    assert decimals
+    assert all(low <= x <= high for x in decimals)
+    assert len({digits(x) for x in decimals if x}) <= 2
+
+
+def test_the_ends_of_an_interval_are_exact() -> None:
+    def exact(x: float) -> bool:
+        return 3.61e-4 <= x <= 3.78e-4
+
+    low, high, *decimals = alike(exact, 3.7e-4)
+    assert exact(low)
+    assert exact(high)
+    assert low == pytest.approx(3.61e-4, rel=1e-4)
+    assert high == pytest.approx(3.78e-4, rel=1e-4)
+    assert decimals[0] == 3.7e-4
+
+
+@pytest.mark.parametrize(("x", "count"), [(0.25, 2), (1e-20, 1), (100.0, 1), (12345.0, 5), (-0.37, 2), (0.0, 0)])
+def test_digits(x: float, count: int) -> None:
+    assert digits(x) == count

@@ -155,7 +155,15 @@ def effect(name: str, alone: float, *, parent: str | None = None, change: float 
         parent=parent,
     )
     trial = Trial(kl=alone, k3=alone, flipped_routes=0.0, changed_nodes=nodes)
-    return Effect(toggle=toggle, alone=trial, restored=trial, change=(change - 2, change), restores_all=False)
+    return Effect(
+        toggle=toggle,
+        alone=trial,
+        restored=trial,
+        change=(change - 2, change),
+        is_large=False,
+        is_legal=True,
+        restores_all=False,
+    )
 
 
 def test_passes_go_where_the_share_is() -> None:

@@ -8,8 +8,17 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, KeptRow, ShareRow, Shares
+from moeparity.bisection.shares.report import (
+    ApartRow,
+    Attribution,
+    FixSetRow,
+    InteractionRow,
+    KeptRow,
+    ShareRow,
+    Shares,
+)
 from moeparity.bisection.shares.search import Blame
+from moeparity.search.apart import Apart
 from moeparity.search.fixes import FixSet, Kept
 from moeparity.search.interactions import Interaction
 from moeparity.search.memo import Outcome
@@ -27,6 +36,7 @@ def _attribution(blame: Blame) -> Attribution:
     return Attribution(
         shares=_shares(blame.shares),
         forced=None if blame.forced is None else _shares(blame.forced),
+        apart=None if blame.apart is None else _apart(blame.apart),
         inside=None if blame.inside is None else _shares(blame.inside),
         interactions=tuple(_interaction(pair) for pair in blame.interactions),
         fixes=tuple(_fix_set(fix) for fix in blame.fixes.sets),
@@ -67,12 +77,26 @@ def _row(share: Share, total: Fraction | None) -> ShareRow:
         restored=_kl(share.restored),
         change_low=share.change[0],
         change_high=share.change[1],
+        needed=share.needed,
         role=share.role.value,
     )
 
 
 def _kl(outcome: Outcome | None) -> float | None:
     return None if outcome is None else outcome.value
+
+
+def _apart(apart: Apart) -> ApartRow:
+    return ApartRow(
+        toggles=apart.toggles,
+        without=_kl(apart.without),
+        change_low=apart.change[0],
+        change_high=apart.change[1],
+        forced=_kl(apart.forced),
+        forced_without=_kl(apart.forced_without),
+        forced_change_low=apart.forced_change[0],
+        forced_change_high=apart.forced_change[1],
+    )
 
 
 def _interaction(pair: Interaction) -> InteractionRow:

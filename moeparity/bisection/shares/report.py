@@ -19,6 +19,8 @@ class ShareRow:
     alone, restored: KL of the reference with this of the candidate, and of the candidate with this of the reference;
         None where an op refuses it.
     change_low, change_high: 95 % interval of restored less candidate, paired over sequences.
+    needed: how many sequences like those given would decide what is open of it; None where nothing is, or where these
+        do not say.
     role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `offsets`, `had no effect`, `undecided`, `refused`.
     """
 
@@ -36,6 +38,7 @@ class ShareRow:
     restored: float | None
     change_low: float
     change_high: float
+    needed: int | None
     role: str
 
 
@@ -51,6 +54,25 @@ class Shares:
     orders: int
     left_out: int
     rows: tuple[ShareRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApartRow:
+    """Toggles that are no legal choices, but another function, restored together; KL in nats per scored token.
+
+    without: the candidate's KL with them restored; `change_low` and `_high` bound that less the candidate's, 95 %,
+    paired over sequences. `forced`, `forced_without`, `forced_change_low` and `_high` are the same with every router
+    forced to the reference's expert ids, None and infinite where that was not run. None also where an op refuses it.
+    """
+
+    toggles: tuple[str, ...]
+    without: float | None
+    change_low: float
+    change_high: float
+    forced: float | None
+    forced_without: float | None
+    forced_change_low: float
+    forced_change_high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +130,7 @@ class Attribution:
     """Who is to blame, by how much, and the smallest fix.
 
     forced: the shares with every router forced to the reference's expert ids; None where no expert set differs.
+    apart: toggles that are no legal choices, judged apart from those that are; None without any, or without others.
     inside: toggles taken apart where their share is, from drawn orders; None where nothing is worth it.
     fixes: the smallest first; the empty set where the candidate passes as it is.
     complete: `fixes` are all minimal ones; else all of up to `exhaustive` toggles.
@@ -118,6 +141,7 @@ class Attribution:
 
     shares: Shares
     forced: Shares | None
+    apart: ApartRow | None
     inside: Shares | None
     interactions: tuple[InteractionRow, ...]
     fixes: tuple[FixSetRow, ...]

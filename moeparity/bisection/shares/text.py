@@ -13,6 +13,7 @@ from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
 from moeparity.output.words import quantity
+from moeparity.search.contrast import surely_above, surely_below
 
 TOLD = 0.01
 """From this part of the KL on, an interaction is shown."""
@@ -142,7 +143,8 @@ def _sure(pair: InteractionRow, total: float) -> bool:
     """Above or below 0 by its interval, and not too small to be told."""
     if pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
         return False
-    return pair.in_reference_low > 0 or pair.in_reference_high < 0
+    interval = pair.in_reference_low, pair.in_reference_high
+    return surely_above(interval) or surely_below(interval)
 
 
 def _nats(row: ShareRow) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from moeparity.bisection.toggles.report import TrialResult
 from moeparity.output.words import enumerated
 from moeparity.plan.toggles import Toggle
+from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.roles import SATURATION, SHARE
 
 
@@ -16,14 +17,17 @@ class Effect:
     """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
-    paired difference over sequences. `restores_all` says that restoring it alone gives the reference's bits at every
-    node. A trial is None where an op refuses that mixture of both sides.
+    paired difference over sequences. `is_large`: alone it surely makes `SATURATION` of that KL, and restored as much is
+    surely left. `is_legal`: it is neither another model nor a user's function. `restores_all` says that restoring it
+    alone gives the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
     alone: TrialResult | None
     restored: TrialResult | None
     change: tuple[float, float]
+    is_large: bool
+    is_legal: bool
     restores_all: bool
 
     @property
@@ -75,7 +79,7 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if len(active) < 2 or not total_kl > 0:
         return []
     sentences = []
-    saturated_effects = [e for e in active if _is_saturated(e, total_kl)]
+    saturated_effects = [e for e in active if e.is_large and e.is_legal and not e.is_masked]
     if len(saturated_effects) > 1:
         sentences.append(
             f"Saturated: {_names(saturated_effects)} are interchangeable. Each alone costs at least "
@@ -83,15 +87,27 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
             f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
             "gives the reference's bits."
         )
+        sentences += [_apart(e, total_kl) for e in active if e.is_large and not e.is_legal and not e.is_masked]
     sentences += [
         f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
         for e in active
-        if e.restored is not None and e.change[1] < 0
+        if e.restored is not None and surely_below(e.change)
     ]
-    worse = [e for e in active if e.change[0] > 0]
+    worse = [e for e in active if surely_above(e.change)]
     if worse:
         sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
     return sentences
+
+
+def _apart(effect: Effect, total_kl: float) -> str:
+    """What is large as the saturated are, and no legal choice."""
+    assert effect.alone is not None
+    assert effect.restored is not None
+    return (
+        f"{effect.toggle.name} is as large and not one of them, being no rounding but another function: alone it costs "
+        f"{effect.alone.kl / total_kl:.0%} of the whole divergence, and restoring it leaves "
+        f"{effect.restored.kl / total_kl:.0%} of it."
+    )
 
 
 def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl: float) -> Iterator[str]:
@@ -134,15 +150,8 @@ def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:
         for effect in effects
         if effect.toggle.name not in parents
         and not effect.had_no_effect
-        and (effect.change[1] < 0 or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
+        and (surely_below(effect.change) or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
     ]
-
-
-def _is_saturated(effect: Effect, total_kl: float) -> bool:
-    # Not by min(), which may drop a NaN.
-    trials = (effect.alone, effect.restored)
-    large = all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
-    return large and not effect.is_masked
 
 
 def _names(effects: Sequence[Effect]) -> str:

@@ -35,6 +35,7 @@ PAIR = made(InteractionRow, first="a", second="b", in_reference=2e-4, in_referen
 FOUND = Attribution(
     shares=SHARES,
     forced=FORCED,
+    apart=None,
     inside=INSIDE,
     interactions=(PAIR,),
     fixes=(FIX,),

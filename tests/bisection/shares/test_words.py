@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
-from moeparity.search.memo import Coalition
+from moeparity.search.memo import Coalition, Memo, Outcome
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
-from tests.search.games import memo_of, no_bounds
+from tests.search.games import memo_of, no_bounds, outcome
 
 
 def table(**values: float | None) -> dict[Coalition, float | None]:
@@ -35,8 +33,8 @@ def said(game: Mapping[Coalition, float | None], forced: Waterfall | None = None
 
 def test_culprits_by_the_size_of_their_shares() -> None:
     assert said(table(a=0.2, b=0.8, ab=1.0)).splitlines() == [
-        "b is to blame for 80% of the KL (80% to 80% over sequences); restoring it alone lowers it by 80%.",
-        "a is to blame for 20% of the KL (20% to 20% over sequences); restoring it alone lowers it by 20%.",
+        "b is to blame for 80% of the KL (60% to 85% over sequences); restoring it alone lowers it by 80%.",
+        "a is to blame for 20% of the KL (15% to 40% over sequences); restoring it alone lowers it by 20%.",
     ]
 
 
@@ -63,7 +61,9 @@ def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     game = table(a=0.5, b=0.4, ab=1.0)
     wide = waterfall(memo_of(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
     undecided = share_reading(wide, None, [], None, "bf16")
-    assert undecided == ["Not decided with these sequences: the shares of a and b may be 0."]
+    assert undecided == [
+        "Not decided with these sequences: the shares of a and b may be 0; about 29 to 37 such sequences are needed."
+    ]
 
 
 def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
@@ -97,7 +97,9 @@ def test_nothing_is_said_of_one_toggle_or_of_no_divergence() -> None:
 
 def test_what_is_left_without_flips_is_laid_to_one_only_where_it_makes_most_of_it() -> None:
     game, even = table(a=0.2, b=0.8, ab=1.0), table(a=0.19, b=0.2, ab=0.39)
-    assert said(game, shared(even)).endswith("KL is 3.90e-01 (39%); of what is left without flips, b makes most: 51%.")
+    most = table(a=0.1, b=0.29, ab=0.39)
+    assert said(game, shared(most)).endswith("KL is 3.90e-01 (39%); of what is left without flips, b makes most: 74%.")
+    assert said(game, shared(even)).endswith("KL is 3.90e-01 (39%).")
     several = table(a=0.1, b=0.1, c=0.1, ab=0.2, ac=0.2, bc=0.2, abc=0.3)
     assert said(game, shared(several)).endswith("KL is 3.00e-01 (30%).")
     wide = waterfall(memo_of(("a", "b"), even.__getitem__), Group("all", ("a", "b")), lambda *_: (0.01, 0.5))
@@ -117,18 +119,26 @@ def test_a_large_share_that_is_no_culprits() -> None:
 
     shares = waterfall(memo_of(("a", "b"), game.__getitem__), Group("all", ("a", "b")), bounds)
     words = share_reading(shares, None, [], None, "bf16")
+    but = "but restoring it alone does not surely lower it; about 25 such sequences are needed."
     assert words == [
-        "a contributes 25% of the KL (25% to 25% over sequences), but restoring it alone does not surely lower it.",
-        "b contributes 75% of the KL (75% to 75% over sequences), but restoring it alone does not surely lower it.",
+        f"a contributes 25% of the KL (19% to 44% over sequences), {but}",
+        f"b contributes 75% of the KL (56% to 81% over sequences), {but}",
     ]
 
 
-def test_a_part_that_the_sequences_do_not_bound() -> None:
-    game = table(a=0.2, b=0.8, ab=1.0)
-    shares = shared(game)
-    unbounded = replace(shares, shares=tuple(replace(row, part=(-math.inf, math.inf)) for row in shares.shares))
-    words = share_reading(unbounded, None, [], None, "bf16")
-    assert words[0].startswith("b is to blame for 80% of the KL (these sequences do not bound it); restoring")
+def test_nobody_is_blamed_where_the_sequences_do_not_bound_the_part() -> None:
+    # One sequence of twenty carries nearly all of it, and all of it is a's; each interval in nats lies above 0.
+    single, rest = [100.0, *[0.1] * 20], [0.1] * 21
+    sums = {"": [0.0] * 21, "a": single, "b": rest, "ab": [a + b for a, b in zip(single, rest, strict=True)]}
+
+    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome]:
+        return {c: outcome(sum(sums[key]) / 21, sums=sums[key]) for c in mixtures for key in ["".join(sorted(c))]}
+
+    shares = waterfall(Memo(("a", "b"), evaluate), Group("all", ("a", "b")), no_bounds)
+    assert [row.interval[0] > 0 for row in shares.shares] == [True, True]
+    assert share_reading(shares, None, [], None, "bf16") == [
+        "Not decided with these sequences: the shares of a and b may be 0; about 59 such sequences are needed."
+    ]
 
 
 def test_an_interaction_too_small_to_tell() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -15,12 +16,18 @@ TOTAL = 1e-3
 
 
 def effect(
-    name: str, alone: float, restored: float, *, nodes: tuple[int, int] = (3, 3), spread: float = TOTAL / 1000
+    name: str,
+    alone: float,
+    restored: float,
+    *,
+    nodes: tuple[int, int] = (3, 3),
+    spread: float = TOTAL / 1000,
+    kind: Literal["rounding", "semantics"] = "rounding",
 ) -> Effect:
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
     toggle = Toggle(
         name=name,
-        kind="rounding",
+        kind=kind,
         reference="bf16",
         candidate="fp32",
         reference_origin="a.yaml:1",
@@ -33,7 +40,17 @@ def effect(
     # As an interval of sums that are not finite: no bounds.
     finite = math.isfinite(restored)
     change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
-    return Effect(toggle=toggle, alone=without, restored=with_it, change=change, restores_all=False)
+    # As far above half of the whole as the spread allows; not by min(), which may drop a NaN.
+    large = all(kl - spread >= TOTAL / 2 for kl in (alone, restored))
+    return Effect(
+        toggle=toggle,
+        alone=without,
+        restored=with_it,
+        change=change,
+        is_large=large,
+        is_legal=kind in ("rounding", "order"),
+        restores_all=False,
+    )
 
 
 def without(name: str) -> Effect:
@@ -63,7 +80,7 @@ def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_ef
 
 
 def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
-    refused = replace(effect("a", TOTAL, TOTAL), alone=None)
+    refused = replace(effect("a", TOTAL, TOTAL), alone=None, is_large=False)
     assert not refused.had_no_effect
     assert not refused.is_masked
     said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
@@ -78,12 +95,28 @@ def test_one_active() -> None:
 def test_saturated_names_the_interchangeable_ones_only() -> None:
     effects = [
         effect("a", TOTAL, TOTAL),
-        effect("b", TOTAL / 2, TOTAL / 2, spread=TOTAL),
+        effect("b", TOTAL * 0.6, TOTAL, spread=TOTAL / 20),
         effect("c", TOTAL / 100, TOTAL),
     ]
     (said,) = reading(effects, TOTAL)
     assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
     assert "only restoring all toggles gives the reference's bits" in said
+
+
+def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
+    roundings = [effect("a", TOTAL, TOTAL), effect("b", TOTAL, TOTAL)]
+    eps = effect("eps", 0.9 * TOTAL, 0.8 * TOTAL, kind="semantics", spread=0.25 * TOTAL)
+    saturated, apart = reading([*roundings, eps], TOTAL)
+    assert saturated.startswith("Saturated: a and b are interchangeable.")
+    assert apart == (
+        "eps is as large and not one of them, being no rounding but another function: alone it costs 90% of the whole "
+        "divergence, and restoring it leaves 80% of it."
+    )
+    assert reading([roundings[0], eps], TOTAL) == []
+
+
+def test_what_may_be_less_than_half_by_its_interval_is_not_called_interchangeable() -> None:
+    assert reading([effect("a", TOTAL, TOTAL), effect("b", 0.6 * TOTAL, TOTAL, spread=0.2 * TOTAL)], TOTAL) == []
 
 
 def test_one_large_toggle_is_not_saturation() -> None:

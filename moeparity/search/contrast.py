@@ -63,9 +63,9 @@ class Contrast:
 
         Both vary over sequences, so this is not the interval of one over the estimate of the other: what is steady
         beside something that a few sequences carry is known well in nats and badly as a part. Sequences are resampled
-        with both their sums, as in any ratio; each bound is then moved by what one more sequence with as much of the
-        other as the greatest would move the part, were all of that, or none, this contrast's. Unbounded where either is
-        not `usable`, and for fewer than `CARRYING` sequences with something of the other.
+        with both their sums, as in any ratio; each bound is then moved by what one more sequence would move the part
+        that has as much of the other as the greatest, and as large or small a part of it, from 0 to 1, as any has.
+        Unbounded where either is not `usable`, and for fewer than `CARRYING` sequences with something of the other.
         """
         share, totals = self.sums(memo), of.sums(memo)
         if share is None or totals is None or not math.fsum(totals) > 0:
@@ -79,8 +79,10 @@ class Contrast:
             return -math.inf, math.inf
         # A sequence without divergence still counts, with whatever the share is there.
         low, high = bounds(share, [max(total, sys.float_info.min) for total in totals])
-        part, one_more = math.fsum(share) / math.fsum(totals), max(totals) / (math.fsum(totals) + max(totals))
-        return low - max(part, 0.0) * one_more, high + (1 - min(part, 1.0)) * one_more
+        mean, one_more = math.fsum(share) / math.fsum(totals), max(totals) / (math.fsum(totals) + max(totals))
+        parts = [min(max(own / total, 0.0), 1.0) for own, total in zip(share, totals, strict=True) if total > 0]
+        down, up = max(mean - min(parts), 0.0), max(max(parts) - mean, 0.0)
+        return low - down * one_more, high + up * one_more
 
     def sums(self, memo: Memo) -> list[float] | None:
         """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""

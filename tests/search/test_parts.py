@@ -38,10 +38,7 @@ def played(sums: Mapping[Coalition, Sequence[float]]) -> Memo:
 
 def test_parts_are_shares_over_the_whole() -> None:
     shares = waterfall(played({NONE: [0.0] * 4, A: [0.5] * 4, B: [1.0] * 4, AB: [2.0] * 4}), BOTH, no_bounds).shares
-    # Four sequences alike, and one more that is all the one's or all the other's.
-    for row, part in zip(shares, (0.375, 0.625), strict=True):
-        assert float(row.share) == 2 * part
-        assert row.part == pytest.approx((part - part / 5, part + (1 - part) / 5))
+    assert [row.part for row in shares] == [(float(row.share) / 2,) * 2 for row in shares]
 
 
 def test_a_steady_share_of_a_whole_that_varies_is_a_part_that_varies() -> None:
@@ -86,11 +83,11 @@ def test_a_sequence_without_divergence_counts() -> None:
         return no_bounds(share, total)
 
     intervals = parts(played(sums), BOTH, caught)
-    # Of 12 in all the greatest is 4, which one more sequence could bring to either.
-    for low, high in intervals.values():
-        part = low / (1 - 4 / 16)
-        assert math.isclose(high, part + (1 - part) * 4 / 16)
-    assert math.isclose(sum(low for low, _ in intervals.values()), 1 - 4 / 16)
+    # Of 12 in all the greatest is 4, and a fifth to all of a sequence is one's: one more like it moves the parts.
+    for name, mean in (("a", 5 / 12), ("b", 7 / 12)):
+        low, high = intervals[name]
+        assert math.isclose(low, mean - (mean - (1 / 4 if name == "a" else 1 / 3)) * 4 / 16)
+        assert math.isclose(high, mean + ((2 / 3 if name == "a" else 3 / 4) - mean) * 4 / 16)
     assert all(total > 0 for total in recorded[1]), "counts of 0 would be dropped, and the share there with them"
 
 

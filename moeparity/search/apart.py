@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moeparity.search.contrast import Bounds, Interval, difference
-from moeparity.search.memo import Coalition, Memo, Outcome, Players
+from moeparity.search.memo import Coalition, Memo, Names, Outcome, Players
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class Apart:
     forced: Outcome | None
     forced_without: Outcome | None
     forced_change: Interval
+
+    def named(self, names: Names) -> Apart:
+        """The same with its toggles under other names, for people."""
+        return replace(self, toggles=tuple(map(names, self.toggles)))
 
 
 def judged_apart(names: Coalition, memo: Memo, forced: Memo | None, bounds: Bounds) -> Apart | None:

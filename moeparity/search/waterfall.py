@@ -10,7 +10,7 @@ from fractions import Fraction
 from moeparity.metrics.verdict import sequences_needed
 from moeparity.search.contrast import CARRYING, Bounds, Interval, carrying, difference
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Effort, Memo, Outcome, Players
+from moeparity.search.memo import Coalition, Effort, Memo, Names, Outcome, Players
 from moeparity.search.roles import SHARE, Role, StandsIn, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 
@@ -73,6 +73,10 @@ class Waterfall:
     orders: int
     left_out: int
     effort: Effort
+
+    def named(self, names: Names) -> Waterfall:
+        """The same with its cells under other names, for people."""
+        return replace(self, shares=tuple(replace(share, name=names(share.name)) for share in self.shares))
 
 
 def waterfall(

@@ -162,6 +162,7 @@ def effect(name: str, alone: float, *, parent: str | None = None, change: float 
         change=(change - 2, change),
         is_large=False,
         is_legal=True,
+        evidence=("read", "read"),
         restores_all=False,
     )
 
@@ -188,4 +189,4 @@ def test_words_name_the_smallest_part_that_makes_most_of_a_toggle() -> None:
         effect("layer 4", 0.1, parent="second half"),
     ]
     (sentence,) = [s for s in reading(effects, 1.0) if "largest part" in s]
-    assert sentence == "In whole the largest part is layer 3: alone it costs 30% of the whole divergence."
+    assert sentence == "In whole (read) the largest part is layer 3 (read): alone it costs 30% of the whole divergence."

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One attribute on which the two sides differ, where each side's value was set, and by which flag and profile."""
+    """One attribute on which the two sides differ, where each side's value was set, by which flag and profile.
+
+    `evidence` is how sure each side's profile is of it; `set by the recipe` where that is what sets it.
+    """
 
     attribute: str
     reference: str
@@ -16,6 +19,8 @@ class Choice:
     candidate_origin: str
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_evidence: str
+    candidate_evidence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,14 @@ class ShareRow:
     alone, restored: KL of the reference with this of the candidate, and of the candidate with this of the reference;
         None where an op refuses it.
     change_low, change_high: 95 % interval of restored less candidate, paired over sequences.
+    evidence: how sure the values are that it rests on, by side where they differ: `verified | read`.
     needed: how many sequences like those given would decide what is open of it; None where nothing is, or where these
         do not say.
     role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `offsets`, `had no effect`, `undecided`, `refused`.
     """
 
     name: str
+    evidence: str
     depth: int
     share: float
     of_whole: float
@@ -97,6 +99,7 @@ class InteractionRow:
 class FixSetRow:
     """Toggles that, restored together, pass the gate; run, not inferred.
 
+    evidence: of each toggle, how sure the values are that it rests on.
     kl: nats per token with them restored; `upper` the bound of the gate's metric that lies under the gate.
     exact: the reference's bits at every node.
     minimal: every smaller set within it was run and is no fix.
@@ -104,6 +107,7 @@ class FixSetRow:
     """
 
     toggles: tuple[str, ...]
+    evidence: tuple[str, ...]
     kl: float
     upper: float
     exact: bool
@@ -115,11 +119,13 @@ class FixSetRow:
 class KeptRow:
     """The most toggles that may stay as the candidate has them, or those whose others are cheapest to restore.
 
+    evidence: of each of `toggles`, how sure the values are that it rests on.
     cost: of restoring the others; their number where the recipe gives no costs.
     certain: nothing that costs less passes.
     """
 
     toggles: tuple[str, ...]
+    evidence: tuple[str, ...]
     restored: tuple[str, ...]
     cost: float
     certain: bool

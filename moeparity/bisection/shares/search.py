@@ -79,7 +79,7 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
         return None
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
-    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in _parts(t))]}
+    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
     natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress)
     natural.learn(observed)
     players = tuple(cells)
@@ -87,17 +87,17 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     top: Cell = Group("all", players) if len(players) > 1 else players[0]
     apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
     parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
-    shares = waterfall(memo, top, _bounds, apart=apart)
+    shares = waterfall(memo, top, over_sequences, apart=apart)
     routed = Mixtures(plan, routes=IDS, progress=progress)
     forced_memo = Memo(players, routed) if _flips(observed) else None
-    forced = None if forced_memo is None else waterfall(forced_memo, top, _bounds, apart=apart)
+    forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     found = fix_sets(memo, plan.recipe.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,
-        apart=judged_apart(apart, memo, forced_memo, _bounds),
+        apart=judged_apart(apart, memo, forced_memo, over_sequences),
         inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
-        interactions=tuple(interactions(memo, _acting(shares), _bounds)),
+        interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
         fixes=found,
         kept=keep(found, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
@@ -107,7 +107,8 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     )
 
 
-def _bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+def over_sequences(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of sum(sums) / sum(tokens), both [B], in the units of `sums` per that of `tokens`."""
     interval = tail_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
     return interval.low, interval.high
 
@@ -118,10 +119,11 @@ def _cell(toggle: Toggle) -> Cell:
     return Group(toggle.name, tuple(_cell(part) for part in parts)) if parts else toggle.name
 
 
-def _parts(toggle: Toggle) -> Iterator[Toggle]:
+def parts_of(toggle: Toggle) -> Iterator[Toggle]:
+    """What a toggle is taken apart into, and these in turn."""
     for part in split(toggle):
         yield part
-        yield from _parts(part)
+        yield from parts_of(part)
 
 
 def _flips(observed: Observed) -> bool:
@@ -151,7 +153,7 @@ def _inside(
         return None
     tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
     memo = Memo(leaves(tree), _merged(chosen, natural))
-    return localise(memo, tree, _bounds, apart=apart, budget=budget)
+    return localise(memo, tree, over_sequences, apart=apart, budget=budget)
 
 
 def _worth_opening(share: Share) -> bool:

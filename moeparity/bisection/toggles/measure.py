@@ -17,6 +17,7 @@ from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import tail_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.difference import two_sided
+from moeparity.plan.evidence import evidence
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.search.contrast import Interval, surely_above
@@ -25,9 +26,9 @@ from moeparity.search.roles import SATURATION
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every toggle, every swapped block, and what they mean."""
-    effects = [measured(toggle, observed) for toggle in plan.trial_toggles]
+    effects = [measured(toggle, plan, observed) for toggle in plan.trial_toggles]
     blame: Blame | None = observed.answers.get("shares")
-    sentences = None if blame is None else _share_sentences(plan, blame)
+    sentences = None if blame is None else _share_sentences(plan, blame, {e.toggle.name: e.label for e in effects})
     return {
         "toggles": tuple(_toggle_result(effect) for effect in effects),
         "swaps": tuple(_swap(selector, plan, observed) for selector in plan.swaps),
@@ -35,7 +36,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     }
 
 
-def measured(toggle: Toggle, observed: Observed) -> Effect:
+def measured(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
     """What a toggle's two trials did."""
     trials = _trial(alone(toggle), REFERENCE, observed), _trial(restored(toggle), CANDIDATE, observed)
     whole = observed.logits.sums(CANDIDATE)
@@ -50,6 +51,7 @@ def measured(toggle: Toggle, observed: Observed) -> Effect:
         change=_less(costs[1], whole),
         is_large=all(surely_above(_less(cost, whole, SATURATION)) for cost in costs),
         is_legal=is_legal(toggle, observed),
+        evidence=evidence(toggle.members, plan.reference.plan, plan.candidate.plan),
         restores_all=trials[1] is not None and not observed.changes.nodes[restored(toggle), REFERENCE],
     )
 
@@ -85,6 +87,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         name=toggle.name,
         kind=toggle.kind,
         **two_sided(toggle),
+        reference_evidence=effect.evidence[0],
+        candidate_evidence=effect.evidence[1],
         flag=toggle.flag,
         parent=toggle.parent,
         nodes=len(toggle.nodes),
@@ -100,13 +104,21 @@ def _toggle_result(effect: Effect) -> ToggleResult:
 
 def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
     nodes, toggle = plan.swaps[selector]
-    result = None if toggle is None else _toggle_result(measured(toggle, observed))
+    result = None if toggle is None else _toggle_result(measured(toggle, plan, observed))
     return Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
-def _share_sentences(plan: Plan, blame: Blame) -> list[str]:
-    """Who is to blame and what to restore, in sentences."""
-    dtypes = dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate))
-    dtype = " and ".join(dtypes)
-    shares = share_reading(blame.shares, blame.forced, blame.interactions, blame.in_fp32, dtype, blame.apart)
-    return [*shares, *fix_reading(blame.fixes, blame.kept, costs=bool(plan.recipe.costs))]
+def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> list[str]:
+    """Who is to blame and what to restore, in sentences; every toggle by its label."""
+    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
+    label = labels.__getitem__
+    shares = share_reading(
+        blame.shares.named(label),
+        None if blame.forced is None else blame.forced.named(label),
+        [pair.named(label) for pair in blame.interactions],
+        blame.in_fp32,
+        dtype,
+        None if blame.apart is None else blame.apart.named(label),
+    )
+    kept = None if blame.kept is None else blame.kept.named(label)
+    return [*shares, *fix_reading(blame.fixes.named(label), kept, costs=bool(plan.recipe.costs))]

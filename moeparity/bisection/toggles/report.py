@@ -26,7 +26,7 @@ class ToggleResult:
 
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
     `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
-    `set_by` are the flags and profiles that set it.
+    `set_by` are the flags and profiles that set it. `evidence` is the lowest level of the values it rests on there.
     """
 
     name: str
@@ -40,6 +40,8 @@ class ToggleResult:
     nodes: int
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_evidence: str
+    candidate_evidence: str
     alone: TrialResult | None
     restored: TrialResult | None
     restored_change_low: float

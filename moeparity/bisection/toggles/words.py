@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.bisection.toggles.report import TrialResult
 from moeparity.output.words import enumerated
+from moeparity.plan.evidence import NOT_KNOWN, in_words
 from moeparity.plan.toggles import Toggle
 from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.roles import SATURATION, SHARE
@@ -18,8 +19,9 @@ class Effect:
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
     paired difference over sequences. `is_large`: alone it surely makes `SATURATION` of that KL, and restored as much is
-    surely left. `is_legal`: it is neither another model nor a user's function. `restores_all` says that restoring it
-    alone gives the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
+    surely left. `is_legal`: it is neither another model nor a user's function. `evidence`: the lowest level of the
+    values it rests on, on the reference's and the candidate's side. `restores_all` says that restoring it alone gives
+    the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
@@ -28,7 +30,13 @@ class Effect:
     change: tuple[float, float]
     is_large: bool
     is_legal: bool
+    evidence: tuple[str, str]
     restores_all: bool
+
+    @property
+    def label(self) -> str:
+        """Its name, and how sure the values are that it rests on."""
+        return f"{self.toggle.name} ({in_words(self.evidence)})"
 
     @property
     def had_no_effect(self) -> bool:
@@ -52,24 +60,40 @@ def reading(effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | 
     parts = [e for e in effects if e.toggle.parent is not None]
     effects = [e for e in effects if e.toggle.parent is None]
     sentences = _makers(effects, total_kl) if shares is None else shares
-    return [*_acting(effects, total_kl), *sentences, *_largest_parts(effects, parts, total_kl), *_what_sets(effects)]
+    return [
+        *_unsure(effects),
+        *_acting(effects, total_kl),
+        *sentences,
+        *_largest_parts(effects, parts, total_kl),
+        *_what_sets(effects),
+    ]
+
+
+def _unsure(effects: Sequence[Effect]) -> Iterator[str]:
+    """What comes first: that an answer rests on values which are not known of the engines."""
+    unsure = [e for e in effects if not e.had_no_effect and not {*NOT_KNOWN}.isdisjoint(e.evidence)]
+    if unsure:
+        yield (
+            f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds of the values that "
+            "stand in the profiles, and of the engines only as far as these are right."
+        )
 
 
 def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
     """Which toggles act at all, and whether it shows."""
     idle = [e for e in effects if e.had_no_effect]
-    sentences = [f"{_names(idle)} had no effect: no bit changed at any node."] if idle else []
+    sentences = [f"{_labels(idle)} had no effect: no bit changed at any node."] if idle else []
     active = [e for e in effects if not e.had_no_effect]
     masked_effects = [e for e in active if e.is_masked]
     if masked_effects:
-        sentences.append(f"Masked in the candidate: {_names(masked_effects)}. Restoring alone changes no bit there.")
+        sentences.append(f"Masked in the candidate: {_labels(masked_effects)}. Restoring alone changes no bit there.")
     refusals = [e for e in effects if e.alone is None or e.restored is None]
     if refusals:
-        sentences.append(f"An op refuses {_names(refusals)} mixed with the other side's choices: see the table.")
+        sentences.append(f"An op refuses {_labels(refusals)} mixed with the other side's choices: see the table.")
     if active and total_kl == 0:
         sentences.append("Bits change, but none of the changes reaches the logits.")
     if len(active) == 1 and total_kl > 0:
-        sentences.append(f"{active[0].toggle.name} alone makes the whole difference.")
+        sentences.append(f"{active[0].label} alone makes the whole difference.")
     return sentences
 
 
@@ -82,20 +106,20 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
     saturated_effects = [e for e in active if e.is_large and e.is_legal and not e.is_masked]
     if len(saturated_effects) > 1:
         sentences.append(
-            f"Saturated: {_names(saturated_effects)} are interchangeable. Each alone costs at least "
+            f"Saturated: {_labels(saturated_effects)} are interchangeable. Each alone costs at least "
             f"{SATURATION:.0%} of the whole divergence, and restoring any one of them leaves at least "
             f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
             "gives the reference's bits."
         )
         sentences += [_apart(e, total_kl) for e in active if e.is_large and not e.is_legal and not e.is_masked]
     sentences += [
-        f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        f"Restoring {e.label} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
         for e in active
         if e.restored is not None and surely_below(e.change)
     ]
     worse = [e for e in active if surely_above(e.change)]
     if worse:
-        sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
+        sentences.append(f"Restoring {_labels(worse)} alone raises the divergence: toggles interact.")
     return sentences
 
 
@@ -104,7 +128,7 @@ def _apart(effect: Effect, total_kl: float) -> str:
     assert effect.alone is not None
     assert effect.restored is not None
     return (
-        f"{effect.toggle.name} is as large and not one of them, being no rounding but another function: alone it costs "
+        f"{effect.label} is as large and not one of them, being no rounding but another function: alone it costs "
         f"{effect.alone.kl / total_kl:.0%} of the whole divergence, and restoring it leaves "
         f"{effect.restored.kl / total_kl:.0%} of it."
     )
@@ -122,7 +146,7 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
             part = largest
         if part is not None and part is not effect and part.alone is not None and total_kl > 0:
             yield (
-                f"In {effect.toggle.name} the largest part is {part.toggle.name}: alone it costs "
+                f"In {effect.label} the largest part is {part.label}: alone it costs "
                 f"{part.alone.kl / total_kl:.0%} of the whole divergence."
             )
 
@@ -152,6 +176,10 @@ def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:
         and not effect.had_no_effect
         and (surely_below(effect.change) or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
     ]
+
+
+def _labels(effects: Sequence[Effect]) -> str:
+    return enumerated([effect.label for effect in effects])
 
 
 def _names(effects: Sequence[Effect]) -> str:

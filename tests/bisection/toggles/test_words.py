@@ -23,6 +23,7 @@ def effect(
     nodes: tuple[int, int] = (3, 3),
     spread: float = TOTAL / 1000,
     kind: Literal["rounding", "semantics"] = "rounding",
+    evidence: tuple[str, str] = ("read", "read"),
 ) -> Effect:
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
     toggle = Toggle(
@@ -49,6 +50,7 @@ def effect(
         change=change,
         is_large=large,
         is_legal=kind in ("rounding", "order"),
+        evidence=evidence,
         restores_all=False,
     )
 
@@ -63,9 +65,9 @@ def test_no_toggles_say_nothing() -> None:
 
 
 def test_no_effect() -> None:
-    assert reading([without("a")], 0.0) == ["a had no effect: no bit changed at any node."]
+    assert reading([without("a")], 0.0) == ["a (read) had no effect: no bit changed at any node."]
     said = reading([without("a"), without("b"), without("c")], 0.0)
-    assert said == ["a, b and c had no effect: no bit changed at any node."]
+    assert said == ["a (read), b (read) and c (read) had no effect: no bit changed at any node."]
 
 
 def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
@@ -84,12 +86,12 @@ def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked()
     assert not refused.had_no_effect
     assert not refused.is_masked
     said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["An op refuses a mixed with the other side's choices: see the table."]
+    assert said == ["An op refuses a (read) mixed with the other side's choices: see the table."]
 
 
 def test_one_active() -> None:
     said = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
-    assert said == ["a had no effect: no bit changed at any node.", "b alone makes the whole difference."]
+    assert said == ["a (read) had no effect: no bit changed at any node.", "b (read) alone makes the whole difference."]
 
 
 def test_saturated_names_the_interchangeable_ones_only() -> None:
@@ -99,7 +101,7 @@ def test_saturated_names_the_interchangeable_ones_only() -> None:
         effect("c", TOTAL / 100, TOTAL),
     ]
     (said,) = reading(effects, TOTAL)
-    assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
+    assert said.startswith("Saturated: a (read) and b (read) are interchangeable. Each alone costs at least 50%")
     assert "only restoring all toggles gives the reference's bits" in said
 
 
@@ -107,10 +109,10 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
     roundings = [effect("a", TOTAL, TOTAL), effect("b", TOTAL, TOTAL)]
     eps = effect("eps", 0.9 * TOTAL, 0.8 * TOTAL, kind="semantics", spread=0.25 * TOTAL)
     saturated, apart = reading([*roundings, eps], TOTAL)
-    assert saturated.startswith("Saturated: a and b are interchangeable.")
+    assert saturated.startswith("Saturated: a (read) and b (read) are interchangeable.")
     assert apart == (
-        "eps is as large and not one of them, being no rounding but another function: alone it costs 90% of the whole "
-        "divergence, and restoring it leaves 80% of it."
+        "eps (read) is as large and not one of them, being no rounding but another function: alone it costs 90% of the "
+        "whole divergence, and restoring it leaves 80% of it."
     )
     assert reading([roundings[0], eps], TOTAL) == []
 
@@ -119,18 +121,32 @@ def test_what_may_be_less_than_half_by_its_interval_is_not_called_interchangeabl
     assert reading([effect("a", TOTAL, TOTAL), effect("b", 0.6 * TOTAL, TOTAL, spread=0.2 * TOTAL)], TOTAL) == []
 
 
+@pytest.mark.parametrize("level", ["unknown", "opaque"])
+def test_an_answer_that_rests_on_what_is_not_known_says_so_first(level: str) -> None:
+    effects = [effect("a", TOTAL, 0.0), effect("b", TOTAL / 100, TOTAL, evidence=("read", level)), without("c")]
+    effects[2] = replace(effects[2], evidence=(level, "read"))
+    first, *others = reading(effects, TOTAL)
+    assert first == (
+        f"This rests on values that nobody vouches for, b (read | {level}): what follows holds of the values that "
+        "stand in the profiles, and of the engines only as far as these are right."
+    )
+    assert others[0] == f"c ({level} | read) had no effect: no bit changed at any node."
+    sure = [replace(e, evidence=("inferred", "set by the recipe")) for e in effects]
+    assert not any("vouches" in sentence for sentence in reading(sure, TOTAL))
+
+
 def test_one_large_toggle_is_not_saturation() -> None:
     assert reading([effect("a", TOTAL, TOTAL), effect("b", TOTAL / 100, TOTAL)], TOTAL) == []
 
 
 def test_decisive() -> None:
     said = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
-    assert said == ["Restoring a alone removes 90% of the divergence."]
+    assert said == ["Restoring a (read) alone removes 90% of the divergence."]
 
 
 def test_interacting() -> None:
     said = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
-    assert said == ["Restoring b alone raises the divergence: toggles interact."]
+    assert said == ["Restoring b (read) alone raises the divergence: toggles interact."]
 
 
 @pytest.mark.parametrize("restored", [TOTAL / 10, TOTAL, 2 * TOTAL])
@@ -141,7 +157,7 @@ def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: fl
 
 def test_masked() -> None:
     said = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["Masked in the candidate: a. Restoring alone changes no bit there."]
+    assert said == ["Masked in the candidate: a (read). Restoring alone changes no bit there."]
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
 

@@ -112,6 +112,13 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
             "gives the reference's bits."
         )
         sentences += [_apart(e, total_kl) for e in active if e.is_large and not e.is_legal and not e.is_masked]
+    open_effects = [e for e in active if e.is_legal and not e.is_large and _seems_large(e, total_kl)]
+    if open_effects and len(saturated_effects) + len(open_effects) > 1:
+        sentences.append(
+            f"Not decided with these sequences: whether {_labels(open_effects)} can be stood in for by others. Alone "
+            f"each costs at least {SATURATION:.0%} of the whole divergence, and restored it leaves as much, but not "
+            "surely."
+        )
     sentences += [
         f"Restoring {e.label} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
         for e in active
@@ -121,6 +128,13 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if worse:
         sentences.append(f"Restoring {_labels(worse)} alone raises the divergence: toggles interact.")
     return sentences
+
+
+def _seems_large(effect: Effect, total_kl: float) -> bool:
+    """Whether it would be saturated, going by what was measured without its intervals."""
+    # Not by min(), which may drop a NaN.
+    trials = (effect.alone, effect.restored)
+    return not effect.is_masked and all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
 
 
 def _apart(effect: Effect, total_kl: float) -> str:

@@ -118,7 +118,12 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
 
 
 def test_what_may_be_less_than_half_by_its_interval_is_not_called_interchangeable() -> None:
-    assert reading([effect("a", TOTAL, TOTAL), effect("b", 0.6 * TOTAL, TOTAL, spread=0.2 * TOTAL)], TOTAL) == []
+    unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.2 * TOTAL)
+    (said,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
+    assert said.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
+    assert reading([effect("a", TOTAL / 100, TOTAL), unsure], TOTAL) == [], "there is nobody beside it"
+    faults = [effect("eps", TOTAL, TOTAL, kind="semantics"), unsure]
+    assert reading(faults, TOTAL) == []
 
 
 @pytest.mark.parametrize("level", ["unknown", "opaque"])

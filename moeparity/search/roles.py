@@ -13,6 +13,9 @@ from moeparity.search.memo import Coalition, Memo, Outcome
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
 
+LEAST_SATURATION = 0.25
+"""And surely from this share of it on, by the interval over sequences."""
+
 OFFSETTING = 0.25
 """Where restoring a cell surely raises the divergence by more than this part of the whole, it cannot stand in."""
 
@@ -38,9 +41,9 @@ class Role(StrEnum):
     HELPS = "helps"
     """Its share is surely below 0: with it the candidate is nearer to the reference, as a mean over orders."""
     SATURATED = "saturated"
-    """It is a legal choice, alone it surely makes `SATURATION` of the whole or more, restored surely as much is left
-    (not surely `OFFSETTING` more than the whole), and there is another such cell beside it: they can stand in for each
-    other. The whole is above 0."""
+    """It is a legal choice, alone it makes `SATURATION` of the whole or more, restored as much is left, each surely
+    `LEAST_SATURATION` (and not surely `OFFSETTING` more than the whole), and there is another such cell beside it: they
+    can stand in for each other. The whole is above 0."""
     OFFSETS = "offsets"
     """Restoring it surely raises the divergence, though its share is not surely below 0: it undoes what others do."""
     CULPRIT = "culprit"
@@ -114,8 +117,8 @@ def stands_in(memo: Memo, cell: Coalition, change: Interval, bounds: Bounds) -> 
 
 
 def _beyond(mixture: Coalition, memo: Memo, bounds: Bounds) -> Interval:
-    """By how much a mixture costs more than `SATURATION` of the whole: a multiple of it, which has the same sign."""
-    least, unit = Fraction(SATURATION).as_integer_ratio()
+    """By how much a mixture costs more than `LEAST_SATURATION` of the whole: a multiple of it, of the same sign."""
+    least, unit = Fraction(LEAST_SATURATION).as_integer_ratio()
     # Of one player alone, which is the whole, what is left of both weights counts.
     weights = Counter({mixture: unit})
     weights.subtract({memo.everything: least})

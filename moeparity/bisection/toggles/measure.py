@@ -21,7 +21,7 @@ from moeparity.plan.evidence import evidence
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.search.contrast import Interval, surely_above
-from moeparity.search.roles import SATURATION
+from moeparity.search.roles import LEAST_SATURATION
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ def measured(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
         alone=trials[0],
         restored=trials[1],
         change=_less(costs[1], whole),
-        is_large=all(surely_above(_less(cost, whole, SATURATION)) for cost in costs),
+        is_large=all(surely_above(_less(cost, whole, LEAST_SATURATION)) for cost in costs),
         is_legal=is_legal(toggle, observed),
         evidence=evidence(toggle.members, plan.reference.plan, plan.candidate.plan),
         restores_all=trials[1] is not None and not observed.changes.nodes[restored(toggle), REFERENCE],

@@ -18,10 +18,10 @@ class Effect:
     """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
-    paired difference over sequences. `is_large`: alone it surely makes `SATURATION` of that KL, and restored as much is
-    surely left. `is_legal`: it is neither another model nor a user's function. `evidence`: the lowest level of the
-    values it rests on, on the reference's and the candidate's side. `restores_all` says that restoring it alone gives
-    the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
+    paired difference over sequences. `is_large`: alone it surely makes `LEAST_SATURATION` of that KL, and restored as
+    much is surely left. `is_legal`: it is neither another model nor a user's function. `evidence`: the lowest level of
+    the values it rests on, on the reference's and the candidate's side. `restores_all` says that restoring it alone
+    gives the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
@@ -103,7 +103,8 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
     if len(active) < 2 or not total_kl > 0:
         return []
     sentences = []
-    saturated_effects = [e for e in active if e.is_large and e.is_legal and not e.is_masked]
+    large_effects = [e for e in active if _seems_large(e, total_kl)]
+    saturated_effects = [e for e in large_effects if e.is_large and e.is_legal]
     if len(saturated_effects) > 1:
         sentences.append(
             f"Saturated: {_labels(saturated_effects)} are interchangeable. Each alone costs at least "
@@ -111,8 +112,8 @@ def _makers(effects: Sequence[Effect], total_kl: float) -> list[str]:
             f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
             "gives the reference's bits."
         )
-        sentences += [_apart(e, total_kl) for e in active if e.is_large and not e.is_legal and not e.is_masked]
-    open_effects = [e for e in active if e.is_legal and not e.is_large and _seems_large(e, total_kl)]
+        sentences += [_apart(e, total_kl) for e in large_effects if e.is_large and not e.is_legal]
+    open_effects = [e for e in large_effects if e.is_legal and not e.is_large]
     if open_effects and len(saturated_effects) + len(open_effects) > 1:
         sentences.append(
             f"Not decided with these sequences: whether {_labels(open_effects)} can be stood in for by others. Alone "

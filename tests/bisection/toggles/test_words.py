@@ -41,8 +41,8 @@ def effect(
     # As an interval of sums that are not finite: no bounds.
     finite = math.isfinite(restored)
     change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
-    # As far above half of the whole as the spread allows; not by min(), which may drop a NaN.
-    large = all(kl - spread >= TOTAL / 2 for kl in (alone, restored))
+    # Surely above a quarter of the whole; not by min(), which may drop a NaN.
+    large = all(kl - spread >= TOTAL / 4 for kl in (alone, restored))
     return Effect(
         toggle=toggle,
         alone=without,
@@ -117,8 +117,8 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
     assert reading([roundings[0], eps], TOTAL) == []
 
 
-def test_what_may_be_less_than_half_by_its_interval_is_not_called_interchangeable() -> None:
-    unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.2 * TOTAL)
+def test_what_may_be_less_than_a_quarter_by_its_interval_is_not_called_interchangeable() -> None:
+    unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.4 * TOTAL)
     (said,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
     assert said.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
     assert reading([effect("a", TOTAL / 100, TOTAL), unsure], TOTAL) == [], "there is nobody beside it"

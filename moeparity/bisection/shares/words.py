@@ -122,11 +122,11 @@ def _apart(apart: Apart | None, total: Fraction) -> Iterator[str]:
     names, singular = enumerated(apart.toggles), len(apart.toggles) == 1
     it, nature = ("it", "is no rounding but another function") if singular else ("them", "are no roundings but others")
     left = float(apart.without.value / total)
-    yield f"{names} {nature}, judged apart: {_falls(apart.change, it, f'{left:.0%} of it')}"
+    yield f"{names} {nature}, judged apart: {_falls(apart.change, it, f'{left:.0%}')}"
     if apart.forced is None or apart.forced_without is None or not apart.forced.value > 0:
         return
     left = apart.forced_without.value / apart.forced.value
-    forced = _falls(apart.forced_change, it, f"{left:.0%} of that")
+    forced = _falls(apart.forced_change, it, f"{left:.0%}")
     yield f"With the reference's expert ids forced, KL is {apart.forced.value:.2e} with {it}; {forced}"
 
 

@@ -77,15 +77,14 @@ def test_what_is_no_legal_choice_is_told_apart() -> None:
     words = share_reading(chart, without, [], None, "bf16", apart)
     assert words[0].startswith("Saturated: a and b are interchangeable.")
     assert words[1] == (
-        "e is no rounding but another function, judged apart: restoring it surely lowers the KL, to 95% of it."
+        "e is no rounding but another function, judged apart: restoring it surely lowers the KL, to 95%."
     )
     assert words[2] == (
-        "With the reference's expert ids forced, KL is 4.00e-01 with it; restoring it surely lowers the KL, to 5% of "
-        "that."
+        "With the reference's expert ids forced, KL is 4.00e-01 with it; restoring it surely lowers the KL, to 5%."
     )
     wide = judged_apart(frozenset("e"), natural, routed, lambda *_: (-1.0, 1.0))
     unsure = share_reading(chart, without, [], None, "bf16", wide)
-    assert unsure[1].endswith("with it restored 95% of it is left, which these sequences do not tell from all.")
+    assert unsure[1].endswith("with it restored 95% is left, which these sequences do not tell from all.")
 
 
 def test_small_helpful_offsetting_and_undecided_toggles() -> None:

@@ -115,11 +115,11 @@ def draw(number: int, attempt: int, background: Background) -> Draft:
     table = attributes.FP32 if dtype == "fp32" else attributes.BF16
     # Weights stored in bf16 are not changed by that dtype.
     idle = [each for each in table["none"] if stored == "bfloat16" or each[1] != "bf16"]
-    large, small = (tuple(_shuffled(rng, table[kind], family, dtype)) for kind in ("large", "small"))
+    large, small = (tuple(shuffled(rng, table[kind], family, dtype)) for kind in ("large", "small"))
     clean, mixed = background == "clean", background == "mixed"
     return Draft(
         case=Case(number, attempt, background, family, stored, dtype, damped, ()),
-        large=tuple(_shuffled(rng, attributes.SEMANTIC, family, dtype)) if mixed else large,
+        large=tuple(shuffled(rng, attributes.SEMANTIC, family, dtype)) if mixed else large,
         wanted=0
         if clean
         else rng.choice((1, 2, 3) if mixed else (2, 3, 4))
@@ -128,7 +128,7 @@ def draw(number: int, attempt: int, background: Background) -> Draft:
         beside=large[: rng.choice((1, 2))] if mixed else (),
         small=() if clean else small[: rng.choice((2, 3, 4) if dtype == "fp32" else (0, 1, 2))],
         # One layer at a time first: there are more such places.
-        idle=tuple(sorted(_shuffled(rng, idle, family, dtype), key=lambda each: "*" in each.selector)),
+        idle=tuple(sorted(shuffled(rng, idle, family, dtype), key=lambda each: "*" in each.selector)),
         total=rng.randint(LEAST, MOST),
     )
 
@@ -138,7 +138,7 @@ def compatible(planted: Planted, others: Sequence[Planted]) -> bool:
     return not any(_clash(planted, other) for other in others)
 
 
-def _shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str, dtype: str) -> Iterator[Planted]:
+def shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str, dtype: str) -> Iterator[Planted]:
     """A pool at every single layer and at all of them, in random order, as far as a family has it."""
     places = [
         (place.replace("[L]", layer), value)

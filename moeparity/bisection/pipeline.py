@@ -101,5 +101,5 @@ def _observed(
 
 def _worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
     """The parts of every toggle that is worth a further pass."""
-    effects = [measured(toggle, observed) for toggle in plan.toggles]
+    effects = [measured(toggle, plan, observed) for toggle in plan.toggles]
     return [part for toggle in worth_splitting(effects, total_kl(observed)) for part in split(toggle)]

@@ -1,9 +1,10 @@
-"""Confidence intervals of means over sequences: bootstrap-t, resampling sequences."""
+"""Confidence intervals of means over sequences: bootstrap-t, resampling sequences, and widened for heavy tails."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Literal
 
 import torch
@@ -15,6 +16,8 @@ from moeparity.metrics.verdict import Interval
 _ROUNDING = 1e-12
 # Elements of one [resamples, sequences] temporary: 8 MiB in fp64.
 _CHUNK = 1 << 20
+# From so many degrees of freedom on Student's t is the normal distribution to three digits.
+_NORMAL = 1000
 
 
 def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
@@ -50,6 +53,71 @@ def sequence_mean(
     x, n = _with_tokens(sums, counts)
     interval = _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
     return replace(interval, tokens=int(n.sum()))
+
+
+def tail_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
+    """As `token_mean`, widened for tails: of what a few of the sequences carry, as a difference of divergences does.
+
+    Two things are added, since no resample holds a sequence that was not given. The interval reaches at least as far as
+    Student's t with one degree of freedom less than there are sequences that carry the mean, (sum w)^2 / sum w^2 of the
+    absolute sums or of the counts, whichever is less (Kish's effective sample size; whole numbers, at least 1). And
+    each bound is moved by what one more sequence like that of the largest residual would move the mean. Where many
+    alike carry it, the first adds nothing and the second little. `benchmarks/tails.py` measures the coverage.
+    `counts` may be any weights that are not negative, so that this is also the interval of a ratio of two divergences.
+    """
+    x, n = _with_tokens(sums, counts)
+    narrow = _ratio(x, n, level=level, resamples=resamples, seed=seed)
+    if narrow.method != "bootstrap-t":
+        return narrow
+    residuals, size = x - narrow.estimate * n, n.numel()
+    unit = float(residuals.abs().max())
+    error = float(_standard_error(residuals / unit, n.sum())) * unit * math.sqrt(size / (size - 1))
+    carrying = math.floor(min(effective(x.abs()), effective(n)))
+    reach = student((1 + level) / 2, max(1, carrying - 1)) * error
+    one_more = float((residuals.abs() / (n.sum() + n)).max())
+    return replace(
+        narrow,
+        low=min(narrow.low, narrow.estimate - reach) - one_more,
+        high=max(narrow.high, narrow.estimate + reach) + one_more,
+        method="bootstrap-t, widened",
+    )
+
+
+def effective(weights: Tensor) -> float:
+    """How many of [m] weights, none negative, carry their sum: (sum w)^2 / sum w^2 (Kish); 0 where all are 0."""
+    unit = float(weights.max()) if weights.numel() else 0.0
+    scaled = weights / unit if unit > 0 else weights[:0]
+    return float(scaled.sum()) ** 2 / float(scaled.square().sum()) if scaled.numel() else 0.0
+
+
+def student(probability: float, freedom: int) -> float:
+    """The quantile of Student's t with a whole number of degrees of freedom, for a probability from 0.5 to 1.
+
+    By bisection of the distribution function in closed form (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    Raises ValueError for less than one degree of freedom, or a probability out of [0.5, 1).
+    """
+    if freedom < 1 or not 0.5 <= probability < 1:
+        raise ValueError(f"{freedom} degrees of freedom, probability {probability}; at least 1 and [0.5, 1) expected")
+    if freedom >= _NORMAL:
+        return NormalDist().inv_cdf(probability)
+    low, high = 0.0, math.pi / 2
+    for _ in range(64):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _within(angle, freedom) < 2 * probability - 1 else (low, angle)
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """The probability that |t| is below tan(angle) * sqrt(freedom)."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = total = cosine if odd else 1.0
+    for k in range(3 if odd else 2, freedom, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    if not odd:
+        return sine * total
+    return 2 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
 
 
 def _with_tokens(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,10 +23,11 @@ class Interval:
     estimate: NaN without sequences; NaN or infinite when a sum is.
     low, high: never NaN; infinite where the data give no bound.
     level: nominal coverage, 0.95 for a 95 % interval.
-    method: "bootstrap-t"; "exact" when every sum is 0, then low = high = 0; "none" when there is no interval (low =
-        -inf, high = inf): fewer than two sequences, a sum that is not finite, or sequences that are all alike, whose
-        spread says nothing of the spread of others; "rule of three" for the rate of an event that was not seen in n
-        trials: low = 0, high = 3 / n, which events that come in clusters can exceed.
+    method: "bootstrap-t"; "bootstrap-t, widened" where a tail is allowed for; "exact" when every sum is 0, then low =
+        high = 0; "none" when there is no interval (low = -inf, high = inf): fewer than two sequences, a sum that is not
+        finite, or sequences that are all alike, whose spread says nothing of the spread of others; "rule of three" for
+        the rate of an event that was not seen in n trials: low = 0, high = 3 / n, which events that come in clusters
+        can exceed.
     sequences, tokens: sequences with at least one token, and their tokens; not in the JSON.
     """
 
@@ -34,7 +35,7 @@ class Interval:
     low: float
     high: float
     level: float
-    method: Literal["bootstrap-t", "exact", "none", "rule of three"]
+    method: Literal["bootstrap-t", "bootstrap-t, widened", "exact", "none", "rule of three"]
     sequences: int = field(default=0, metadata={"json": False})
     tokens: int = field(default=0, metadata={"json": False})
 
@@ -128,17 +129,28 @@ def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
         cause = "one is too few" if interval.sequences == 1 else "all alike, so their spread is unknown"
         reason = f"no interval from {size}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
         return "inconclusive", reason, None
-    distance = abs(gate - interval.estimate)
-    reach = interval.high - interval.estimate if interval.estimate < gate else interval.estimate - interval.low
-    ratio = reach / distance if distance else math.inf
-    estimated = interval.sequences * ratio * ratio
-    least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
+    sequences = sequences_needed(interval.estimate, (interval.low, interval.high), gate, interval.sequences)
     reason = f"{bounds} contains the gate {gate:g} with {size}"
-    if not estimated <= _COUNTABLE:
+    if sequences is None:
+        least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
         return "inconclusive", f"{reason}; at least {least} such sequences are needed", None
-    sequences = max(least, math.ceil(estimated))
     amount = f"about {sequences} such sequences ({_tokens(interval, sequences)} tokens)"
     return "inconclusive", f"{reason}; {amount} are needed", sequences
+
+
+def sequences_needed(estimate: float, bounds: tuple[float, float], line: float, sequences: int) -> int | None:
+    """How many sequences like those given would put an interval on one side of `line`, if the estimate stays.
+
+    The distance from the estimate to a bound shrinks with 1 / sqrt(sequences); at least `MINIMUM_SEQUENCES`, and one
+    more than are given. None where they do not say: an interval without bound, or an estimate on the line.
+    """
+    reach = bounds[1] - estimate if estimate < line else estimate - bounds[0]
+    distance = abs(line - estimate)
+    ratio = reach / distance if distance else math.inf
+    estimated = sequences * ratio * ratio
+    if not estimated <= _COUNTABLE:
+        return None
+    return max(MINIMUM_SEQUENCES, sequences + 1, math.ceil(estimated))
 
 
 def _tokens(interval: Interval, sequences: int) -> int:

@@ -18,6 +18,8 @@ from moeparity.plan.spec import reader, schema
 EVIDENCE_LEVELS: Final = get_args(schema.Level)
 UNKNOWN: Final = "unknown"
 """Level of a value for which nothing is given, or whose source speaks of another engine."""
+BY_RECIPE: Final = "set by the recipe"
+"""Level of a value that the recipe sets itself."""
 NO_ENGINE: Final = "none"
 NO_FLAG: Final = "none"
 """What a profile says where no flag changes a value."""
@@ -156,7 +158,7 @@ def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schem
     )
 
 
-def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = "set by the recipe") -> tuple[Rule, ...]:
+def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY_RECIPE) -> tuple[Rule, ...]:
     """A recipe's own `set:` of `address: value` as rules, one per address; `evidence` is theirs."""
     rules = []
     lines = getattr(settings, "key_lines", {})
@@ -182,7 +184,7 @@ def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ..
     if placement.sequence:
         values["sequence"] = (("sequence", "scattered"), ())
     return tuple(
-        Rule(placement=name, values=(value,), without=without, where=at, evidence="set by the recipe")
+        Rule(placement=name, values=(value,), without=without, where=at, evidence=BY_RECIPE)
         for name, (value, without) in values.items()
     )
 

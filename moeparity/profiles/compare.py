@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
@@ -10,15 +10,8 @@ from moeparity.ops.measured import Share
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import (
-    DEFAULT,
-    EVIDENCE_LEVELS,
-    NO_FLAG,
-    UNKNOWN,
-    Rule,
-    load_profile,
-    placement_rules,
-)
+from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
+from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import reader, schema
@@ -156,22 +149,17 @@ def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineTogg
         share=max((s for m in toggle.members if (s := _share(m, first, second))), key=lambda s: s.least, default=None),
         first=Stand(
             value=toggle.reference,
-            evidence=_levels(toggle.members, first),
+            evidence=", ".join(levels(toggle.members, first)),
             set_by=toggle.reference_set_by,
             changed_by=toggle.reference_changed_by,
         ),
         second=Stand(
             value=toggle.candidate,
-            evidence=_levels(toggle.members, second),
+            evidence=", ".join(levels(toggle.members, second)),
             set_by=toggle.candidate_set_by,
             changed_by=toggle.candidate_changed_by,
         ),
     )
-
-
-def _levels(members: Iterable[Difference], plan: BoundGraph) -> str:
-    settings = (plan.settings[member.places[0]] for member in members)
-    return ", ".join(dict.fromkeys(setting.level or UNKNOWN for setting in settings))
 
 
 def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:

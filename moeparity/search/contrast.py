@@ -15,13 +15,13 @@ Interval = tuple[float, float]
 CARRYING = 3.0
 """Where a whole is carried by fewer sequences than this, its parts have no bounds: a few more would turn them over.
 
-Sequences count as (sum w)^2 / sum w^2 (Kish's effective sample size).
+Sequences count as `carrying` says.
 """
 
 Bounds = Callable[[Sequence[float], Sequence[float]], Interval]
 """The 95 % interval of sum(sums) / sum(tokens) that resamples sequences; both arguments are [B].
 
-In the product this is the bootstrap-t of `moeparity.metrics.interval.token_mean`, handed in since it needs torch.
+In the product this is `moeparity.metrics.interval.tail_mean`, handed in since it needs torch.
 """
 
 
@@ -63,19 +63,26 @@ class Contrast:
 
         Both vary over sequences, so this is not the interval of one over the estimate of the other: what is steady
         beside something that a few sequences carry is known well in nats and badly as a part. Sequences are resampled
-        with both their sums, as in any ratio. Unbounded where either is not `usable`, and for fewer than `CARRYING`
-        sequences with something of the other.
+        with both their sums, as in any ratio; each bound is then moved by what one more sequence would move the part
+        that has as much of the other as the greatest, and as large or small a part of it, from 0 to 1, as any has.
+        Unbounded where either is not `usable`, and for fewer than `CARRYING` sequences with something of the other.
         """
         share, totals = self.sums(memo), of.sums(memo)
         if share is None or totals is None or not math.fsum(totals) > 0:
             return -math.inf, math.inf
+        if not any(share):
+            return 0.0, 0.0
         if all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(share, totals, strict=True)):
             # All of it in every sequence, as the share of a toggle that is the only one: nothing varies.
             return 1.0, 1.0
-        if any(share) and math.fsum(totals) ** 2 < CARRYING * math.fsum(total * total for total in totals):
+        if carrying(totals) < CARRYING:
             return -math.inf, math.inf
         # A sequence without divergence still counts, with whatever the share is there.
-        return bounds(share, [max(total, sys.float_info.min) for total in totals])
+        low, high = bounds(share, [max(total, sys.float_info.min) for total in totals])
+        mean, one_more = math.fsum(share) / math.fsum(totals), max(totals) / (math.fsum(totals) + max(totals))
+        parts = [min(max(own / total, 0.0), 1.0) for own, total in zip(share, totals, strict=True) if total > 0]
+        down, up = max(mean - min(parts), 0.0), max(max(parts) - mean, 0.0)
+        return low - down * one_more, high + up * one_more
 
     def sums(self, memo: Memo) -> list[float] | None:
         """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""
@@ -107,6 +114,22 @@ class Contrast:
 def usable(outcome: Outcome | None) -> bool:
     """Whether a mixture ran and has a finite KL, so that it can be part of a sum."""
     return outcome is not None and math.isfinite(outcome.value) and all(map(math.isfinite, outcome.sums))
+
+
+def carrying(sums: Sequence[float]) -> float:
+    """How many sequences carry a sum of terms that are not negative: (sum w)^2 / sum w^2 (Kish); the sum is above 0."""
+    greatest = max(sums)
+    return math.fsum(w / greatest for w in sums) ** 2 / math.fsum((w / greatest) ** 2 for w in sums)
+
+
+def surely_above(interval: Interval, line: float = 0.0) -> bool:
+    """Whether an interval is finite and lies above a line: nothing is said of one without bounds."""
+    return math.isfinite(interval[1]) and line < interval[0] < math.inf
+
+
+def surely_below(interval: Interval, line: float = 0.0) -> bool:
+    """Whether an interval is finite and lies below a line."""
+    return math.isfinite(interval[0]) and -math.inf < interval[1] < line
 
 
 def difference(minuend: Coalition, subtrahend: Coalition) -> Contrast:

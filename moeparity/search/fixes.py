@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from moeparity.search.memo import Effort, Memo, Outcome, Players
+from moeparity.search.memo import Effort, Memo, Names, Outcome, Players
 from moeparity.search.restoring import Restoring, ddmin, further, under
 
 BUDGET = 1024
@@ -38,6 +38,10 @@ class FixSet:
     spoiled_by: Players
     supersets: int
 
+    def named(self, names: Names) -> FixSet:
+        """The same with its toggles under other names, for people."""
+        return replace(self, toggles=tuple(map(names, self.toggles)), spoiled_by=tuple(map(names, self.spoiled_by)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixes:
@@ -58,6 +62,11 @@ class Fixes:
     refused: int
     effort: Effort
 
+    def named(self, names: Names) -> Fixes:
+        """The same with its toggles under other names, for people."""
+        sets = tuple(fix.named(names) for fix in self.sets)
+        return replace(self, players=tuple(map(names, self.players)), sets=sets)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -71,6 +80,10 @@ class Kept:
     restored: FixSet
     cost: float
     certain: bool
+
+    def named(self, names: Names) -> Kept:
+        """The same with its toggles under other names, for people."""
+        return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.named(names))
 
 
 def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGET) -> Fixes:

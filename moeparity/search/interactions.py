@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, Contrast
-from moeparity.search.memo import Coalition, Memo
+from moeparity.search.memo import Coalition, Memo, Names
 from moeparity.search.tree import Cell, leaves, name
 
 
@@ -29,6 +29,10 @@ class Interaction:
     in_reference_interval: tuple[float, float]
     in_candidate: Fraction | None
     in_candidate_interval: tuple[float, float]
+
+    def named(self, names: Names) -> Interaction:
+        """The same with its cells under other names, for people."""
+        return replace(self, first=names(self.first), second=names(self.second))
 
 
 def interactions(memo: Memo, cells: Sequence[Cell], bounds: Bounds) -> list[Interaction]:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Memo
+from moeparity.search.memo import Coalition, Memo
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
 from moeparity.search.waterfall import PAIRS, Waterfall, ends, marginal_mixtures, total_of, waterfall_of
@@ -18,6 +18,7 @@ def localise(
     tree: Cell,
     bounds: Bounds,
     *,
+    apart: Coalition = frozenset(),
     worth: float = SHARE,
     budget: int | None = None,
     pairs: int = PAIRS,
@@ -46,7 +47,7 @@ def localise(
         remainder = None if budget is None else budget - memo.since(start).mixtures
         least = abs(total or Fraction()) * Fraction(worth)
         groups = _affordable(ledger, _worthy(ledger, least, closed_groups), remainder)
-    return waterfall_of(ledger, total, bounds, start)
+    return waterfall_of(ledger, total, bounds, apart, start)
 
 
 def _price(ledger: Ledger, group: Group) -> list[frozenset[str]]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 Players = tuple[str, ...]
 """Names of toggles, in the order a report tells them."""
 
+Names = Callable[[str], str]
+"""What a report calls a toggle."""
+
 Coalition = frozenset[str]
 """The toggles at the candidate's value; all others are at the reference's."""
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import math
+from collections import Counter
+from enum import IntEnum, StrEnum
 from fractions import Fraction
 
-from moeparity.search.contrast import usable
+from moeparity.search.contrast import Bounds, Contrast, Interval, surely_above, surely_below, usable
 from moeparity.search.memo import Coalition, Memo, Outcome
 
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
+
+LEAST_SATURATION = 0.25
+"""And surely from this share of it on, by the interval over sequences."""
 
 OFFSETTING = 0.25
 """Where restoring a cell surely raises the divergence by more than this part of the whole, it cannot stand in."""
@@ -22,8 +27,9 @@ class Role(StrEnum):
     """What a cell does; the first that applies. A cell is a toggle, or a group whose toggles are moved together.
 
     Alone: the reference with this cell of the candidate. Restored: the candidate with this cell of the reference.
-    Whole: the candidate. Surely: the 95 % interval over sequences says so, for this cell on its own. Where orders were
-    drawn, the interval is that for the orders drawn, and the share's standard error is beside it.
+    Whole: the candidate. Surely: the 95 % interval over sequences is finite and says so, for this cell on its own; of a
+    share that in nats, while that of the part of the whole is finite, and for blame says so too. Where orders were
+    drawn, the intervals are those for the orders drawn, and the share's standard error is beside it.
     """
 
     REFUSED = "refused"
@@ -36,8 +42,9 @@ class Role(StrEnum):
     """It offsets no other, and its share is surely below 0: with it the candidate is nearer to the reference, as a mean
     over orders."""
     SATURATED = "saturated"
-    """Alone it makes `SATURATION` of the whole or more, restored as much is left (not surely `OFFSETTING` more than
-    the whole), and there is another such cell beside it: they can stand in for each other. The whole is above 0."""
+    """It is a legal choice, alone it makes `SATURATION` of the whole or more, restored as much is left, each surely
+    `LEAST_SATURATION` (and not surely `OFFSETTING` more than the whole), and there is another such cell beside it: they
+    can stand in for each other. The whole is above 0."""
     OFFSETS = "offsets"
     """It and another offset each other; or restoring it surely raises the divergence, though its share is not surely
     below 0: it undoes what others do."""
@@ -47,23 +54,33 @@ class Role(StrEnum):
     """Its share is surely above 0, but it is no culprit: the share is small, or restoring it is not surely enough to
     lower the divergence."""
     UNDECIDED = "undecided"
-    """The interval of its share holds 0: more sequences would tell."""
+    """Its share may be 0, or it may be saturated: more sequences would tell."""
+
+
+class StandsIn(IntEnum):
+    """Whether a cell can stand in for others: what it and one beside it can is the lesser of both."""
+
+    NO = 0
+    PERHAPS = 1
+    """By what was measured, but not surely."""
+    SURELY = 2
 
 
 def role(
     memo: Memo,
     cell: Coalition,
     share: Fraction,
-    interval: tuple[float, float],
-    change: tuple[float, float],
+    intervals: tuple[Interval, Interval],
+    change: Interval,
+    stands_in: StandsIn,
     *,
-    substitutes: bool,
     offset: bool,
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known; `substitutes`: a cell beside it can stand in;
-    `offset`: a cell beside it and this one offset each other.
+    """The role of a cell whose mixtures alone and restored are known; `stands_in`: for a cell beside it; `offset`: a
+    cell beside it and this one offset each other.
 
-    `interval` bounds its share and `change` what restoring it does (restored minus whole), in nats per token.
+    `intervals` bound its share, in nats per token and as a part of the whole; `change` what restoring it does (restored
+    minus whole), in nats per token.
     """
     candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
     if candidate is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
@@ -74,29 +91,45 @@ def role(
         return Role.MASKED
     if offset:
         return Role.OFFSETS
-    if interval[1] < 0:
+    in_nats, part = intervals
+    # A whole of 0 has no parts.
+    bounded = candidate.value == 0 or all(map(math.isfinite, part))
+    if bounded and surely_below(in_nats):
         return Role.HELPS
     # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
-    if substitutes and stands_in(memo, cell, change):
-        return Role.SATURATED
-    if change[0] > 0:
+    if stands_in:
+        return Role.SATURATED if stands_in is StandsIn.SURELY else Role.UNDECIDED
+    if surely_above(change):
         return Role.OFFSETS
-    if not interval[0] > 0:
+    if not (bounded and surely_above(in_nats) and (candidate.value == 0 or surely_above(part))):
         return Role.UNDECIDED
-    surely = share >= SHARE * Fraction(candidate.value) and change[1] < 0
+    surely = share >= SHARE * Fraction(candidate.value) and surely_below(change)
     return Role.CULPRIT if surely else Role.CONTRIBUTES
 
 
-def stands_in(memo: Memo, cell: Coalition, change: tuple[float, float]) -> bool:
+def stands_in(memo: Memo, cell: Coalition, change: Interval, bounds: Bounds) -> StandsIn:
     """Whether a cell alone makes most of the whole, and all others make most of it too, but not surely far more.
 
     What is masked does not. `change`: as in `role`.
     """
-    candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
+    mixtures = memo.everything, cell, memo.everything - cell
+    candidate, alone, restored = (memo[mixture] for mixture in mixtures)
     if candidate is None or alone is None or restored is None or not candidate.value > 0 or _equal(restored, candidate):
-        return False
+        return StandsIn.NO
     large = SATURATION * candidate.value
-    return alone.value >= large and restored.value >= large and not change[0] > OFFSETTING * candidate.value
+    if not (alone.value >= large and restored.value >= large) or change[0] > OFFSETTING * candidate.value:
+        return StandsIn.NO
+    surely = all(surely_above(_beyond(mixture, memo, bounds)) for mixture in mixtures[1:])
+    return StandsIn.SURELY if surely else StandsIn.PERHAPS
+
+
+def _beyond(mixture: Coalition, memo: Memo, bounds: Bounds) -> Interval:
+    """By how much a mixture costs more than `LEAST_SATURATION` of the whole: a multiple of it, of the same sign."""
+    least, unit = Fraction(LEAST_SATURATION).as_integer_ratio()
+    # Of one player alone, which is the whole, what is left of both weights counts.
+    weights = Counter({mixture: unit})
+    weights.subtract({memo.everything: least})
+    return Contrast(weights).interval(memo, bounds)
 
 
 def _idle(memo: Memo, cell: Coalition) -> bool:

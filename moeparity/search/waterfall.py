@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from moeparity.search.contrast import Bounds, Interval, difference
+from moeparity.metrics.verdict import sequences_needed
+from moeparity.search.contrast import CARRYING, Bounds, Interval, carrying, difference
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Effort, Memo, Outcome, Players
+from moeparity.search.memo import Coalition, Effort, Memo, Names, Outcome, Players
 from moeparity.search.offsetting import OffsettingPair, offsetting
-from moeparity.search.roles import Role, role, stands_in
+from moeparity.search.roles import SHARE, Role, StandsIn, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
 
 PAIRS = 8
@@ -32,6 +34,8 @@ class Share:
     alone: the reference with this cell of the candidate (one-in).
     restored: the candidate with this cell of the reference (leave-one-out).
     change: 95 % interval of the paired difference restored - candidate.
+    needed: how many sequences like those given would decide what is open of it, an estimate; None where nothing is, or
+        where they do not say.
     """
 
     name: str
@@ -41,11 +45,12 @@ class Share:
     share: Fraction
     k3: Fraction | None
     standard_error: float
-    interval: tuple[float, float]
-    part: tuple[float, float]
+    interval: Interval
+    part: Interval
     alone: Outcome | None
     restored: Outcome | None
-    change: tuple[float, float]
+    change: Interval
+    needed: int | None
     role: Role
 
 
@@ -72,8 +77,20 @@ class Waterfall:
     effort: Effort
     pairs: tuple[OffsettingPair, ...] = ()
 
+    def named(self, names: Names) -> Waterfall:
+        """The same with its cells under other names, for people."""
+        return replace(self, shares=tuple(replace(share, name=names(share.name)) for share in self.shares))
 
-def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, seed: int = 0) -> Waterfall:
+
+def waterfall(
+    memo: Memo,
+    tree: Cell,
+    bounds: Bounds,
+    *,
+    apart: Coalition = frozenset(),
+    pairs: int = PAIRS,
+    seed: int = 0,
+) -> Waterfall:
     """Shares of all toggles: Owen values over nested groups (Owen 1977; Winter 1989 for several levels).
 
     A share is the mean of what a cell adds when toggles go from the reference's to the candidate's value one by one,
@@ -83,6 +100,7 @@ def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, see
     mixtures for n toggles, and each cell alone and restored; and a second one for pairs that may offset each other.
     Along each order the costs telescope from the reference to the candidate, and means are taken in rational numbers:
     the sum of the shares is the whole, with no rounding and no residual, also where orders are drawn or left out.
+    `apart` are players that are no legal choices: what holds one stands in for nothing.
     Raises ValueError for a tree that does not hold each player once, and for pairs < 1.
     """
     start = memo.effort
@@ -98,7 +116,7 @@ def waterfall(memo: Memo, tree: Cell, bounds: Bounds, *, pairs: int = PAIRS, see
             # Inside a group that stays whole nothing is shared out.
             if group is tree or _parent(tree, group) in ledger.open_groups:
                 ledger.open(group)
-    return waterfall_of(ledger, total, bounds, start)
+    return waterfall_of(ledger, total, bounds, apart, start)
 
 
 def ends(memo: Memo) -> list[Coalition]:
@@ -117,7 +135,7 @@ def total_of(memo: Memo) -> Fraction | None:
     return difference(memo.everything, frozenset()).value(memo)
 
 
-def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, start: Effort) -> Waterfall:
+def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, apart: Coalition, start: Effort) -> Waterfall:
     """The rows of all cells that lie in opened groups."""
     shares: list[Share] = []
     pairs: list[OffsettingPair] = []
@@ -125,7 +143,7 @@ def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, start: 
         ledger.memo.ask(marginal_mixtures(ledger.memo, (cell for cell, _ in _visible(ledger))))
         changes = {cell: _change(ledger.memo, cell, bounds) for cell, _ in _visible(ledger)}
         pairs = list(_pairs(ledger, changes, bounds))
-        shares = list(_shares(ledger, changes, pairs, bounds))
+        shares = list(_shares(ledger, changes, pairs, bounds, apart))
     return Waterfall(
         total=total,
         shares=tuple(shares),
@@ -145,13 +163,24 @@ def _pairs(ledger: Ledger, changes: Mapping[Cell, Interval], bounds: Bounds) -> 
 
 
 def _shares(
-    ledger: Ledger, changes: Mapping[Cell, Interval], pairs: Sequence[OffsettingPair], bounds: Bounds
+    ledger: Ledger,
+    changes: Mapping[Cell, Interval],
+    pairs: Sequence[OffsettingPair],
+    bounds: Bounds,
+    apart: Coalition,
 ) -> Iterator[Share]:
     offset = {member for pair in pairs for member in (pair.first, pair.second)}
+    positions = {
+        cell: stands_in(ledger.memo, frozenset(leaves(cell)), changes[cell], bounds)
+        if apart.isdisjoint(leaves(cell))
+        else StandsIn.NO
+        for cell in changes
+    }
     for cell, depth in _visible(ledger):
         members = () if cell is ledger.tree else _parent(ledger.tree, cell).members
-        substitutes = any(stands_in(ledger.memo, frozenset(leaves(x)), changes[x]) for x in members if x is not cell)
-        yield _share(ledger, cell, depth, bounds, changes[cell], substitutes=substitutes, offset=name(cell) in offset)
+        beside = max((positions[member] for member in members if member is not cell), default=StandsIn.NO)
+        position = min(positions[cell], beside)
+        yield _share(ledger, cell, depth, bounds, changes[cell], position, offset=name(cell) in offset)
 
 
 def _change(memo: Memo, cell: Cell, bounds: Bounds) -> Interval:
@@ -167,22 +196,15 @@ def _visible(ledger: Ledger) -> list[tuple[Cell, int]]:
 
 
 def _share(
-    ledger: Ledger,
-    cell: Cell,
-    depth: int,
-    bounds: Bounds,
-    change: Interval,
-    *,
-    substitutes: bool,
-    offset: bool,
+    ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: Interval, position: StandsIn, *, offset: bool
 ) -> Share:
     memo = ledger.memo
     coalition = frozenset(leaves(cell))
-    contrast = ledger.share(cell)
+    contrast, whole = ledger.share(cell), difference(memo.everything, frozenset())
     share = contrast.value(memo)
     assert share is not None, "orders in use have finite mixtures only"
-    interval = contrast.interval(memo, bounds)
-    return Share(
+    interval, part = contrast.interval(memo, bounds), contrast.part(whole, memo, bounds)
+    row = Share(
         name=name(cell),
         players=leaves(cell),
         depth=depth,
@@ -191,12 +213,37 @@ def _share(
         k3=contrast.k3(memo),
         standard_error=ledger.standard_error(cell),
         interval=interval,
-        part=contrast.part(difference(memo.everything, frozenset()), memo, bounds),
+        part=part,
         alone=memo[coalition],
         restored=memo[memo.everything - coalition],
         change=change,
-        role=role(memo, coalition, share, interval, change, substitutes=substitutes, offset=offset),
+        needed=None,
+        role=role(memo, coalition, share, (interval, part), change, position, offset=offset),
     )
+    return replace(row, needed=_needed(row, memo, whole.value(memo)))
+
+
+def _needed(share: Share, memo: Memo, whole: Fraction | None) -> int | None:
+    """How many sequences would tell whether a share is 0, or whether restoring what contributes much is enough."""
+    candidate, restored = memo[memo.everything], share.restored
+    if candidate is None or restored is None or not whole:
+        return None
+    sequences = sum(count > 0 for count in candidate.tokens)
+    if share.role is Role.UNDECIDED:
+        open_intervals = [(float(share.share), share.interval), (float(share.share / whole), share.part)]
+    elif share.role is Role.CONTRIBUTES and share.share >= Fraction(SHARE) * whole:
+        open_intervals = [(restored.value - candidate.value, share.change)]
+    else:
+        return None
+    answers = [
+        sequences_needed(estimate, interval, 0.0, sequences)
+        for estimate, interval in open_intervals
+        if math.isfinite(interval[0]) and math.isfinite(interval[1]) and interval[0] <= 0 <= interval[1]
+    ]
+    if share.role is Role.UNDECIDED and math.fsum(candidate.sums) > 0 and carrying(candidate.sums) < CARRYING:
+        answers.append(math.ceil(sequences * CARRYING / carrying(candidate.sums)))
+    counts = [answer for answer in answers if answer is not None]
+    return max(counts) if counts and len(counts) == len(answers) else None
 
 
 def _parent(tree: Cell, member: Cell) -> Group:

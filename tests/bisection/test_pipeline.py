@@ -89,8 +89,13 @@ def test_every_difference_of_the_shipped_profiles(tmp_path: Path, qwen3_moe: Pat
     assert (report.verdict.status, report.exit_code) == ("fail", 1)
     first = report.roots[0]
     assert (first.node, first.sequences) == ("layers[0].attention.attend", SEQUENCES)
-    assert [choice.attribute for choice in first.choices] == ["implementation"]
-    assert any(sentence.startswith("Saturated: ") for sentence in report.reading)
+    (choice,) = first.choices
+    assert (choice.attribute, choice.reference_evidence, choice.candidate_evidence) == (
+        "implementation",
+        *["verified"] * 2,
+    )
+    (not_sure,) = [sentence for sentence in report.reading if "can be stood in for by others" in sentence]
+    assert not_sure.startswith("Not decided with these sequences: whether op ")
     assert "op experts:implementation" in [toggle.name for toggle in report.toggles if toggle.had_no_effect]
     assert all(toggle.restored.kl > 0 for toggle in report.toggles), "no single one is enough"
 
@@ -162,7 +167,7 @@ def test_micro_batch_matters_where_a_gemm_has_one_row_or_several(tmp_path: Path,
     sides = [{"dtype": "fp32", "micro_batch": size} for size in (SEQUENCES, 1)]
     report = report_of(tmp_path, qwen3_moe, *sides, tokens=tokens)
     assert [choice.attribute for choice in report.roots[0].choices] == ["micro_batch"]
-    assert report.reading == ("micro_batch alone makes the whole difference.",)
+    assert report.reading == ("micro_batch (set by the recipe) alone makes the whole difference.",)
 
 
 def test_micro_batches_larger_than_the_token_file_are_one(tmp_path: Path, qwen3_moe: Path) -> None:

@@ -77,6 +77,8 @@ CHOICE = Choice(
     candidate="fp32",
     reference_origin="hf-eager.yaml:9 (op combine)",
     candidate_origin="recipe.yaml:7 (layers[*].moe.combine)",
+    reference_evidence="verified",
+    candidate_evidence="set by the recipe",
 )
 ROOTS = tuple(
     Root(
@@ -103,6 +105,8 @@ TOGGLE = ToggleResult(
     candidate="fp32",
     reference_origin=CHOICE.reference_origin,
     candidate_origin=CHOICE.candidate_origin,
+    reference_evidence="verified",
+    candidate_evidence="set by the recipe",
     parent=None,
     nodes=7,
     alone=trial(0.001),
@@ -200,8 +204,8 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
     at = shown.index("Where it starts")
     assert shown[at + 1 : at + 5] == [
         "layers[0].moe.combine (combine), equal inputs, unequal output in 30 of 30 sequences (198 of 240 tokens)",
-        "accumulate reference model (bf16) hf-eager.yaml:9 (op combine)",
-        "candidate fp32 recipe.yaml:7 (layers[*].moe.combine)",
+        "accumulate reference model (bf16) verified hf-eager.yaml:9 (op combine)",
+        "candidate fp32 set by the recipe recipe.yaml:7 (layers[*].moe.combine)",
         "further roots (equal inputs, unequal output): " + ", ".join(root.node for root in ROOTS[1:5]) + " and 2 more",
     ]
     assert "and" not in lines(replace(FAIL, roots=ROOTS[:5]))[at + 4].split()
@@ -211,7 +215,7 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
 def test_a_choice_is_shown_with_the_flag_and_the_profile_that_set_it() -> None:
     told = replace(CHOICE, reference_set_by='experts_implementation="eager" (hf-eager)')
     shown = lines(replace(FAIL, roots=(replace(ROOTS[0], choices=(told,)),)))
-    origin = "accumulate reference model (bf16) hf-eager.yaml:9 (op combine)"
+    origin = "accumulate reference model (bf16) verified hf-eager.yaml:9 (op combine)"
     assert f'{origin} experts_implementation="eager" (hf-eager)' in shown
 
 
@@ -226,7 +230,7 @@ def test_growth_and_flips() -> None:
 def test_toggles() -> None:
     shown = lines(FAIL)
     at = shown.index("layers[*].moe.combine:accumulate rounding 1.00e-03 50% 1.25% 5.00e-04 25%")
-    assert shown[at + 1] == "model (bf16) -> fp32"
+    assert shown[at + 1] == "model (bf16) (verified) -> fp32 (set by the recipe)"
     assert "op router:weights rounding 1.00e-03 50% 1.25% masked" in shown
     assert "op experts:implementation rounding no effect no effect" in shown
     assert "- op experts:implementation had no effect: no bit changed at any node." in shown

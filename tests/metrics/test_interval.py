@@ -6,12 +6,13 @@ import math
 from typing import Literal
 
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.metrics.interval import sequence_mean, token_mean
-from moeparity.metrics.verdict import Gate, Interval, judge
+from moeparity.metrics.interval import effective, sequence_mean, student, tail_mean, token_mean
+from moeparity.metrics.verdict import Gate, Interval, judge, sequences_needed
 
 
 def f64(values: list[float]) -> torch.Tensor:
@@ -333,3 +334,52 @@ def test_refuses_bad_input() -> None:
     for gate in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="positive finite"):
             judge(interval_of(0.5, 0.2, 0.9), Gate(metric="k3", below=gate), bit_equal=True, nonfinite=0)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 101, 5000])
+@pytest.mark.parametrize("probability", [0.5, 0.9, 0.975, 0.9995])
+def test_students_quantile_is_that_of_scipy(freedom: int, probability: float) -> None:
+    expected = float(scipy.stats.t.ppf(probability, freedom))
+    assert student(probability, freedom) == pytest.approx(expected, rel=2e-3 if freedom > 1000 else 1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("probability", "freedom"), [(0.975, 0), (0.4, 3), (1.0, 3)])
+def test_students_quantile_of_nothing_is_refused(probability: float, freedom: int) -> None:
+    with pytest.raises(ValueError, match="degrees of freedom, probability"):
+        student(probability, freedom)
+
+
+def test_how_many_carry_a_sum() -> None:
+    assert effective(f64([2.0, 2.0, 0.0, 2.0])) == 3
+    assert effective(f64([1e-300, 0.0])) == 1
+    assert effective(f64([0.0, 0.0])) == effective(f64([])) == 0
+
+
+def test_a_tail_widens_an_interval_and_many_alike_hardly_do() -> None:
+    ones = torch.ones(200, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    alike = torch.rand(200, generator=generator, dtype=torch.float64) + 1
+    single = torch.zeros(200, dtype=torch.float64)
+    single[:4] = f64([50.0, 30.0, 60.0, 45.0])
+    for sums, least, most in ((alike, 1.0, 1.15), (single, 1.3, 4.0)):
+        narrow, wide = token_mean(sums, ones), tail_mean(sums, ones)
+        assert wide.low < narrow.low <= narrow.estimate == wide.estimate <= narrow.high < wide.high
+        assert least < (wide.high - wide.low) / (narrow.high - narrow.low) < most
+    # What one more sequence like the dearest adds: its distance to the mean over one sequence more.
+    steady = f64([1.0, 1.5] * 50)
+    narrow, wide = token_mean(steady, torch.ones(100)), tail_mean(steady, torch.ones(100))
+    assert wide.high - narrow.high == pytest.approx(0.25 / 101, rel=0.05)
+
+
+@pytest.mark.parametrize("sums", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [5.0], [], [1.0, math.nan, 2.0]])
+def test_where_there_is_no_bootstrap_nothing_is_widened(sums: list[float]) -> None:
+    ones = torch.ones(len(sums), dtype=torch.float64)
+    assert repr(tail_mean(f64(sums), ones)) == repr(token_mean(f64(sums), ones))
+
+
+def test_how_many_sequences_an_interval_needs_to_leave_a_line() -> None:
+    assert sequences_needed(1.0, (-1.0, 2.0), 0.0, 100) == 400
+    assert sequences_needed(-1.0, (-2.0, 2.0), 0.0, 100) == 900
+    assert sequences_needed(1.0, (0.5, 2.0), 0.0, 10) == 25
+    assert sequences_needed(1.0, (-math.inf, 2.0), 0.0, 100) is None
+    assert sequences_needed(0.0, (-1.0, 1.0), 0.0, 100) is None

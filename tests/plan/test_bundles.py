@@ -155,7 +155,16 @@ def effect(name: str, alone: float, *, parent: str | None = None, change: float 
         parent=parent,
     )
     trial = Trial(kl=alone, k3=alone, flipped_routes=0.0, changed_nodes=nodes)
-    return Effect(toggle=toggle, alone=trial, restored=trial, change=(change - 2, change), restores_all=False)
+    return Effect(
+        toggle=toggle,
+        alone=trial,
+        restored=trial,
+        change=(change - 2, change),
+        is_large=False,
+        is_legal=True,
+        evidence=("read", "read"),
+        restores_all=False,
+    )
 
 
 def test_passes_go_where_the_share_is() -> None:
@@ -180,4 +189,4 @@ def test_words_name_the_smallest_part_that_makes_most_of_a_toggle() -> None:
         effect("layer 4", 0.1, parent="second half"),
     ]
     (sentence,) = [s for s in reading(effects, 1.0) if "largest part" in s]
-    assert sentence == "In whole the largest part is layer 3: alone it costs 30% of the whole divergence."
+    assert sentence == "In whole (read) the largest part is layer 3 (read): alone it costs 30% of the whole divergence."

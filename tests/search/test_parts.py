@@ -83,7 +83,11 @@ def test_a_sequence_without_divergence_counts() -> None:
         return no_bounds(share, total)
 
     intervals = parts(played(sums), BOTH, caught)
-    assert math.isclose(intervals["a"][0] + intervals["b"][0], 1.0)
+    # Of 12 in all the greatest is 4, and a fifth to all of a sequence is one's: one more like it moves the parts.
+    for name, mean in (("a", 5 / 12), ("b", 7 / 12)):
+        low, high = intervals[name]
+        assert math.isclose(low, mean - (mean - (1 / 4 if name == "a" else 1 / 3)) * 4 / 16)
+        assert math.isclose(high, mean + ((2 / 3 if name == "a" else 3 / 4) - mean) * 4 / 16)
     assert all(total > 0 for total in recorded[1]), "counts of 0 would be dropped, and the share there with them"
 
 

@@ -205,7 +205,7 @@ def test_roles() -> None:
     assert roles(table(a=1.25, b=0.8, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=1.3, b=0.8, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.OFFSETS}
     assert roles(table(a=0.9, b=0.8, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
-    assert roles(table(a=0.8, b=0.6, ab=1.2)) == {"a": Role.SATURATED, "b": Role.SATURATED}
+    assert roles(table(a=0.8, b=0.7, ab=1.2)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=0.8, b=0.5, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=0.8, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.CULPRIT}
     assert roles(table(a=2.0, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.HELPS}

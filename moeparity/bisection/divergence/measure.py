@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from moeparity.bisection.divergence.observe import NodeRecord
@@ -13,6 +13,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import alone
 from moeparity.metrics.divergence import Error
 from moeparity.plan.difference import Difference, two_sided
+from moeparity.plan.evidence import evidence
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import REFERENCE
 from moeparity.plan.toggles import Toggle
@@ -48,26 +49,27 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
     """The choices that differ at a node and alone make it a root; all of them where only several together do."""
-    toggles = [toggle for toggle in plan.toggles if any(_choices_of(toggle, node))]
+    toggles = [toggle for toggle in plan.toggles if any(_choices_of(plan, toggle, node))]
     root_makers = [
         toggle for toggle in toggles if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())
     ]
     # A toggle that was taken apart is told by its parts.
     causes = root_makers or toggles
     parents = {toggle.parent for toggle in causes}
-    yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(t, node))
+    yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(plan, t, node))
 
 
-def _choices_of(toggle: Toggle, node: Node) -> Iterator[Choice]:
+def _choices_of(plan: Plan, toggle: Toggle, node: Node) -> Iterator[Choice]:
     """The choices of a toggle at a node that take effect on both sides."""
     if not toggle.members:
-        yield _choice(toggle.name, toggle)
-    members = (member for member in toggle.members if member.node.name == node.name and not member.resting)
-    yield from (_choice(member.attribute, member) for member in members)
+        yield _choice(plan, toggle.name, toggle, ())
+    members = [member for member in toggle.members if member.node.name == node.name and not member.resting]
+    yield from (_choice(plan, member.attribute, member, (member,)) for member in members)
 
 
-def _choice(attribute: str, difference: Toggle | Difference) -> Choice:
-    return Choice(attribute=attribute, **two_sided(difference))
+def _choice(plan: Plan, attribute: str, choice: Toggle | Difference, members: Sequence[Difference]) -> Choice:
+    reference, candidate = evidence(members, plan.reference.plan, plan.candidate.plan)
+    return Choice(attribute=attribute, **two_sided(choice), reference_evidence=reference, candidate_evidence=candidate)
 
 
 def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:

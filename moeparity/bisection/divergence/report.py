@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One attribute on which the two sides differ, where and by what each side's was set, and what would change it."""
+    """One attribute on which the two sides differ, where and by what each side's was set, and what would change it.
+
+    `evidence` is how sure each side's profile is of it; `set by the recipe` where that is what sets it.
+    """
 
     attribute: str
     reference: str
@@ -16,6 +19,8 @@ class Choice:
     candidate_origin: str
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_evidence: str
+    candidate_evidence: str
     reference_changed_by: str = ""
     candidate_changed_by: str = ""
 

@@ -53,10 +53,12 @@ def _sequences(root: Root, report: Report) -> str:
 
 
 def _choice(choice: Choice) -> RenderableType:
-    table = plain_grid(6)
+    table = plain_grid(7)
     name = Text(choice.attribute, style="bold")
-    table.add_row("", name, "reference", choice.reference, choice.reference_origin, choice.reference_set_by)
-    table.add_row("", "", "candidate", choice.candidate, choice.candidate_origin, choice.candidate_set_by)
+    of_reference = (choice.reference, choice.reference_evidence, choice.reference_origin, choice.reference_set_by)
+    of_candidate = (choice.candidate, choice.candidate_evidence, choice.candidate_origin, choice.candidate_set_by)
+    table.add_row("", name, "reference", *of_reference)
+    table.add_row("", "", "candidate", *of_candidate)
     return table
 
 

@@ -8,32 +8,54 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, KeptRow, ShareRow, Shares
-from moeparity.bisection.shares.search import Blame
+from moeparity.bisection.shares.report import (
+    ApartRow,
+    Attribution,
+    FixSetRow,
+    InteractionRow,
+    KeptRow,
+    ShareRow,
+    Shares,
+)
+from moeparity.bisection.shares.search import Blame, parts_of
+from moeparity.plan import evidence as levels
+from moeparity.search.apart import Apart
 from moeparity.search.fixes import FixSet, Kept
 from moeparity.search.interactions import Interaction
 from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 
+Evidence = Mapping[str, str]
+"""How sure the values are that each toggle rests on, by its name."""
+
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the searches found; None for a recipe that asks for none, or without toggles."""
     blame: Blame | None = observed.answers.get("shares")
-    return {"attribution": None if blame is None else _attribution(blame)}
+    return {"attribution": None if blame is None else _attribution(blame, _evidence(plan))}
 
 
-def _attribution(blame: Blame) -> Attribution:
+def _evidence(plan: Plan) -> Evidence:
+    """How sure the values are that each toggle, and each part of one, rests on."""
+    sides = plan.reference.plan, plan.candidate.plan
+    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    every = [member for toggle in whole for member in (toggle, *parts_of(toggle))]
+    return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in every}
+
+
+def _attribution(blame: Blame, evidence: Evidence) -> Attribution:
     """The searches' results in plain numbers."""
     return Attribution(
-        shares=_shares(blame.shares),
-        forced=None if blame.forced is None else _shares(blame.forced),
-        inside=None if blame.inside is None else _shares(blame.inside),
+        shares=_shares(blame.shares, evidence),
+        forced=None if blame.forced is None else _shares(blame.forced, evidence),
+        apart=None if blame.apart is None else _apart(blame.apart),
+        inside=None if blame.inside is None else _shares(blame.inside, evidence),
         interactions=tuple(_interaction(pair) for pair in blame.interactions),
-        fixes=tuple(_fix_set(fix) for fix in blame.fixes.sets),
+        fixes=tuple(_fix_set(fix, evidence) for fix in blame.fixes.sets),
         complete=blame.fixes.complete,
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
-        kept=None if blame.kept is None else _kept(blame.kept),
+        kept=None if blame.kept is None else _kept(blame.kept, evidence),
         in_fp32=blame.in_fp32,
         mixtures=blame.mixtures,
         passes=blame.passes,
@@ -41,19 +63,20 @@ def _attribution(blame: Blame) -> Attribution:
     )
 
 
-def _shares(waterfall: Waterfall) -> Shares:
+def _shares(waterfall: Waterfall, evidence: Evidence) -> Shares:
     return Shares(
         total=None if waterfall.total is None else float(waterfall.total),
         exact=waterfall.exact,
         orders=waterfall.orders,
         left_out=waterfall.left_out,
-        rows=tuple(_row(share, waterfall.total) for share in waterfall.shares),
+        rows=tuple(_row(share, waterfall.total, evidence) for share in waterfall.shares),
     )
 
 
-def _row(share: Share, total: Fraction | None) -> ShareRow:
+def _row(share: Share, total: Fraction | None, evidence: Evidence) -> ShareRow:
     return ShareRow(
         name=share.name,
+        evidence=evidence[share.name],
         depth=share.depth,
         share=float(share.share),
         of_whole=float(share.share / total) if total else 0.0,
@@ -67,12 +90,26 @@ def _row(share: Share, total: Fraction | None) -> ShareRow:
         restored=_kl(share.restored),
         change_low=share.change[0],
         change_high=share.change[1],
+        needed=share.needed,
         role=share.role.value,
     )
 
 
 def _kl(outcome: Outcome | None) -> float | None:
     return None if outcome is None else outcome.value
+
+
+def _apart(apart: Apart) -> ApartRow:
+    return ApartRow(
+        toggles=apart.toggles,
+        without=_kl(apart.without),
+        change_low=apart.change[0],
+        change_high=apart.change[1],
+        forced=_kl(apart.forced),
+        forced_without=_kl(apart.forced_without),
+        forced_change_low=apart.forced_change[0],
+        forced_change_high=apart.forced_change[1],
+    )
 
 
 def _interaction(pair: Interaction) -> InteractionRow:
@@ -88,9 +125,10 @@ def _interaction(pair: Interaction) -> InteractionRow:
     )
 
 
-def _fix_set(fix: FixSet) -> FixSetRow:
+def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     return FixSetRow(
         toggles=fix.toggles,
+        evidence=tuple(evidence[name] for name in fix.toggles),
         kl=fix.outcome.value,
         upper=fix.outcome.upper,
         exact=fix.outcome.exact,
@@ -99,5 +137,11 @@ def _fix_set(fix: FixSet) -> FixSetRow:
     )
 
 
-def _kept(kept: Kept) -> KeptRow:
-    return KeptRow(toggles=kept.toggles, restored=kept.restored.toggles, cost=kept.cost, certain=kept.certain)
+def _kept(kept: Kept, evidence: Evidence) -> KeptRow:
+    return KeptRow(
+        toggles=kept.toggles,
+        evidence=tuple(evidence[name] for name in kept.toggles),
+        restored=kept.restored.toggles,
+        cost=kept.cost,
+        certain=kept.certain,
+    )

@@ -19,10 +19,14 @@ class ShareRow:
     alone, restored: KL of the reference with this of the candidate, and of the candidate with this of the reference;
         None where an op refuses it.
     change_low, change_high: 95 % interval of restored less candidate, paired over sequences.
+    evidence: how sure the values are that it rests on, by side where they differ: `verified | read`.
+    needed: how many sequences like those given would decide what is open of it; None where nothing is, or where these
+        do not say.
     role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `offsets`, `had no effect`, `undecided`, `refused`.
     """
 
     name: str
+    evidence: str
     depth: int
     share: float
     of_whole: float
@@ -36,6 +40,7 @@ class ShareRow:
     restored: float | None
     change_low: float
     change_high: float
+    needed: int | None
     role: str
 
 
@@ -51,6 +56,25 @@ class Shares:
     orders: int
     left_out: int
     rows: tuple[ShareRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApartRow:
+    """Toggles that are no legal choices, but another function, restored together; KL in nats per scored token.
+
+    without: the candidate's KL with them restored; `change_low` and `_high` bound that less the candidate's, 95 %,
+    paired over sequences. `forced`, `forced_without`, `forced_change_low` and `_high` are the same with every router
+    forced to the reference's expert ids, None and infinite where that was not run. None also where an op refuses it.
+    """
+
+    toggles: tuple[str, ...]
+    without: float | None
+    change_low: float
+    change_high: float
+    forced: float | None
+    forced_without: float | None
+    forced_change_low: float
+    forced_change_high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +99,7 @@ class InteractionRow:
 class FixSetRow:
     """Toggles that, restored together, pass the gate; run, not inferred.
 
+    evidence: of each toggle, how sure the values are that it rests on.
     kl: nats per token with them restored; `upper` the bound of the gate's metric that lies under the gate.
     exact: the reference's bits at every node.
     minimal: every smaller set within it was run and is no fix.
@@ -82,6 +107,7 @@ class FixSetRow:
     """
 
     toggles: tuple[str, ...]
+    evidence: tuple[str, ...]
     kl: float
     upper: float
     exact: bool
@@ -93,11 +119,13 @@ class FixSetRow:
 class KeptRow:
     """The most toggles that may stay as the candidate has them, or those whose others are cheapest to restore.
 
+    evidence: of each of `toggles`, how sure the values are that it rests on.
     cost: of restoring the others; their number where the recipe gives no costs.
     certain: nothing that costs less passes.
     """
 
     toggles: tuple[str, ...]
+    evidence: tuple[str, ...]
     restored: tuple[str, ...]
     cost: float
     certain: bool
@@ -108,6 +136,7 @@ class Attribution:
     """Who is to blame, by how much, and the smallest fix.
 
     forced: the shares with every router forced to the reference's expert ids; None where no expert set differs.
+    apart: toggles that are no legal choices, judged apart from those that are; None without any, or without others.
     inside: toggles taken apart where their share is, from drawn orders; None where nothing is worth it.
     fixes: the smallest first; the empty set where the candidate passes as it is.
     complete: `fixes` are all minimal ones; else all of up to `exhaustive` toggles.
@@ -118,6 +147,7 @@ class Attribution:
 
     shares: Shares
     forced: Shares | None
+    apart: ApartRow | None
     inside: Shares | None
     interactions: tuple[InteractionRow, ...]
     fixes: tuple[FixSetRow, ...]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from moeparity.bisection.legal import is_legal
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
@@ -15,12 +16,13 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError, Where
-from moeparity.metrics.interval import token_mean
+from moeparity.metrics.interval import tail_mean
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
+from moeparity.search.apart import Apart, judged_apart
 from moeparity.search.fixes import Fixes, Kept, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.localise import localise
@@ -40,6 +42,7 @@ class Blame:
     shares: the KL shared out among the recipe's toggles.
     forced: the same with every mixture's routers forced to the reference's expert ids; None where no expert set
         differs between the sides, or there is no router.
+    apart: the toggles that are no legal choices, together; None without any, or without others.
     inside: the toggles with a share that is not saturated, taken apart where the share is; None without any.
     interactions: of the toggles that act, in pairs.
     kept: None where no set of toggles is a fix.
@@ -50,6 +53,7 @@ class Blame:
 
     shares: Waterfall
     forced: Waterfall | None
+    apart: Apart | None
     inside: Waterfall | None
     interactions: tuple[Interaction, ...]
     fixes: Fixes
@@ -75,21 +79,25 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
         return None
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
-    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in _parts(t))]}
+    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
     natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress)
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
     top: Cell = Group("all", players) if len(players) > 1 else players[0]
-    shares = waterfall(memo, top, bounds)
+    apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
+    parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
+    shares = waterfall(memo, top, over_sequences, apart=apart)
     routed = Mixtures(plan, routes=IDS, progress=progress)
-    forced = waterfall(Memo(players, routed), top, bounds) if _flips(observed) else None
+    forced_memo = Memo(players, routed) if _flips(observed) else None
+    forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     found = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,
-        inside=_inside(shares, cells, natural, plan.recipe.mixtures),
-        interactions=tuple(interactions(memo, _acting(shares), bounds)),
+        apart=judged_apart(apart, memo, forced_memo, over_sequences),
+        inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
+        interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
         fixes=found,
         kept=keep(found, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
@@ -99,9 +107,9 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     )
 
 
-def bounds(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of sum(sums) / sum(tokens) over sequences; both [B]."""
-    interval = token_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
+def over_sequences(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of sum(sums) / sum(tokens), both [B], in the units of `sums` per that of `tokens`."""
+    interval = tail_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
     return interval.low, interval.high
 
 
@@ -111,10 +119,11 @@ def _cell(toggle: Toggle) -> Cell:
     return Group(toggle.name, tuple(_cell(part) for part in parts)) if parts else toggle.name
 
 
-def _parts(toggle: Toggle) -> Iterator[Toggle]:
+def parts_of(toggle: Toggle) -> Iterator[Toggle]:
+    """What a toggle is taken apart into, and these in turn."""
     for part in split(toggle):
         yield part
-        yield from _parts(part)
+        yield from parts_of(part)
 
 
 def _flips(observed: Observed) -> bool:
@@ -134,7 +143,9 @@ def _acting(shares: Waterfall) -> list[str]:
     return [share.name for share in shares_that_act if share in largest]
 
 
-def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int) -> Waterfall | None:
+def _inside(
+    shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int, apart: Coalition
+) -> Waterfall | None:
     """Where in the layers shares are made; what is saturated is the same in every part, and stays whole."""
     names = {share.name for share in shares.shares if _worth_opening(share)}
     chosen = [cell if name(cell) in names else name(cell) for cell in cells.values()]
@@ -142,7 +153,7 @@ def _inside(shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, bud
         return None
     tree = Group("all", tuple(chosen)) if len(chosen) > 1 else chosen[0]
     memo = Memo(leaves(tree), _merged(chosen, natural))
-    return localise(memo, tree, bounds, budget=budget)
+    return localise(memo, tree, over_sequences, apart=apart, budget=budget)
 
 
 def _worth_opening(share: Share) -> bool:

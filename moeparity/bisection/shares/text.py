@@ -13,6 +13,7 @@ from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
 from moeparity.output.words import quantity
+from moeparity.search.contrast import surely_above, surely_below
 
 TOLD = 0.01
 """From this part of the KL on, an interaction is shown."""
@@ -22,8 +23,8 @@ MOST = 8
 
 _NOTE = (
     "share: what a toggle adds to the KL, as a mean over {orders} of restoring; the shares add up to the whole.\n"
-    "95%: of that part, over sequences. alone, restored: as above, of the whole KL. {forced}role: see "
-    "docs/attribution.md."
+    "95%: of that part, over sequences. In brackets: how sure the profiles are, reference | candidate.\n"
+    "alone, restored: as above, of the whole KL. {forced}role: see docs/attribution.md."
 )
 _NONE = "No shares"
 _FORCED = "ids forced: its share of the whole KL\nwith every router forced to the reference's experts. "
@@ -50,7 +51,7 @@ def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, Render
         [] if saturated else [pair for pair in attribution.interactions if _sure(pair, attribution.shares.total or 0.0)]
     )
     if pairs:
-        yield "Interactions", _interactions(pairs, attribution.shares.total or math.nan)
+        yield "Interactions", _interactions(pairs, attribution.shares)
     if attribution.fixes:
         yield "Smallest fixes", _fixes(attribution)
     if attribution.mixtures:
@@ -67,7 +68,7 @@ def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
         cells = [_nats(row), _percent(row.of_whole), _interval(row), _k3(row)]
         cells += [_of(row.alone, total), _of(row.restored, total)]
         cells += [_of(without[row.name].share, total)] if row.name in without else [""] * bool(without)
-        table.add_row(row.name, *cells, row.role)
+        table.add_row(_label(row), *cells, row.role)
     all_forced = [_of(forced.total, total)] if without and forced is not None else []
     table.add_row("whole", f"{total:.2e}", "100%", "", "", "", "", *all_forced, "", style="bold")
     note = _NOTE.format(orders=_orders(shares), forced=_FORCED if without else "")
@@ -99,16 +100,21 @@ def _inside(shares: Shares) -> RenderableType:
         if is_open and whole:
             error = "" if row.depth == 0 else _percent(abs(row.standard_error / whole))
             cells = [_percent(row.share / whole), error, _of(row.alone, total), _of(row.restored, total)]
-            table.add_row("  " * row.depth + row.name, *cells)
+            table.add_row("  " * row.depth + _label(row), *cells)
     error = "" if shares.exact else ", with the standard error of drawing"
     note = f"of it: of the toggle's own share, from {_orders(shares)}{error}; a part is taken apart where its share is."
     return Group(table, Text(f"{note}{_left_out(shares)}", style="dim"))
 
 
-def _interactions(pairs: list[InteractionRow], total: float) -> RenderableType:
+def _interactions(pairs: list[InteractionRow], shares: Shares) -> RenderableType:
+    total, labels = shares.total or math.nan, {row.name: _label(row) for row in shares.rows}
     table = plain_table("in the reference", "in the candidate", names="together, beyond each", names_first=True)
     for pair in sorted(pairs, key=lambda pair: -abs(pair.in_reference or 0.0))[:MOST]:
-        table.add_row(f"{pair.first} and {pair.second}", _of(pair.in_reference, total), _of(pair.in_candidate, total))
+        table.add_row(
+            " and ".join(labels.get(name, name) for name in (pair.first, pair.second)),
+            _of(pair.in_reference, total),
+            _of(pair.in_candidate, total),
+        )
     return table
 
 
@@ -116,7 +122,8 @@ def _fixes(attribution: Attribution) -> RenderableType:
     table = plain_table("KL", "k3, upper bound", "", names="restore", names_first=True)
     for fix in attribution.fixes[:MOST]:
         exact = "all bits" if fix.exact else f"{fix.kl:.2e}"
-        table.add_row("\nand ".join(fix.toggles) or "nothing", exact, f"{fix.upper:.2e}", _note(fix))
+        toggles = [f"{name} ({level})" for name, level in zip(fix.toggles, fix.evidence, strict=True)]
+        table.add_row("\nand ".join(toggles) or "nothing", exact, f"{fix.upper:.2e}", _note(fix))
     surplus = len(attribution.fixes) - MOST
     if surplus <= 0:
         return table
@@ -142,7 +149,12 @@ def _sure(pair: InteractionRow, total: float) -> bool:
     """Above or below 0 by its interval, and not too small to be told."""
     if pair.in_reference is None or abs(pair.in_reference) < TOLD * total:
         return False
-    return pair.in_reference_low > 0 or pair.in_reference_high < 0
+    interval = pair.in_reference_low, pair.in_reference_high
+    return surely_above(interval) or surely_below(interval)
+
+
+def _label(row: ShareRow) -> str:
+    return f"{row.name} ({row.evidence})"
 
 
 def _nats(row: ShareRow) -> str:

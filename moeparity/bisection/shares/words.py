@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from moeparity.output.words import enumerated, quantity
+from moeparity.search.apart import Apart
+from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
 from moeparity.search.roles import SATURATION, SHARE, Role
@@ -31,8 +33,9 @@ def share_reading(
     interactions: Sequence[Interaction],
     in_fp32: float | None,
     dtype: str,
+    apart: Apart | None = None,
 ) -> list[str]:
-    """Who makes the divergence, in sentences.
+    """Who makes the divergence, in sentences. None is without an interval that is finite and excludes its opposite.
 
     `dtype` is what the sides compute in, such as `bf16`.
     """
@@ -43,7 +46,8 @@ def share_reading(
         # Toggles that undo each other to the last bit still act, each for itself.
         return list(_small(shares))
     saturated = _of(shares, Role.SATURATED)
-    sentences = [*_saturated(saturated, total, in_fp32, dtype)] if saturated else []
+    sentences = [*_saturated(saturated, total, forced, in_fp32, dtype)] if saturated else []
+    sentences += _apart(apart, total)
     sentences += _culprits(shares, total)
     sentences += [*_contributing(shares, total), *_small(shares)]
     if not saturated:
@@ -75,15 +79,21 @@ def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
     return [*sentences, *_kept(kept, fixes, costs=costs)]
 
 
-def _saturated(shares: Sequence[Share], total: Fraction, in_fp32: float | None, dtype: str) -> Iterator[str]:
+def _saturated(
+    shares: Sequence[Share], total: Fraction, forced: Waterfall | None, in_fp32: float | None, dtype: str
+) -> Iterator[str]:
     rounding = in_fp32 is not None and in_fp32 <= ROUNDING * total
     opening = f"The difference is at the floor of {dtype} rounding: " if rounding else "Saturated: "
+    unlike = _unlike(shares, forced)
+    alike = "" if unlike else ", and none of them is to blame more than another"
     yield (
         f"{opening}{enumerated([share.name for share in shares])} are interchangeable. Each alone makes at least "
         f"{SATURATION:.0%} of the KL, and with any one restored at least {SATURATION:.0%} is left: their shares divide "
-        "one effect, and none of them is to blame more than another."
+        f"one effect{alike}."
     )
-    worse = [share.name for share in shares if share.change[0] > 0]
+    if unlike:
+        yield f"Without flips (expert ids forced) they are not alike: {unlike} of what is left."
+    worse = [share.name for share in shares if surely_above(share.change)]
     if worse:
         yield f"Restoring {enumerated(worse)} alone even raises the KL."
     if in_fp32 is not None:
@@ -93,6 +103,42 @@ def _saturated(shares: Sequence[Share], total: Fraction, in_fp32: float | None, 
         )
         clause = "What would help: fp32 on both sides" if part <= HELPED else "fp32 on both sides would not help: it"
         yield f"{clause} leaves {remainder}"
+
+
+def _unlike(shares: Sequence[Share], forced: Waterfall | None) -> str:
+    """What each makes with forced routes, where one of them surely makes more there than another; else empty."""
+    if forced is None or not forced.total:
+        return ""
+    names = {share.name for share in shares}
+    rows = [row for row in forced.shares if row.name in names]
+    bounded = [row.interval for row in rows if math.isfinite(row.interval[0]) and math.isfinite(row.interval[1])]
+    if not bounded or not max(low for low, _ in bounded) > min(high for _, high in bounded):
+        return ""
+    return enumerated([f"{row.name} makes {float(row.share / forced.total):.0%}" for row in rows])
+
+
+def _apart(apart: Apart | None, total: Fraction) -> Iterator[str]:
+    """What the choices that are none of the legal ones cost, beside them and without flips."""
+    if apart is None or apart.without is None:
+        return
+    names, singular = enumerated(apart.toggles), len(apart.toggles) == 1
+    it, nature = ("it", "is no rounding but another function") if singular else ("them", "are no roundings but others")
+    left = float(apart.without.value / total)
+    yield f"{names} {nature}, judged apart: {_falls(apart.change, it, f'{left:.0%}')}"
+    if apart.forced is None or apart.forced_without is None or not apart.forced.value > 0:
+        return
+    left = apart.forced_without.value / apart.forced.value
+    forced = _falls(apart.forced_change, it, f"{left:.0%}")
+    yield f"With the reference's expert ids forced, KL is {apart.forced.value:.2e} with {it}; {forced}"
+
+
+def _falls(change: tuple[float, float], it: str, left: str) -> str:
+    """What restoring does to a KL, as far as its interval tells."""
+    if surely_below(change):
+        return f"restoring {it} surely lowers the KL, to {left}."
+    if surely_above(change):
+        return f"restoring {it} surely raises the KL, to {left}."
+    return f"with {it} restored {left} is left, which these sequences do not tell from all."
 
 
 def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
@@ -109,7 +155,7 @@ def _contributing(shares: Waterfall, total: Fraction) -> Iterator[str]:
         if share.share >= SHARE * total:
             yield (
                 f"{share.name} contributes {float(share.share / total):.0%} of the KL "
-                f"({_bounded(share.part)}), but restoring it alone does not surely lower it."
+                f"({_bounded(share.part)}), but restoring it alone does not surely lower it{_needed([share])}."
             )
     small = [share.name for share in contributions if share.share < SHARE * total]
     if small:
@@ -117,25 +163,43 @@ def _contributing(shares: Waterfall, total: Fraction) -> Iterator[str]:
 
 
 def _bounded(part: tuple[float, float]) -> str:
-    low, high = part
-    finite = math.isfinite(low) and math.isfinite(high)
-    return f"{low:.0%} to {high:.0%} over sequences" if finite else "these sequences do not bound it"
+    return f"{part[0]:.0%} to {part[1]:.0%} over sequences"
 
 
 def _small(shares: Waterfall) -> Iterator[str]:
     sentences = {
         Role.HELPS: "{names} help{s}: with the candidate's choice it is nearer to the reference.",
         Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
-        Role.UNDECIDED: "Not decided with these sequences: the share{S} of {names} may be 0.",
     }
     # Pairs that offset each other are told before.
     offset = _in_pairs(shares)
     for role, sentence in sentences.items():
         names = [share.name for share in _of(shares, role) if share.name not in offset]
         if names:
-            singular = len(names) == 1
-            either = " or ".join(names)
-            yield sentence.format(names=enumerated(names), either=either, s="s" * singular, S="s" * (not singular))
+            yield sentence.format(names=enumerated(names), either=" or ".join(names), s="s" * (len(names) == 1))
+    yield from _undecided(_of(shares, Role.UNDECIDED))
+
+
+def _undecided(shares: Sequence[Share]) -> Iterator[str]:
+    """What more sequences would tell, and how many."""
+    signed = [share for share in shares if surely_above(share.interval) and surely_above(share.part)]
+    unsigned = [share for share in shares if share not in signed]
+    if unsigned:
+        names, plural = enumerated([share.name for share in unsigned]), "s" * (len(unsigned) > 1)
+        yield f"Not decided with these sequences: the share{plural} of {names} may be 0{_needed(unsigned)}."
+    if signed:
+        names = enumerated([share.name for share in signed])
+        yield f"Not decided with these sequences: whether {names} can be stood in for by others{_needed(signed)}."
+
+
+def _needed(shares: Sequence[Share]) -> str:
+    """How many sequences would decide, from the least to the most of several."""
+    counts = [share.needed for share in shares if share.needed is not None]
+    if not counts:
+        return "; how many more it takes, they do not say"
+    span = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+    some = " where they say" if len(counts) < len(shares) else ""
+    return f"; about {span} such sequences are needed{some}"
 
 
 def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator[str]:
@@ -152,7 +216,7 @@ def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator
 
 
 def _away(interval: tuple[float, float]) -> bool:
-    return interval[0] > 0 or interval[1] < 0
+    return surely_above(interval) or surely_below(interval)
 
 
 def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
@@ -171,7 +235,7 @@ def _forced(forced: Waterfall | None, total: Fraction) -> Iterator[str]:
         return
     # More than half of it, by its interval: where several make about as much, none is named. Nor is what makes more
     # than there is, which others take back.
-    majority = largest.interval[0] > forced.total / 2 and largest.share <= forced.total
+    majority = surely_above(largest.part, 0.5) and largest.share <= forced.total
     of = float(largest.share / forced.total)
     yield (
         f"{opening}; of what is left without flips, {largest.name} makes most: {of:.0%}." if majority else f"{opening}."

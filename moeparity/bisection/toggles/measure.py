@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.shares.search import Blame
@@ -13,19 +14,23 @@ from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult
 from moeparity.bisection.toggles.words import Effect, reading
 from moeparity.bisection.trials import TrialKey, alone, restored
-from moeparity.metrics.interval import token_mean
+from moeparity.metrics.interval import tail_mean
+from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.address import pattern
 from moeparity.plan.difference import two_sided
+from moeparity.plan.evidence import evidence
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
+from moeparity.search.contrast import Interval, surely_above
 from moeparity.search.offsetting import OffsettingPair
+from moeparity.search.roles import LEAST_SATURATION
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every toggle, every swapped block, and what they mean."""
-    effects = [measured(toggle, observed) for toggle in plan.trial_toggles]
+    effects = [measured(toggle, plan, observed) for toggle in plan.trial_toggles]
     blame: Blame | None = observed.answers.get("shares")
-    sentences = None if blame is None else _share_sentences(plan, blame)
+    sentences = None if blame is None else _share_sentences(plan, blame, {e.toggle.name: e.label for e in effects})
     pairs = observed.answers.get("toggles", ()) if blame is None else blame.shares.pairs
     offsets = tuple(_offset(pair, plan) for pair in pairs)
     return {
@@ -36,23 +41,32 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     }
 
 
-def measured(toggle: Toggle, observed: Observed) -> Effect:
+def measured(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
     """What a toggle's two trials did."""
-    trial = _trial(restored(toggle), CANDIDATE, observed)
-    change = (-math.inf, math.inf)
-    if trial is not None:
-        candidate_sums, restored_sums = observed.logits.sums(CANDIDATE), observed.logits.sums(restored(toggle))
-        interval = token_mean(
-            restored_sums.kl_candidate_reference - candidate_sums.kl_candidate_reference, candidate_sums.tokens
-        )
-        change = (interval.low, interval.high)
+    trials = _trial(alone(toggle), REFERENCE, observed), _trial(restored(toggle), CANDIDATE, observed)
+    whole = observed.logits.sums(CANDIDATE)
+    costs = [
+        None if trial is None else observed.logits.sums(key)
+        for trial, key in zip(trials, (alone(toggle), restored(toggle)), strict=True)
+    ]
     return Effect(
         toggle=toggle,
-        alone=_trial(alone(toggle), REFERENCE, observed),
-        restored=trial,
-        change=change,
-        restores_all=trial is not None and not observed.changes.nodes[restored(toggle), REFERENCE],
+        alone=trials[0],
+        restored=trials[1],
+        change=_less(costs[1], whole),
+        is_large=all(surely_above(_less(cost, whole, LEAST_SATURATION)) for cost in costs),
+        is_legal=is_legal(toggle, observed),
+        evidence=evidence(toggle.members, plan.reference.plan, plan.candidate.plan),
+        restores_all=trials[1] is not None and not observed.changes.nodes[restored(toggle), REFERENCE],
     )
+
+
+def _less(cost: SequenceSums | None, whole: SequenceSums, part: float = 1.0) -> Interval:
+    """The 95 % interval of a trial's KL less so much of the candidate's, paired over sequences, nats per token."""
+    if cost is None:
+        return -math.inf, math.inf
+    interval = tail_mean(cost.kl_candidate_reference - part * whole.kl_candidate_reference, whole.tokens)
+    return interval.low, interval.high
 
 
 def total_kl(observed: Observed) -> float:
@@ -78,6 +92,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         name=toggle.name,
         kind=toggle.kind,
         **two_sided(toggle),
+        reference_evidence=effect.evidence[0],
+        candidate_evidence=effect.evidence[1],
         parent=toggle.parent,
         nodes=len(toggle.nodes),
         reference_resting=toggle.resting(REFERENCE),
@@ -107,12 +123,21 @@ def _offset(pair: OffsettingPair, plan: Plan) -> Offset:
 
 def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
     nodes, toggle = plan.swaps[selector]
-    result = None if toggle is None else _toggle_result(measured(toggle, observed))
+    result = None if toggle is None else _toggle_result(measured(toggle, plan, observed))
     return Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
-def _share_sentences(plan: Plan, blame: Blame) -> list[str]:
-    """Who is to blame and what to restore, in sentences."""
-    dtypes = dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate))
-    shares = share_reading(blame.shares, blame.forced, blame.interactions, blame.in_fp32, " and ".join(dtypes))
-    return [*shares, *fix_reading(blame.fixes, blame.kept, costs=bool(plan.recipe.costs))]
+def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> list[str]:
+    """Who is to blame and what to restore, in sentences; every toggle by its label."""
+    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
+    label = labels.__getitem__
+    shares = share_reading(
+        blame.shares.named(label),
+        None if blame.forced is None else blame.forced.named(label),
+        [pair.named(label) for pair in blame.interactions],
+        blame.in_fp32,
+        dtype,
+        None if blame.apart is None else blame.apart.named(label),
+    )
+    kept = None if blame.kept is None else blame.kept.named(label)
+    return [*shares, *fix_reading(blame.fixes.named(label), kept, costs=bool(plan.recipe.costs))]

@@ -29,7 +29,7 @@ class ToggleResult:
     `candidate_resting`: another choice leaves it nothing to decide there, and it may wake in a mixture.
     `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
     `set_by` is what makes each engine run its value (a flag, or `default`) and the profile that says so, `changed_by`
-    what a user of that engine would do to change it.
+    what a user of that engine would do to change it. `evidence` is the lowest level of the values it rests on there.
     """
 
     name: str
@@ -42,6 +42,8 @@ class ToggleResult:
     nodes: int
     reference_set_by: str = ""
     candidate_set_by: str = ""
+    reference_evidence: str
+    candidate_evidence: str
     reference_changed_by: str = ""
     candidate_changed_by: str = ""
     reference_resting: int = 0

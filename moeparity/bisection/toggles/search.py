@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.shares.search import bounds
+from moeparity.bisection.shares.search import over_sequences
 from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.trials import restored
 from moeparity.plan.toggles import Toggle
@@ -28,7 +28,9 @@ def search(plan: Plan, observed: Observed, progress: Callback | None) -> tuple[O
     mixtures = Mixtures(plan, progress=progress)
     mixtures.learn(observed)
     memo = Memo(tuple(toggle.name for toggle in whole), mixtures)
-    return offsetting(memo, {toggle.name: measured(toggle, observed).change for toggle in raising}, bounds)
+    return offsetting(
+        memo, {toggle.name: measured(toggle, plan, observed).change for toggle in raising}, over_sequences
+    )
 
 
 def _raises(toggle: Toggle, observed: Observed) -> bool:

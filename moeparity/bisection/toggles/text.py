@@ -37,6 +37,7 @@ def _toggles(report: Report) -> RenderableType:
     note = Text(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
+        "In brackets: how sure the profile is of the value (docs/glossary.md).\n"
         "KL(trial || reference) over the vocabulary, nats per token, and as a share of the candidate's KL; shares do "
         "not add up.\nflips: token-layers with another expert set.",
         style="dim",
@@ -82,7 +83,9 @@ def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
     flips = "" if share is None else percent(share)
     indent = "  " * depth
     name = toggle.name.removeprefix(f"{toggle.parent} / ")
-    change = f"{indent}{name}" + (f"\n  {toggle.reference} -> {toggle.candidate}" if not depth else "")
+    reference = f"{toggle.reference} ({toggle.reference_evidence})"
+    candidate = f"{toggle.candidate} ({toggle.candidate_evidence})"
+    change = f"{indent}{name}" + (f"\n  {reference} -> {candidate}" if not depth else "")
     change += "".join(f"\n  {words}" for words in _resting(toggle))
     exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
     return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else exact]

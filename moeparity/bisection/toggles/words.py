@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from moeparity.bisection.toggles.report import Offset, TrialResult
 from moeparity.output.words import enumerated
+from moeparity.plan.evidence import NOT_KNOWN, in_words
 from moeparity.plan.toggles import Toggle
+from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.roles import SATURATION, SHARE
 
 
@@ -16,15 +18,25 @@ class Effect:
     """A toggle with its two trials: thrown alone in the reference, and restored alone in the candidate.
 
     `change` bounds what restoring it alone does to the candidate's KL, in nats per token: the 95 % interval of the
-    paired difference over sequences. `restores_all` says that restoring it alone gives the reference's bits at every
-    node. A trial is None where an op refuses that mixture of both sides.
+    paired difference over sequences. `is_large`: alone it surely makes `LEAST_SATURATION` of that KL, and restored as
+    much is surely left. `is_legal`: it is neither another model nor a user's function. `evidence`: the lowest level of
+    the values it rests on, on the reference's and the candidate's side. `restores_all` says that restoring it alone
+    gives the reference's bits at every node. A trial is None where an op refuses that mixture of both sides.
     """
 
     toggle: Toggle
     alone: TrialResult | None
     restored: TrialResult | None
     change: tuple[float, float]
+    is_large: bool
+    is_legal: bool
+    evidence: tuple[str, str]
     restores_all: bool
+
+    @property
+    def label(self) -> str:
+        """Its name, and how sure the values are that it rests on."""
+        return f"{self.toggle.name} ({in_words(self.evidence)})"
 
     @property
     def had_no_effect(self) -> bool:
@@ -53,6 +65,7 @@ def reading(
     sentences = _makers(effects, total_kl, offsets) if shares is None else shares
     pairs = map(_offset, offsets)
     return [
+        *_unsure(effects),
         *_acting(effects, total_kl),
         *pairs,
         *sentences,
@@ -61,21 +74,31 @@ def reading(
     ]
 
 
+def _unsure(effects: Sequence[Effect]) -> Iterator[str]:
+    """What comes first: that an answer rests on values which are not known of the engines."""
+    unsure = [e for e in effects if not e.had_no_effect and not {*NOT_KNOWN}.isdisjoint(e.evidence)]
+    if unsure:
+        yield (
+            f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds of the values that "
+            "stand in the profiles, and of the engines only as far as these are right."
+        )
+
+
 def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
     """Which toggles act at all, and whether it shows."""
     idle = [e for e in effects if e.had_no_effect]
-    sentences = [f"{_names(idle)} had no effect: no bit changed at any node."] if idle else []
+    sentences = [f"{_labels(idle)} had no effect: no bit changed at any node."] if idle else []
     active = [e for e in effects if not e.had_no_effect]
     masked_effects = [e for e in active if e.is_masked]
     if masked_effects:
-        sentences.append(f"Masked in the candidate: {_names(masked_effects)}. Restoring alone changes no bit there.")
+        sentences.append(f"Masked in the candidate: {_labels(masked_effects)}. Restoring alone changes no bit there.")
     refusals = [e for e in effects if e.alone is None or e.restored is None]
     if refusals:
-        sentences.append(f"An op refuses {_names(refusals)} mixed with the other side's choices: see the table.")
+        sentences.append(f"An op refuses {_labels(refusals)} mixed with the other side's choices: see the table.")
     if active and total_kl == 0:
         sentences.append("Bits change, but none of the changes reaches a scored token.")
     if len(active) == 1 and total_kl > 0:
-        sentences.append(f"{active[0].toggle.name} alone makes the whole difference.")
+        sentences.append(f"{active[0].label} alone makes the whole difference.")
     return sentences
 
 
@@ -96,23 +119,50 @@ def _makers(effects: Sequence[Effect], total_kl: float, offsets: Sequence[Offset
     if len(active) < 2 or not total_kl > 0:
         return []
     sentences = []
-    saturated_effects = [e for e in active if _is_saturated(e, total_kl)]
+    large_effects = [e for e in active if _seems_large(e, total_kl)]
+    saturated_effects = [e for e in large_effects if e.is_large and e.is_legal]
     if len(saturated_effects) > 1:
         sentences.append(
-            f"Saturated: {_names(saturated_effects)} are interchangeable. Each alone costs at least "
+            f"Saturated: {_labels(saturated_effects)} are interchangeable. Each alone costs at least "
             f"{SATURATION:.0%} of the whole divergence, and restoring any one of them leaves at least "
             f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
             "gives the reference's bits."
         )
+        sentences += [_apart(e, total_kl) for e in large_effects if e.is_large and not e.is_legal]
+    open_effects = [e for e in large_effects if e.is_legal and not e.is_large]
+    if open_effects and len(saturated_effects) + len(open_effects) > 1:
+        sentences.append(
+            f"Not decided with these sequences: whether {_labels(open_effects)} can be stood in for by others. Alone "
+            f"each costs at least {SATURATION:.0%} of the whole divergence, and restored it leaves as much, but not "
+            "surely."
+        )
     sentences += [
-        f"Restoring {e.toggle.name} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        f"Restoring {e.label} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
         for e in active
-        if e.restored is not None and e.change[1] < 0
+        if e.restored is not None and surely_below(e.change)
     ]
-    worse = [e for e in active if e.change[0] > 0]
+    worse = [e for e in active if surely_above(e.change)]
     if worse:
-        sentences.append(f"Restoring {_names(worse)} alone raises the divergence: toggles interact.")
+        sentences.append(f"Restoring {_labels(worse)} alone raises the divergence: toggles interact.")
     return sentences
+
+
+def _seems_large(effect: Effect, total_kl: float) -> bool:
+    """Whether it would be saturated, going by what was measured without its intervals."""
+    # Not by min(), which may drop a NaN.
+    trials = (effect.alone, effect.restored)
+    return not effect.is_masked and all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
+
+
+def _apart(effect: Effect, total_kl: float) -> str:
+    """What is large as the saturated are, and no legal choice."""
+    assert effect.alone is not None
+    assert effect.restored is not None
+    return (
+        f"{effect.label} is as large and not one of them, being no rounding but another function: alone it costs "
+        f"{effect.alone.kl / total_kl:.0%} of the whole divergence, and restoring it leaves "
+        f"{effect.restored.kl / total_kl:.0%} of it."
+    )
 
 
 def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl: float) -> Iterator[str]:
@@ -127,7 +177,7 @@ def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl:
             part = largest
         if part is not None and part is not effect and part.alone is not None and total_kl > 0:
             yield (
-                f"In {effect.toggle.name} the largest part is {part.toggle.name}: alone it costs "
+                f"In {effect.label} the largest part is {part.label}: alone it costs "
                 f"{part.alone.kl / total_kl:.0%} of the whole divergence."
             )
 
@@ -161,15 +211,12 @@ def worth_splitting(effects: Sequence[Effect], total_kl: float) -> list[Toggle]:
         for effect in effects
         if effect.toggle.name not in parents
         and not effect.had_no_effect
-        and (effect.change[1] < 0 or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
+        and (surely_below(effect.change) or (effect.alone is not None and effect.alone.kl >= SHARE * total_kl))
     ]
 
 
-def _is_saturated(effect: Effect, total_kl: float) -> bool:
-    # Not by min(), which may drop a NaN.
-    trials = (effect.alone, effect.restored)
-    large = all(trial is not None and trial.kl >= SATURATION * total_kl for trial in trials)
-    return large and not effect.is_masked
+def _labels(effects: Sequence[Effect]) -> str:
+    return enumerated([effect.label for effect in effects])
 
 
 def _names(effects: Sequence[Effect]) -> str:

@@ -46,7 +46,14 @@ class Run:
     """Every mixture, of an oracle of its own that was told nothing."""
 
 
-def recipe(folder: Path, checkpoint: Path, *, dtype: str = "fp32", below: float = GATE, **more: object) -> Path:
+def recipe(
+    folder: Path,
+    checkpoint: Path,
+    *,
+    dtype: str = "fp32",
+    below: float = GATE,
+    **more: object,
+) -> Path:
     """Four bf16 sites on an fp32 side, whose shares can be told apart."""
     side: dict[str, object] = {"dtype": dtype, "micro_batch": 5}
     tokens = {"input_ids": random_tokens(25, 9)}
@@ -127,7 +134,8 @@ def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> N
     names = [toggle.name for toggle in run.plan.toggles]
     seen = 2 * len(names)
     natural = len(subsets(names)) - seen
-    parts = run.blame.mixtures - natural - len(subsets(names))
+    forced = 0 if run.blame.forced is None else len(subsets(names))
+    parts = run.blame.mixtures - natural - forced
     assert parts >= 0, "what the first pass saw is not walked again"
     assert run.blame.passes < run.blame.mixtures / 4
 
@@ -150,18 +158,49 @@ def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path)
     assert [alone[name] for name in names] == [leaf.alone for leaf in leaves]
 
 
-def test_saturated_choices_are_called_so_and_fp32_is_measured(
-    noisy: tuple[Plan, Observed, Blame], tmp_path: Path, qwen3_moe: Path
-) -> None:
-    plan, observed, blame = noisy
-    found = summarise(plan, replace(observed, answers={"shares": blame}))
-    assert found.attribution is not None
-    assert [row.role for row in found.attribution.shares.rows] == ["saturated", "saturated"]
-    wide = bisect(recipe(tmp_path, qwen3_moe, own={}, dtype="fp32"), device="cpu")
-    assert found.attribution.in_fp32 == wide.metrics.kl == 0.0
-    words = " ".join(found.reading)
-    assert "at the floor of bf16 rounding" in words
-    assert "interchangeable" in words
+EPS = "layers[*].moe.router:renormalize_eps"
+ROUNDINGS = {"layers[*].moe.combine:accumulate": "fp32", "layers[*].attention.attend:probabilities": "fp32"}
+
+
+def among_roundings(folder: Path, **more: object) -> Path:
+    """A wrong eps in the router, as large as two roundings of bf16; `more` is set on both sides."""
+    shipped = Path(__file__).parents[3]
+    side = {"profile": "hf-eager", "micro_batch": 8, **more}
+    recipe = {
+        "kind": "recipe",
+        "checkpoint": str(shipped / "checkpoints" / "quickstart"),
+        "tokens": {"file": str(shipped / "recipes" / "quickstart.safetensors"), "sampled_from": "candidate"},
+        "reference": side,
+        "candidate": {**side, "set": {EPS: 0.005, **ROUNDINGS}},
+        "gate": {"metric": "k3", "below": 1e-4},
+        "floor": False,
+        "attribute": not more,
+        "mixtures": 8,
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(recipe), "utf-8")
+    return path
+
+
+def test_roundings_are_interchangeable_and_a_wrong_eps_among_them_is_judged_apart(tmp_path: Path) -> None:
+    report = bisect(among_roundings(tmp_path), device="cpu")
+    found = report.attribution
+    assert found is not None
+    assert found.forced is not None
+    assert found.apart is not None
+    roles = {row.name: row.role for row in found.shares.rows}
+    assert roles == {**dict.fromkeys(ROUNDINGS, "saturated"), EPS: "contributes"}
+    restored, of_forced = ({row.name: row for row in shares.rows}[EPS] for shares in (found.shares, found.forced))
+    assert found.apart.toggles == (EPS,)
+    assert (found.apart.without, found.apart.forced_without) == (restored.restored, of_forced.restored)
+    assert (found.apart.change_low, found.apart.change_high) == (restored.change_low, restored.change_high)
+    assert found.apart.forced == found.forced.total
+    (interchangeable,) = [sentence for sentence in report.reading if "interchangeable" in sentence]
+    assert EPS not in interchangeable
+    (apart,) = [sentence for sentence in report.reading if "no rounding but another function" in sentence]
+    assert apart.startswith(EPS)
+    # The eps stays in fp32, so that it is no floor of rounding; measured by a recipe of its own.
+    assert found.in_fp32 == bisect(among_roundings(tmp_path, dtype="fp32"), device="cpu").metrics.kl > 0
 
 
 def test_without_toggles_nothing_is_shared_out(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -184,7 +223,10 @@ def test_costs_are_one_for_each_toggle(tmp_path: Path, qwen3_moe: Path, costs: d
 def test_shares_and_fixes_are_expected_of_a_recipe(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
     fix = list(run.blame.fixes.sets[0].toggles)
     expect = {
-        "shares": {"lm_head:output": {"above": 0.05, "below": 0.99}, "layers[1].moe.gate:output": {"below": 1e-6}},
+        "shares": {
+            "lm_head:output": {"above": 0.05, "below": 0.99},
+            "layers[*].moe.experts:implementation": {"above": 0.1},
+        },
         "saturated": ["lm_head:output"],
         "smallest_fix": fix,
     }

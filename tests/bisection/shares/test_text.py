@@ -12,10 +12,30 @@ from moeparity.bisection.shares.report import Attribution, FixSetRow, Interactio
 from moeparity.bisection.shares.text import attribution_sections
 from tests.bisection.reports import made
 
-A = made(ShareRow, name="moe.gate:output", share=3e-4, of_whole=0.75, low=2e-4, high=4e-4, k3=2.5e-4, role="culprit")
-B = made(ShareRow, name="lm_head:output", share=1e-4, of_whole=0.25, low=5e-5, high=2e-4, k3=None, role="contributes")
-A = replace(A, alone=3.2e-4, restored=8e-5, of_whole_low=0.6, of_whole_high=0.85)
-B = replace(B, alone=1.2e-4, restored=None, of_whole_low=-3e-5, of_whole_high=0.4)
+A = made(
+    ShareRow,
+    name="moe.gate:output",
+    evidence="read | inferred",
+    share=3e-4,
+    of_whole=0.75,
+    low=2e-4,
+    high=4e-4,
+    k3=2.5e-4,
+    role="culprit",
+)
+B = made(
+    ShareRow,
+    name="lm_head:output",
+    evidence="verified",
+    share=1e-4,
+    of_whole=0.25,
+    low=5e-5,
+    high=2e-4,
+    k3=None,
+    role="contributes",
+)
+A = replace(A, evidence="read | inferred", alone=3.2e-4, restored=8e-5, of_whole_low=0.6, of_whole_high=0.85)
+B = replace(B, evidence="verified", alone=1.2e-4, restored=None, of_whole_low=-3e-5, of_whole_high=0.4)
 SHARES = Shares(total=4e-4, exact=True, orders=2, left_out=0, rows=(A, B))
 FORCED = Shares(total=1e-4, exact=True, orders=2, left_out=0, rows=(replace(A, share=8e-5), replace(B, share=2e-5)))
 INSIDE = Shares(
@@ -30,11 +50,16 @@ INSIDE = Shares(
         B,
     ),
 )
-FIX = FixSetRow(toggles=(A.name,), kl=8e-5, upper=9e-5, exact=False, minimal=True, spoiled_by=())
-PAIR = made(InteractionRow, first="a", second="b", in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4)
+FIX = FixSetRow(
+    toggles=(A.name,), evidence=(A.evidence,), kl=8e-5, upper=9e-5, exact=False, minimal=True, spoiled_by=()
+)
+PAIR = made(
+    InteractionRow, first=A.name, second=B.name, in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4
+)
 FOUND = Attribution(
     shares=SHARES,
     forced=FORCED,
+    apart=None,
     inside=INSIDE,
     interactions=(PAIR,),
     fixes=(FIX,),
@@ -62,8 +87,8 @@ def test_the_waterfall_with_and_without_forced_routes() -> None:
     lines = [" ".join(line.split()) for line in sections(FOUND)["KL waterfall"].splitlines()]
     assert lines[:4] == [
         "toggle share of KL 95% k3 alone restored ids forced role",
-        "moe.gate:output 3.00e-04 75% 60% to 85% 2.50e-04 80% 20% 20% culprit",
-        "lm_head:output 1.00e-04 25% >-0.1% to 40% 30% cannot run 5% contributes",
+        "moe.gate:output (read | inferred) 3.00e-04 75% 60% to 85% 2.50e-04 80% 20% 20% culprit",
+        "lm_head:output (verified) 1.00e-04 25% >-0.1% to 40% 30% cannot run 5% contributes",
         "whole 4.00e-04 100% 25%",
     ]
     assert "a mean over all 2 orders" in lines[4]
@@ -78,10 +103,10 @@ def test_the_waterfall_with_and_without_forced_routes() -> None:
 
 def test_parts_are_told_as_shares_of_their_toggle() -> None:
     lines = sections(FOUND)["Inside the largest shares"].splitlines()
-    assert [line.split()[:3] for line in lines[1:4]] == [
-        ["moe.gate:output", "100%", "80%"],
-        ["layers[0].moe.gate:output", "20%", "5%"],
-        ["layers[1].moe.gate:output", "80%", "5%"],
+    assert [" ".join(line.split()[:6]) for line in lines[1:4]] == [
+        "moe.gate:output (read | inferred) 100% 80%",
+        "layers[0].moe.gate:output (read | inferred) 20% 5%",
+        "layers[1].moe.gate:output (read | inferred) 80% 5%",
     ]
     assert "lm_head" not in "\n".join(lines), "nothing of it was taken apart"
     assert lines[-1].startswith("of it: of the toggle's own share, from 16 drawn orders, with the standard error")
@@ -91,7 +116,9 @@ def test_parts_are_told_as_shares_of_their_toggle() -> None:
 
 
 def test_interactions_that_are_sure_and_tell_something() -> None:
-    assert sections(FOUND)["Interactions"].splitlines()[1].split() == ["a", "and", "b", "50%", "cannot", "run"]
+    assert " ".join(sections(FOUND)["Interactions"].splitlines()[1].split()) == (
+        "moe.gate:output (read | inferred) and lm_head:output (verified) 50% cannot run"
+    )
     assert "Interactions" not in sections(replace(FOUND, interactions=(replace(PAIR, in_reference_low=-1e-4),)))
     small = replace(PAIR, in_reference=3e-6, in_reference_low=2e-6)
     assert "Interactions" not in sections(replace(FOUND, interactions=(small,)))
@@ -101,16 +128,17 @@ def test_interactions_that_are_sure_and_tell_something() -> None:
 
 def test_fixes() -> None:
     shown = sections(replace(FOUND, fixes=(FIX, replace(FIX, exact=True, minimal=False))))["Smallest fixes"]
-    assert [line.split()[1:] for line in shown.splitlines()[1:]] == [
-        ["8.00e-05", "9.00e-05"],
-        ["all", "bits", "9.00e-05", "perhaps", "not", "minimal"],
+    assert [" ".join(line.split()) for line in shown.splitlines()[1:]] == [
+        "moe.gate:output (read | inferred) 8.00e-05 9.00e-05",
+        "moe.gate:output (read | inferred) all bits 9.00e-05 perhaps not minimal",
     ]
     undone = sections(replace(FOUND, fixes=(replace(FIX, spoiled_by=("x",)),) * 10))["Smallest fixes"]
     assert undone.count("undone by restoring more") == 8
     assert undone.endswith("and 2 more, in the JSON")
-    two = sections(replace(FOUND, fixes=(replace(FIX, toggles=("a", "b")), FIX)))["Smallest fixes"].splitlines()
-    assert [line.split()[:2] for line in two[1:]] == [["a", "8.00e-05"], ["and", "b"], [A.name, "8.00e-05"]]
-    assert "nothing" in sections(replace(FOUND, fixes=(replace(FIX, toggles=()),)))["Smallest fixes"]
+    pair = replace(FIX, toggles=("a", "b"), evidence=("read", "unknown | read"))
+    two = sections(replace(FOUND, fixes=(pair, FIX)))["Smallest fixes"].splitlines()
+    assert [" ".join(line.split()[:4]) for line in two[1:3]] == ["a (read) 8.00e-05 9.00e-05", "and b (unknown |"]
+    assert "nothing" in sections(replace(FOUND, fixes=(replace(FIX, toggles=(), evidence=()),)))["Smallest fixes"]
     assert "Smallest fixes" not in sections(replace(FOUND, fixes=()))
 
 

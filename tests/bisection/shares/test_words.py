@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from moeparity.bisection.shares.words import fix_reading, share_reading
+from moeparity.search.apart import judged_apart
 from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
-from moeparity.search.memo import Coalition
+from moeparity.search.memo import Coalition, Memo, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
-from tests.search.games import memo_of, no_bounds
+from tests.search.games import memo_of, no_bounds, outcome
 
 
 def table(**values: float | None) -> dict[Coalition, float | None]:
@@ -56,6 +55,39 @@ def test_what_is_interchangeable_and_only_at_the_floor_where_fp32_takes_it_away(
     assert "Restoring a alone even raises the KL." in said(table(a=0.9, b=1.1, ab=1.0))
 
 
+def test_interchangeable_choices_that_are_not_alike_without_flips() -> None:
+    game = table(a=0.9, b=0.8, ab=1.0)
+    alike = said(game, shared(table(a=0.2, b=0.2, ab=0.4)))
+    assert "one effect, and none of them is to blame more than another." in alike
+    unlike = said(game, shared(table(a=0.38, b=0.01, ab=0.39))).splitlines()
+    assert unlike[0].endswith("their shares divide one effect.")
+    assert unlike[1] == (
+        "Without flips (expert ids forced) they are not alike: a makes 97% and b makes 3% of what is left."
+    )
+
+
+def test_what_is_no_legal_choice_is_told_apart() -> None:
+    free = {frozenset(c): v for c, v in {"": 0.0, "a": 0.9, "b": 0.9, "e": 0.9}.items()}
+    free |= {frozenset(c): v for c, v in {"ab": 0.95, "ae": 0.95, "be": 0.95, "abe": 1.0}.items()}
+    forced = {c: 0.01 * len(c & {"a", "b"}) + 0.38 * ("e" in c) for c in free}
+    natural, routed = (memo_of(("a", "b", "e"), game.__getitem__) for game in (free, forced))
+    apart = judged_apart(frozenset("e"), natural, routed, no_bounds)
+    chart, without = (
+        waterfall(memo, Group("all", memo.players), no_bounds, apart=frozenset("e")) for memo in (natural, routed)
+    )
+    words = share_reading(chart, without, [], None, "bf16", apart)
+    assert words[0].startswith("Saturated: a and b are interchangeable.")
+    assert words[1] == (
+        "e is no rounding but another function, judged apart: restoring it surely lowers the KL, to 95%."
+    )
+    assert words[2] == (
+        "With the reference's expert ids forced, KL is 4.00e-01 with it; restoring it surely lowers the KL, to 5%."
+    )
+    wide = judged_apart(frozenset("e"), natural, routed, lambda *_: (-1.0, 1.0))
+    unsure = share_reading(chart, without, [], None, "bf16", wide)
+    assert unsure[1].endswith("with it restored 95% is left, which these sequences do not tell from all.")
+
+
 def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     assert "b contributes less than 10% of the KL." in said(table(a=1.0, b=0.05, ab=1.05))
     assert "b helps: with the candidate's choice it is nearer to the reference." in said(table(a=2.0, b=0.4, ab=1.0))
@@ -64,7 +96,9 @@ def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     game = table(a=0.5, b=0.4, ab=1.0)
     wide = waterfall(memo_of(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
     undecided = share_reading(wide, None, [], None, "bf16")
-    assert undecided == ["Not decided with these sequences: the shares of a and b may be 0."]
+    assert undecided == [
+        "Not decided with these sequences: the shares of a and b may be 0; about 25 to 32 such sequences are needed."
+    ]
 
 
 def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
@@ -132,18 +166,26 @@ def test_a_large_share_that_is_no_culprits() -> None:
 
     shares = waterfall(memo_of(("a", "b"), game.__getitem__), Group("all", ("a", "b")), bounds)
     words = share_reading(shares, None, [], None, "bf16")
+    but = "but restoring it alone does not surely lower it; about 25 such sequences are needed."
     assert words == [
-        "a contributes 25% of the KL (25% to 25% over sequences), but restoring it alone does not surely lower it.",
-        "b contributes 75% of the KL (75% to 75% over sequences), but restoring it alone does not surely lower it.",
+        f"a contributes 25% of the KL (25% to 25% over sequences), {but}",
+        f"b contributes 75% of the KL (75% to 75% over sequences), {but}",
     ]
 
 
-def test_a_part_that_the_sequences_do_not_bound() -> None:
-    game = table(a=0.2, b=0.8, ab=1.0)
-    shares = shared(game)
-    unbounded = replace(shares, shares=tuple(replace(row, part=(-math.inf, math.inf)) for row in shares.shares))
-    words = share_reading(unbounded, None, [], None, "bf16")
-    assert words[0].startswith("b is to blame for 80% of the KL (these sequences do not bound it); restoring")
+def test_nobody_is_blamed_where_the_sequences_do_not_bound_the_part() -> None:
+    # One sequence of twenty carries nearly all of it, and all of it is a's; each interval in nats lies above 0.
+    single, rest = [100.0, *[0.1] * 20], [0.1] * 21
+    sums = {"": [0.0] * 21, "a": single, "b": rest, "ab": [a + b for a, b in zip(single, rest, strict=True)]}
+
+    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome]:
+        return {c: outcome(sum(sums[key]) / 21, sums=sums[key]) for c in mixtures for key in ["".join(sorted(c))]}
+
+    shares = waterfall(Memo(("a", "b"), evaluate), Group("all", ("a", "b")), no_bounds)
+    assert [row.interval[0] > 0 for row in shares.shares] == [True, True]
+    assert share_reading(shares, None, [], None, "bf16") == [
+        "Not decided with these sequences: the shares of a and b may be 0; about 59 such sequences are needed."
+    ]
 
 
 def test_an_interaction_too_small_to_tell() -> None:

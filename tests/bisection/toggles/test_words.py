@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -16,12 +17,19 @@ TOTAL = 1e-3
 
 
 def effect(
-    name: str, alone: float, restored: float, *, nodes: tuple[int, int] = (3, 3), spread: float = TOTAL / 1000
+    name: str,
+    alone: float,
+    restored: float,
+    *,
+    nodes: tuple[int, int] = (3, 3),
+    spread: float = TOTAL / 1000,
+    kind: Literal["rounding", "semantics"] = "rounding",
+    evidence: tuple[str, str] = ("read", "read"),
 ) -> Effect:
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
     toggle = Toggle(
         name=name,
-        kind="rounding",
+        kind=kind,
         reference="bf16",
         candidate="fp32",
         reference_origin="a.yaml:1",
@@ -34,7 +42,18 @@ def effect(
     # As an interval of sums that are not finite: no bounds.
     finite = math.isfinite(restored)
     change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
-    return Effect(toggle=toggle, alone=without, restored=with_it, change=change, restores_all=False)
+    # Surely above a quarter of the whole; not by min(), which may drop a NaN.
+    large = all(kl - spread >= TOTAL / 4 for kl in (alone, restored))
+    return Effect(
+        toggle=toggle,
+        alone=without,
+        restored=with_it,
+        change=change,
+        is_large=large,
+        is_legal=kind in ("rounding", "order"),
+        evidence=evidence,
+        restores_all=False,
+    )
 
 
 def without(name: str) -> Effect:
@@ -47,9 +66,9 @@ def test_no_toggles_say_nothing() -> None:
 
 
 def test_no_effect() -> None:
-    assert reading([without("a")], 0.0) == ["a had no effect: no bit changed at any node."]
+    assert reading([without("a")], 0.0) == ["a (read) had no effect: no bit changed at any node."]
     said = reading([without("a"), without("b"), without("c")], 0.0)
-    assert said == ["a, b and c had no effect: no bit changed at any node."]
+    assert said == ["a (read), b (read) and c (read) had no effect: no bit changed at any node."]
 
 
 def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
@@ -85,27 +104,62 @@ def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_inter
 
 
 def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
-    refused = replace(effect("a", TOTAL, TOTAL), alone=None)
+    refused = replace(effect("a", TOTAL, TOTAL), alone=None, is_large=False)
     assert not refused.had_no_effect
     assert not refused.is_masked
     said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["An op refuses a mixed with the other side's choices: see the table."]
+    assert said == ["An op refuses a (read) mixed with the other side's choices: see the table."]
 
 
 def test_one_active() -> None:
     said = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
-    assert said == ["a had no effect: no bit changed at any node.", "b alone makes the whole difference."]
+    assert said == ["a (read) had no effect: no bit changed at any node.", "b (read) alone makes the whole difference."]
 
 
 def test_saturated_names_the_interchangeable_ones_only() -> None:
     effects = [
         effect("a", TOTAL, TOTAL),
-        effect("b", TOTAL / 2, TOTAL / 2, spread=TOTAL),
+        effect("b", TOTAL * 0.6, TOTAL, spread=TOTAL / 20),
         effect("c", TOTAL / 100, TOTAL),
     ]
     (said,) = reading(effects, TOTAL)
-    assert said.startswith("Saturated: a and b are interchangeable. Each alone costs at least 50% of the whole")
+    assert said.startswith("Saturated: a (read) and b (read) are interchangeable. Each alone costs at least 50%")
     assert "only restoring all toggles gives the reference's bits" in said
+
+
+def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
+    roundings = [effect("a", TOTAL, TOTAL), effect("b", TOTAL, TOTAL)]
+    eps = effect("eps", 0.9 * TOTAL, 0.8 * TOTAL, kind="semantics", spread=0.25 * TOTAL)
+    saturated, apart = reading([*roundings, eps], TOTAL)
+    assert saturated.startswith("Saturated: a (read) and b (read) are interchangeable.")
+    assert apart == (
+        "eps (read) is as large and not one of them, being no rounding but another function: alone it costs 90% of the "
+        "whole divergence, and restoring it leaves 80% of it."
+    )
+    assert reading([roundings[0], eps], TOTAL) == []
+
+
+def test_what_may_be_less_than_a_quarter_by_its_interval_is_not_called_interchangeable() -> None:
+    unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.4 * TOTAL)
+    (said,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
+    assert said.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
+    assert reading([effect("a", TOTAL / 100, TOTAL), unsure], TOTAL) == [], "there is nobody beside it"
+    faults = [effect("eps", TOTAL, TOTAL, kind="semantics"), unsure]
+    assert reading(faults, TOTAL) == []
+
+
+@pytest.mark.parametrize("level", ["unknown", "opaque"])
+def test_an_answer_that_rests_on_what_is_not_known_says_so_first(level: str) -> None:
+    effects = [effect("a", TOTAL, 0.0), effect("b", TOTAL / 100, TOTAL, evidence=("read", level)), without("c")]
+    effects[2] = replace(effects[2], evidence=(level, "read"))
+    first, *others = reading(effects, TOTAL)
+    assert first == (
+        f"This rests on values that nobody vouches for, b (read | {level}): what follows holds of the values that "
+        "stand in the profiles, and of the engines only as far as these are right."
+    )
+    assert others[0] == f"c ({level} | read) had no effect: no bit changed at any node."
+    sure = [replace(e, evidence=("inferred", "set by the recipe")) for e in effects]
+    assert not any("vouches" in sentence for sentence in reading(sure, TOTAL))
 
 
 def test_one_large_toggle_is_not_saturation() -> None:
@@ -114,12 +168,12 @@ def test_one_large_toggle_is_not_saturation() -> None:
 
 def test_decisive() -> None:
     said = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
-    assert said == ["Restoring a alone removes 90% of the divergence."]
+    assert said == ["Restoring a (read) alone removes 90% of the divergence."]
 
 
 def test_interacting() -> None:
     said = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
-    assert said == ["Restoring b alone raises the divergence: toggles interact."]
+    assert said == ["Restoring b (read) alone raises the divergence: toggles interact."]
 
 
 @pytest.mark.parametrize("restored", [TOTAL / 10, TOTAL, 2 * TOTAL])
@@ -130,7 +184,7 @@ def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: fl
 
 def test_masked() -> None:
     said = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["Masked in the candidate: a. Restoring alone changes no bit there."]
+    assert said == ["Masked in the candidate: a (read). Restoring alone changes no bit there."]
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
 

@@ -1,0 +1,64 @@
+"""How sure the values are that differences rest on: the lowest level on each side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place
+from moeparity.plan.difference import Difference
+from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
+from moeparity.plan.graph import Node
+
+LOWEST_FIRST: Final = (UNKNOWN, "opaque", "inferred", "read", "verified")
+"""Levels from the least sure on; what a recipe says itself is surer than any."""
+NOT_KNOWN: Final = LOWEST_FIRST[:2]
+"""Levels of values that nobody vouches for, or that cannot be known."""
+
+
+def evidence(members: Sequence[Difference], reference: BoundGraph, candidate: BoundGraph) -> tuple[str, str]:
+    """The lowest level of what some differences rest on, on the reference's and on the candidate's side.
+
+    A value that takes no effect on a side is nothing to rest on there. Without differences (another micro-batch), and
+    where no profile speaks, what the recipe says.
+    """
+    one, other = (_lowest(members, plan) for plan in (reference, candidate))
+    return one, other
+
+
+def in_words(levels: tuple[str, str]) -> str:
+    """`verified | read`, or the one word that holds of both sides."""
+    return " | ".join(dict.fromkeys(levels))
+
+
+def levels(members: Iterable[Difference], plan: BoundGraph) -> tuple[str, ...]:
+    """The levels of what some differences are named after on one side, each once, in their order."""
+    return tuple(dict.fromkeys(_level(member.places[0], plan) for member in members))
+
+
+def _lowest(members: Sequence[Difference], plan: BoundGraph) -> str:
+    found = list(dict.fromkeys(level for member in members for level in _rests_on(member, plan)))
+    known = [level for level in found if level in LOWEST_FIRST]
+    return min(known, key=LOWEST_FIRST.index, default=found[0] if found else BY_RECIPE)
+
+
+def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:
+    """The level of a difference's own value, and of those that go along with it at its node and take effect."""
+    first, *followers = member.places
+    if first[1] == IMPL and plan.settings[first].rule is None:
+        yield from _stated(member.node, plan)
+        return
+    yield _level(first, plan)
+    active = plan.active(member.node)
+    yield from (_level(place, plan) for place in followers if place[0] == member.node.name and place[1] in active)
+
+
+def _stated(node: Node, plan: BoundGraph) -> Iterator[str]:
+    """What the profile says of a node that runs its own kernel where the other side has a user's function."""
+    settings = [plan.settings[node.name, name] for name in plan.active(node)]
+    yield from [setting.level for setting in settings if setting.rule is not None] or [UNKNOWN]
+
+
+def _level(place: Place, plan: BoundGraph) -> str:
+    setting = plan.settings[place]
+    return BY_RECIPE if place[1] == DTYPE and setting.rule is None else setting.level or UNKNOWN

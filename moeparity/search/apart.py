@@ -1,0 +1,46 @@
+"""What toggles that are no legal choices cost beside those that are: both are judged apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from moeparity.search.contrast import Bounds, Interval, difference
+from moeparity.search.memo import Coalition, Memo, Names, Outcome, Players
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Toggles that are no legal choices, restored together.
+
+    without: of the candidate with them restored; `change` is the 95 % interval of that less the candidate.
+    forced, forced_without, forced_change: the same with every router forced to the reference's expert ids; None and
+        unbounded where no mixture was run so.
+    """
+
+    toggles: Players
+    without: Outcome | None
+    change: Interval
+    forced: Outcome | None
+    forced_without: Outcome | None
+    forced_change: Interval
+
+    def named(self, names: Names) -> Apart:
+        """The same with its toggles under other names, for people."""
+        return replace(self, toggles=tuple(map(names, self.toggles)))
+
+
+def judged_apart(names: Coalition, memo: Memo, forced: Memo | None, bounds: Bounds) -> Apart | None:
+    """What is left without some toggles, free and in the `forced` mixtures; None without any, or without others."""
+    if not names or names == memo.everything:
+        return None
+    everything, without = memo.everything, memo.everything - names
+    change = difference(without, everything)
+    return Apart(
+        toggles=tuple(player for player in memo.players if player in names),
+        without=memo[without],
+        change=change.interval(memo, bounds),
+        forced=None if forced is None else forced[everything],
+        forced_without=None if forced is None else forced[without],
+        forced_change=(-math.inf, math.inf) if forced is None else change.interval(forced, bounds),
+    )

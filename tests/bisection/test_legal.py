@@ -1,0 +1,74 @@
+"""Another model is no legal choice, and a user's function is one only inside the envelope of legal orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeparity.bisection.envelope.observe import Band, NodeBands
+from moeparity.bisection.legal import is_legal
+from moeparity.bisection.observed import Observed
+from moeparity.errors import Where
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.expand import expand
+from moeparity.plan.sides import Side
+from moeparity.plan.toggles import Toggle, toggles
+from moeparity.profiles.compare import architectures
+
+HERE = Where(Path("recipe.yaml"), 3)
+INSIDE = Band(draws=16, tokens=8, elements=64, differing=20, outside=1, own_outside=(2, 1))
+OUTSIDE = replace(INSIDE, outside=40)
+SETTINGS: dict[str, tuple[str, Value]] = {
+    "layers[*].moe.router:renormalize_eps": ("semantics", 0.1),
+    "layers[*].moe.combine:accumulate": ("rounding", "fp32"),
+    "layers[*].moe.combine:leaves": ("order", "slot"),
+    "layers[*].attention.attend:implementation": ("form", "sdpa"),
+}
+
+
+def observed(bands: dict[str, NodeBands] | None) -> Observed:
+    empty: Any = None
+    sections = {} if bands is None else {"envelope": bands}
+    return Observed(changes=empty, routes=empty, logits=empty, cost=empty, sections=sections, answers={})
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Toggle]:
+    graph = expand(Config(architectures()["qwen3_moe"]))
+    own = overrides({key: value for key, (_, value) in SETTINGS.items()}, HERE)
+    plans = [bind(graph, load_profile("hf-eager", HERE), "bf16", rules) for rules in ((), own)]
+    reference, candidate = (Side(plan=plan, micro_batch=size) for size, plan in enumerate(plans, 1))
+    return toggles(reference, candidate)
+
+
+def test_all_but_another_model_is_legal(found: list[Toggle]) -> None:
+    kinds = {toggle.kind: is_legal(toggle, observed(None)) for toggle in found}
+    assert kinds == {"semantics": False, "rounding": True, "order": True, "form": True, "schedule": True}
+    several = replace(found[0], kind="several", members=tuple(m for toggle in found for m in toggle.members))
+    assert not is_legal(several, observed(None)), "one that holds another model is another model"
+
+
+@pytest.mark.parametrize(
+    ("bands", "legal"),
+    [
+        (None, False),
+        ({}, False),
+        (NodeBands(reference=INSIDE, candidate=INSIDE), True),
+        (NodeBands(reference=INSIDE, candidate=OUTSIDE), False),
+        (NodeBands(reference=OUTSIDE), False),
+        (NodeBands(not_drawn="no sum"), False),
+    ],
+)
+def test_a_users_function_is_legal_inside_the_envelope_only(
+    found: list[Toggle], bands: NodeBands | dict[str, NodeBands] | None, legal: bool
+) -> None:
+    member = replace(found[0].members[0], kind="implementation")
+    toggle = replace(found[0], kind="implementation", members=(member,))
+    drawn = {member.node.name: bands} if isinstance(bands, NodeBands) else bands
+    assert is_legal(toggle, observed(drawn)) is legal

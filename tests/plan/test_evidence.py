@@ -1,0 +1,83 @@
+"""How sure the values are that differences rest on, by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from moeparity.errors import Where
+from moeparity.plan.bind import BoundGraph, Setting, bind
+from moeparity.plan.config import Config
+from moeparity.plan.difference import Difference, differences
+from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.evidence import evidence, in_words, levels
+from moeparity.plan.expand import expand
+from moeparity.plan.sides import Side
+from moeparity.plan.toggles import toggles
+from moeparity.profiles.compare import architectures, compare
+
+HERE = Where(Path("recipe.yaml"), 3)
+GRAPH = expand(Config(architectures()["qwen3_moe"]))
+
+
+def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> BoundGraph:
+    own = {f"layers[*].moe.{name.replace('__', ':')}": value for name, value in settings.items()}
+    return bind(GRAPH, load_profile(profile, HERE), dtype, overrides(own, HERE))
+
+
+def by_name(reference: BoundGraph, candidate: BoundGraph) -> dict[str, tuple[str, str]]:
+    """The levels of every toggle of two plans."""
+    sides = Side(plan=reference, micro_batch=1), Side(plan=candidate, micro_batch=2)
+    return {toggle.name: evidence(toggle.members, reference, candidate) for toggle in toggles(*sides)}
+
+
+def test_a_toggle_has_the_levels_that_engines_prints() -> None:
+    of_toggles = by_name(plan("megatron"), plan("vllm"))
+    assert of_toggles.pop("micro_batch") == ("set by the recipe", "set by the recipe")
+    printed = {
+        toggle.name: (toggle.first.evidence, toggle.second.evidence) for toggle in compare("megatron", "vllm").toggles
+    }
+    assert of_toggles.keys() == printed.keys()
+    lowest = {
+        name: tuple(side.split(", ") for side in sides)
+        for name, sides in printed.items()
+        if name != "op attention:order"
+    }
+    for name, sides in lowest.items():
+        for level, of_members in zip(of_toggles[name], sides, strict=True):
+            order = ("unknown", "opaque", "inferred", "read", "verified")
+            assert order.index(level) <= min(map(order.index, of_members)), name
+    assert of_toggles["op combine:order"] == ("opaque", "read")
+    assert of_toggles["op attention:implementation"][0] == "unknown"
+
+
+def test_what_the_recipe_sets_is_set_by_the_recipe_and_what_nobody_sets_is_unknown() -> None:
+    found = by_name(plan("hf-eager"), plan("hf-eager", combine__accumulate="fp32", router__renormalize_eps=0.1))
+    assert found["layers[*].moe.combine:accumulate"] == ("verified", "set by the recipe")
+    assert found["layers[*].moe.router:renormalize_eps"] == ("unknown", "set by the recipe")
+    assert by_name(plan("hf-eager"), plan("hf-eager", "fp32"))["dtype"] == ("set by the recipe",) * 2
+
+
+@pytest.mark.parametrize(("level", "lowest"), [("opaque: x", "opaque"), ("unknown", "unknown"), ("read: x", "read")])
+def test_the_lowest_of_all_that_a_toggle_rests_on_counts(level: str, lowest: str) -> None:
+    one, other = plan("hf-eager"), plan("hf-default")
+    members = [d for d in differences(one, other) if d.attribute == "accumulate"]
+    assert evidence(members, one, other) == ("verified", "verified")
+    assert evidence(members, one, _with(other, members[-1], level)) == ("verified", lowest)
+    assert levels(members, _with(other, members[-1], level)) == ("verified", lowest)
+
+
+def _with(plan: BoundGraph, difference: Difference, evidence: str) -> BoundGraph:
+    """The plan with another evidence for one difference's value."""
+    place = difference.places[0]
+    setting = plan.settings[place]
+    assert setting.rule is not None
+    own = Setting(value=setting.value, rule=replace(setting.rule, evidence=evidence))
+    return replace(plan, settings={**plan.settings, place: own}, like=plan)
+
+
+def test_two_levels_are_said_once_where_they_are_one() -> None:
+    assert in_words(("read", "read")) == "read"
+    assert in_words(("verified", "read")) == "verified | read"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.failures import report_error
 from moeparity.paths import is_folder
 
 Target = Annotated[
@@ -51,6 +51,7 @@ def probe(
     kind is; 3 where outputs have no fixed tree, or sums made again in the order found have other bits.
     """
     from moeparity.cli.outputs import outputs
+    from moeparity.output.words import printable
     from moeparity.probe.run import Request, run
 
     request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
@@ -61,7 +62,7 @@ def probe(
     if text:
         files.print(text)
     if out is not None and text and unknown:
-        report_error(f"{out} is not written: {'; '.join(unknown)}.")
+        print(printable(f"{out} is not written: {'; '.join(unknown)}."), file=sys.stderr)
     raise typer.Exit(3 if unknown else 0)
 
 

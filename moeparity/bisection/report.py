@@ -109,9 +109,9 @@ class Report:
     replay: Annotated[Replay | None, Section("replay", screen=60)] = None
     envelope: Annotated[Envelope | None, Section("envelope", screen=70)] = None
     attribution: Annotated[Attribution | None, Section("shares", screen=130)] = None
+    not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
-    not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
 
     @property

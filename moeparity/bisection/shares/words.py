@@ -11,7 +11,7 @@ from moeparity.search.apart import Apart
 from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
-from moeparity.search.roles import SATURATION, SHARE, Role
+from moeparity.search.roles import LEAST_SATURATION, SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 
 ROUNDING = 0.01
@@ -88,8 +88,8 @@ def _saturated(
     alike = "" if unlike else ", and none of them is to blame more than another"
     yield (
         f"{opening}{enumerated([share.name for share in shares])} are interchangeable. Each alone makes at least "
-        f"{SATURATION:.0%} of the KL, and with any one restored at least {SATURATION:.0%} is left: their shares divide "
-        f"one effect{alike}."
+        f"{SATURATION:.0%} of the KL (surely {LEAST_SATURATION:.0%}), and with any one restored as much is left: their "
+        f"shares divide one effect{alike}."
     )
     if unlike:
         yield f"Without flips (expert ids forced) they are not alike: {unlike} of what is left."

@@ -10,7 +10,7 @@ from moeparity.output.words import enumerated
 from moeparity.plan.evidence import NOT_KNOWN, in_words
 from moeparity.plan.toggles import Toggle
 from moeparity.search.contrast import surely_above, surely_below
-from moeparity.search.roles import SATURATION, SHARE
+from moeparity.search.roles import LEAST_SATURATION, SATURATION, SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def _makers(effects: Sequence[Effect], total_kl: float, offsets: Sequence[Offset
     if len(saturated_effects) > 1:
         sentences.append(
             f"Saturated: {_labels(saturated_effects)} are interchangeable. Each alone costs at least "
-            f"{SATURATION:.0%} of the whole divergence, and restoring any one of them leaves at least "
-            f"{SATURATION:.0%} of it. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
+            f"{SATURATION:.0%} of the whole divergence (surely {LEAST_SATURATION:.0%}), and restoring any one of them "
+            f"leaves as much. Rounding noise, once seeded, grows to the same size: only restoring all toggles "
             "gives the reference's bits."
         )
         sentences += [_apart(e, total_kl) for e in large_effects if e.is_large and not e.is_legal]

@@ -19,6 +19,9 @@ LEAST_SATURATION = 0.25
 OFFSETTING = 0.25
 """Where restoring a cell surely raises the divergence by more than this part of the whole, it cannot stand in."""
 
+LEAST_HELP = Fraction(1, 100)
+"""From this share of the whole divergence on, what is surely below 0 helps."""
+
 SHARE = 0.1
 """From this share of the whole divergence on, what is surely there is a culprit."""
 
@@ -39,8 +42,10 @@ class Role(StrEnum):
     MASKED = "masked"
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
     HELPS = "helps"
-    """It offsets no other, and its share is surely below 0: with it the candidate is nearer to the reference, as a mean
-    over orders."""
+    """Its share is surely below 0, by `LEAST_HELP` of the whole or more, and no cell beside it offsets it: with it the
+    candidate is nearer to the reference, as a mean over orders."""
+    NEGLIGIBLE = "negligible"
+    """Its share is surely below 0, but by less: an ulp that falls the other way is no help."""
     SATURATED = "saturated"
     """It is a legal choice, alone it makes `SATURATION` of the whole or more, restored as much is left, each surely
     `LEAST_SATURATION` (and not surely `OFFSETTING` more than the whole), and there is another such cell beside it: they
@@ -95,7 +100,7 @@ def role(
     # A whole of 0 has no parts.
     bounded = candidate.value == 0 or all(map(math.isfinite, part))
     if bounded and surely_below(in_nats):
-        return Role.HELPS
+        return Role.HELPS if -share >= LEAST_HELP * Fraction(candidate.value) else Role.NEGLIGIBLE
     # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
     if stands_in:
         return Role.SATURATED if stands_in is StandsIn.SURELY else Role.UNDECIDED

@@ -209,6 +209,7 @@ def test_roles() -> None:
     assert roles(table(a=0.8, b=0.5, ab=1.0)) == {"a": Role.SATURATED, "b": Role.SATURATED}
     assert roles(table(a=0.8, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.CULPRIT}
     assert roles(table(a=2.0, b=0.4, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.HELPS}
+    assert roles(table(a=1.01, b=0.01, ab=1.0)) == {"a": Role.CULPRIT, "b": Role.NEGLIGIBLE}
     assert roles(table(a=1.0, b=0.05, ab=1.05)) == {"a": Role.CULPRIT, "b": Role.CONTRIBUTES}
 
 

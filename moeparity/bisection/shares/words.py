@@ -11,7 +11,7 @@ from moeparity.search.apart import Apart
 from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
-from moeparity.search.roles import LEAST_SATURATION, SATURATION, SHARE, Role
+from moeparity.search.roles import LEAST_HELP, LEAST_SATURATION, SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 
 ROUNDING = 0.01
@@ -169,6 +169,7 @@ def _bounded(part: tuple[float, float]) -> str:
 def _small(shares: Waterfall) -> Iterator[str]:
     sentences = {
         Role.HELPS: "{names} help{s}: with the candidate's choice it is nearer to the reference.",
+        Role.NEGLIGIBLE: f"{{names}} change{{s}} the KL by less than {float(LEAST_HELP):.0%}.",
         Role.OFFSETS: "Restoring {either} alone raises the KL: it undoes what others do.",
     }
     # Pairs that offset each other are told before.

@@ -91,6 +91,7 @@ def test_what_is_no_legal_choice_is_told_apart() -> None:
 def test_small_helpful_offsetting_and_undecided_toggles() -> None:
     assert "b contributes less than 10% of the KL." in said(table(a=1.0, b=0.05, ab=1.05))
     assert "b helps: with the candidate's choice it is nearer to the reference." in said(table(a=2.0, b=0.4, ab=1.0))
+    assert "b changes the KL by less than 1%." in said(table(a=1.01, b=0.01, ab=1.0))
     assert "Restoring b alone raises the KL: it undoes what others do." in said(table(a=1.3, b=0.8, ab=1.0))
     players = ("a", "b")
     game = table(a=0.5, b=0.4, ab=1.0)

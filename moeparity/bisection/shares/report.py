@@ -22,8 +22,8 @@ class ShareRow:
     evidence: how sure the values are that it rests on, by side where they differ: `verified | read`.
     needed: how many sequences like those given would decide what is open of it; None where nothing is, or where these
         do not say.
-    role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `negligible`, `offsets`, `had no effect`, `undecided` or
-        `refused`.
+    role: `culprit`, `contributes`, `saturated`, `masked`, `helps`, `negligible`, `offsets`, `had no effect`,
+        `undecided` or `refused`.
     """
 
     name: str

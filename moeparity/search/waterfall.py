@@ -79,7 +79,11 @@ class Waterfall:
 
     def named(self, names: Names) -> Waterfall:
         """The same with its cells under other names, for people."""
-        return replace(self, shares=tuple(replace(share, name=names(share.name)) for share in self.shares))
+        return replace(
+            self,
+            shares=tuple(replace(share, name=names(share.name)) for share in self.shares),
+            pairs=tuple(replace(pair, first=names(pair.first), second=names(pair.second)) for pair in self.pairs),
+        )
 
 
 def waterfall(

@@ -74,7 +74,8 @@ def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], 
     assert install.endswith(command)
     # What pip has to say comes first.
     printed = skeleton(done.stdout[done.stdout.index(session.partition(" ")[0]) :])
-    assert printed == skeleton(session)
+    recorded, _, _ = session.partition("\n[...]")
+    assert printed[: len(skeleton(recorded))] == skeleton(recorded)
     assert {"Floor", "Toggles", "In words", "Cost", "op combine:accumulate"} <= set(printed)
     assert OWN is not None
     shutil.copytree(qwen3_moe, checkout.parent / "mine")

@@ -19,6 +19,7 @@ from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.shares.report import Attribution
+from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.report import ClassMetrics
 from moeparity.bisection.verdict.report import Metrics
@@ -113,6 +114,7 @@ class Report:
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
+    summary: Annotated[Summary, Section("summary", screen=1)]
 
     @property
     def exit_code(self) -> int:

@@ -13,7 +13,7 @@ from moeparity.output.words import quantity
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a report, verdict first."""
+    """Print a report: what a reader wants to know first in seven lines, which come again at the end."""
     for title, body in _parts(report):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
@@ -21,11 +21,20 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _parts(report: Report) -> Shown:
-    yield "", _head(report)
     places = [(section.screen, name) for name, section in PARTS.items() if section.screen is not None]
-    for _, name in sorted(places):
-        yield from modules("text")[PARTS[name].name].SHOWN[name](report)
+    first, *others = [name for _, name in sorted(places)]
+    yield from _shown(first, report)
+    yield "Run", _head(report)
+    for name in others:
+        yield from _shown(name, report)
     yield "Cost", Text(_cost(report))
+    yield "", Text()
+    yield from _shown(first, report)
+
+
+def _shown(name: str, report: Report) -> Shown:
+    parts: Shown = modules("text")[PARTS[name].name].SHOWN[name](report)
+    return parts
 
 
 def _head(report: Report) -> RenderableType:

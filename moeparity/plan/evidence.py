@@ -37,9 +37,9 @@ def levels(members: Iterable[Difference], plan: BoundGraph) -> tuple[str, ...]:
 
 
 def _lowest(members: Sequence[Difference], plan: BoundGraph) -> str:
-    found = list(dict.fromkeys(level for member in members for level in _rests_on(member, plan)))
-    known = [level for level in found if level in LOWEST_FIRST]
-    return min(known, key=LOWEST_FIRST.index, default=found[0] if found else BY_RECIPE)
+    levels_there = list(dict.fromkeys(level for member in members for level in _rests_on(member, plan)))
+    known = [level for level in levels_there if level in LOWEST_FIRST]
+    return min(known, key=LOWEST_FIRST.index, default=levels_there[0] if levels_there else BY_RECIPE)
 
 
 def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:

@@ -15,10 +15,12 @@ from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.record.report import Record
 from moeparity.bisection.report import Report, Run, Variant
+from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.text import print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
+from tests.bisection.reports import made
 
 RUN = Run(
     recipe="recipes/quickstart.yaml",
@@ -114,6 +116,8 @@ TOGGLE = ToggleResult(
     restored_change_low=-0.002,
     restored_change_high=-0.001,
     restores_all=False,
+    large=False,
+    legal=True,
     had_no_effect=False,
     masked=False,
 )
@@ -138,6 +142,7 @@ FAIL = Report(
         reading=("of an engine that ran these tokens.",),
     ),
     degeneracy=SOUND,
+    summary=made(Summary, verdict="k3 0.0013", record="none given", starts="layers[0]", blame="a", to_set="b"),
     verdict=VERDICT,
     metrics=METRICS,
     roots=ROOTS,

@@ -103,6 +103,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         restored_change_low=effect.change[0],
         restored_change_high=effect.change[1],
         restores_all=effect.restores_all,
+        large=effect.is_large,
+        legal=effect.is_legal,
         had_no_effect=effect.had_no_effect,
         masked=effect.is_masked,
     )

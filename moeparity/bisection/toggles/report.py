@@ -27,6 +27,8 @@ class ToggleResult:
     `restored_change_low` and `_high` bound restored KL - candidate KL, 95 %, paired over sequences, nats per token.
     Of its `nodes`, its value takes no effect in the reference itself at `reference_resting`, in the candidate at
     `candidate_resting`: another choice leaves it nothing to decide there, and it may wake in a mixture.
+    `large`: alone it costs, and restored it leaves, surely `roles.LEAST_SATURATION` of the KL. `legal`: an engine may
+    take either value without computing another model.
     `restores_all`: restoring it alone gives the reference's bits at every node. `parent` is the toggle it is a part of,
     `set_by` is what makes each engine run its value (a flag, or `default`) and the profile that says so, `changed_by`
     what a user of that engine would do to change it. `evidence` is the lowest level of the values it rests on there.
@@ -53,6 +55,8 @@ class ToggleResult:
     restored_change_low: float
     restored_change_high: float
     restores_all: bool
+    large: bool
+    legal: bool
     had_no_effect: bool
     masked: bool
 

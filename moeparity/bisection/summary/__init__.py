@@ -1,0 +1,1 @@
+"""The report in seven lines: first and again last on the screen."""

@@ -1,0 +1,107 @@
+"""Who makes the divergence, and what to set, in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from moeparity.bisection.shares.report import Attribution, ShareRow
+from moeparity.bisection.toggles.report import ToggleResult
+from moeparity.output.words import enumerated, quantity
+from moeparity.search.roles import SATURATION
+
+_NAMED = 2
+"""So many toggles are named in a line."""
+
+
+def blame(toggles: Sequence[ToggleResult], attribution: Attribution | None, total: float) -> str:
+    """Who makes the divergence and by how much: of shares, where they were asked for, else of both trials of each."""
+    active = _active(toggles)
+    if not active:
+        return "nobody: no choice changes a bit"
+    if not total > 0:
+        return f"{quantity(len(active), 'choice')} act, and no scored token's log-probability shows it"
+    if attribution is not None and attribution.shares.rows:
+        return _by_shares([row for row in attribution.shares.rows if row.depth == 0])
+    if len(active) == 1:
+        return f"{active[0].name} makes all of it"
+    alike = [one for one in active if one.large and one.legal and _seems_large(one, total)]
+    if len(alike) > 1:
+        parts = [_alone(one, total) for one in alike]
+        return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
+    largest = max(active, key=lambda one: 1 - _left(one, total))
+    removed = 1 - _left(largest, total)
+    if largest.restored_change_high < 0:
+        return f"{largest.name}: restoring it alone removes {removed:.0%}"
+    return f"not decided with these sequences: most is {largest.name}, {_alone(largest, total):.0%} alone"
+
+
+def _by_shares(rows: Sequence[ShareRow]) -> str:
+    by_role = {role: [row for row in rows if row.role == role] for role in ("culprit", "saturated", "contributes")}
+    if guilty := by_role["culprit"]:
+        return f"{enumerated([_bounded(row) for row in guilty[:_NAMED]])}{_more(guilty)}"
+    if alike := by_role["saturated"]:
+        return f"{len(alike)} choices, interchangeable: shares among them name nobody (noise, saturated)"
+    if parts := [f"{row.name} {row.of_whole:.0%}" for row in by_role["contributes"]]:
+        return f"{enumerated(parts[:_NAMED])}{_more(parts)}, not surely enough to lower it alone"
+    needed = max((row.needed or 0 for row in rows), default=0)
+    return "not decided with these sequences" + (f": about {needed} such are needed" if needed else "")
+
+
+def _bounded(row: ShareRow) -> str:
+    return f"{row.name} {row.of_whole:.0%} ({row.of_whole_low:.0%} to {row.of_whole_high:.0%})"
+
+
+def to_set(toggles: Sequence[ToggleResult], attribution: Attribution | None, total: float) -> str:
+    """What to restore in the candidate, and by which flags."""
+    active = _active(toggles)
+    if not active:
+        return "nothing"
+    if attribution is not None and attribution.fixes and attribution.fixes[0].toggles:
+        fix = attribution.fixes[0]
+        bits = " for equal bits" if fix.exact else ""
+        return f"{_flags([one for one in active if one.name in fix.toggles])}{bits}"
+    exact = [one for one in active if one.restores_all]
+    if exact:
+        return f"{_flags(exact[:1])} for equal bits"
+    sure_ones = [one for one in active if one.restored_change_high < 0]
+    if sure_ones:
+        best = min(sure_ones, key=lambda one: _left(one, total))
+        return f"{_flags([best])}, which leaves {_left(best, total):.0%}"
+    return f"no single one helps; all {len(active)} that act together: {_flags(active)}"
+
+
+def _flags(toggles: Sequence[ToggleResult]) -> str:
+    """The flags of the candidate that take toggles back, each once; those without a flag by name."""
+    flags = dict.fromkeys(one.candidate_changed_by for one in toggles if one.candidate_changed_by)
+    bare = [one.name for one in toggles if not one.candidate_changed_by]
+    parts = [f"{enumerated(list(flags))} on the candidate"] if flags else []
+    if bare:
+        names = f"{enumerated(bare[:_NAMED])}{_more(bare)}"
+        parts.append(f"{names} as the reference has {'it' if len(bare) == 1 else 'them'} (no flag known)")
+    return "; ".join(parts)
+
+
+def _active(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:
+    """What acts in the candidate: what another choice hides there is nothing to blame and nothing to set."""
+    return [one for one in toggles if one.parent is None and not one.had_no_effect and not one.masked]
+
+
+def _seems_large(toggle: ToggleResult, total: float) -> bool:
+    return _alone(toggle, total) >= SATURATION and _left(toggle, total) >= SATURATION
+
+
+def _alone(toggle: ToggleResult, total: float) -> float:
+    return 0.0 if toggle.alone is None else toggle.alone.kl / total
+
+
+def _left(toggle: ToggleResult, total: float) -> float:
+    return 1.0 if toggle.restored is None else toggle.restored.kl / total
+
+
+def _span(parts: Sequence[float]) -> str:
+    least, most = min(parts), max(parts)
+    return f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{100 * least:.0f}-{most:.0%}"
+
+
+def _more(things: Sequence[object]) -> str:
+    return f" and {len(things) - _NAMED} more" if len(things) > _NAMED else ""

@@ -1,0 +1,29 @@
+"""The seven lines, of what all other sections say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.summary.blame import blame, to_set
+from moeparity.bisection.summary.report import Summary
+from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary; the sections it is made of stand before it in the list."""
+    metrics, toggles = report["metrics"], report["toggles"]
+    tokens = report["degeneracy"].scored_tokens
+    return {
+        "summary": Summary(
+            verdict=verdict(report["verdict"]),
+            record=recorded(report["record"]),
+            starts=starts(report["roots"], report["nonfinite"], metrics),
+            blame=blame(toggles, report["attribution"], metrics.kl),
+            to_set=to_set(toggles, report["attribution"], metrics.kl),
+            floor=floor(report["floor"], report["verdict"]),
+            sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
+        )
+    }

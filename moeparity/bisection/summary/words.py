@@ -1,0 +1,89 @@
+"""The lines of the summary, but for blame."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from moeparity.bisection.divergence.report import Choice, Root
+from moeparity.bisection.floor.report import Floor
+from moeparity.bisection.nonfinite.report import Nonfinite
+from moeparity.bisection.record.report import Record
+from moeparity.bisection.toggles.report import ToggleResult
+from moeparity.bisection.verdict.report import Metrics
+from moeparity.metrics.verdict import Verdict
+from moeparity.output.words import between, quantity
+from moeparity.plan.evidence import NOT_KNOWN
+from moeparity.plan.sides import CANDIDATE
+
+
+def verdict(judged: Verdict) -> str:
+    """`k3 2.7e-04 [2.1e-04, 3.7e-04] nats per token, gate 0.0001`; of equal bits that, of an open one the reason."""
+    value = judged.value
+    if judged.status == "pass" and value.method == "exact":
+        return f"{judged.reason}; gate {judged.below:g}"
+    if not math.isfinite(value.estimate):
+        return judged.reason
+    interval = "no interval" if value.method == "none" else between(value.low, value.high, ".2g")
+    line = f"{judged.metric} {value.estimate:.2g} {interval} nats per {judged.reduce}, gate {judged.below:g}"
+    return f"{line}: {judged.reason}" if judged.status == "inconclusive" else line
+
+
+def recorded(record: Record) -> str:
+    """Whether the record is reproduced."""
+    if record.status == "no record":
+        return "none given: this compares two simulations"
+    logprobs = record.logprobs
+    if logprobs is None or record.status == "reproduced":
+        return str(record)
+    start = "" if logprobs.from_position is None else f", from position {logprobs.from_position} on"
+    return f"not reproduced: mean |delta| {logprobs.mean_abs_delta:.2g}, floor {logprobs.floor:.2g}{start}"
+
+
+def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics) -> str:
+    """The first root with its first choice; before it the first NaN."""
+    first = [place for place in nonfinite.first if place.side == CANDIDATE] if nonfinite else []
+    if first and metrics.nonfinite_tokens:
+        place = first[0]
+        kind = "NaN" if place.nan else "an infinity"
+        return f"{kind} at {place.node}, sequence {place.sequence}, position {place.position}"
+    if not roots:
+        return "nowhere: no node gives other bits on equal inputs"
+    root = roots[0]
+    if not root.choices:
+        return f"{root.node}: inputs are batched otherwise"
+    further = f", and {quantity(len(root.choices) - 1, 'choice')} more" if root.choices[1:] else ""
+    return f"{root.node}: {_sides(root.choices[0])}{further}"
+
+
+def _sides(choice: Choice) -> str:
+    return f"{choice.reference} | {choice.candidate} ({choice.reference_evidence} | {choice.candidate_evidence})"
+
+
+def floor(measured: Floor | None, judged: Verdict) -> str:
+    """How far the reference lies from itself."""
+    if measured is None:
+        return "not measured (`floor: false`)"
+    if not measured.trials:
+        return "none: one sequence, and no order of a sum to draw"
+    if measured.bit_identical or not measured.largest > 0:
+        return f"the reference gives its own bits again in {quantity(len(measured.trials), 'other way')}"
+    asks = ": this gate asks for bits" if judged.below < measured.largest else ""
+    return f"the reference differs from itself by {measured.largest:.2g} under other legal orders{asks}"
+
+
+def sure(toggles: Sequence[ToggleResult], sequences: int, tokens: int, *, synthetic: bool) -> str:
+    """How many of the values it rests on are how sure, and how many sequences were looked at."""
+    active = [toggle for toggle in toggles if not toggle.had_no_effect and toggle.parent is None]
+    levels = Counter(level for one in active for level in (one.reference_evidence, one.candidate_evidence))
+    if not levels:
+        values = "nothing differs that acts"
+    elif set(levels) == {"verified"}:
+        values = "every value that acts is verified"
+    else:
+        # What is least sure first.
+        order = sorted(levels, key=lambda level: (level not in NOT_KNOWN, -levels[level]))
+        values = "values that act: " + ", ".join(f"{levels[level]} {level}" for level in order)
+    made = "; weights are random" if synthetic else ""
+    return f"{values}; {quantity(sequences, 'sequence')}, {tokens:,} tokens{made}"

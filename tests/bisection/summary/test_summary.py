@@ -1,0 +1,194 @@
+"""The seven lines: what they say in each situation, and that they fit a terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from moeparity.bisection.divergence.report import Choice, Root
+from moeparity.bisection.floor.report import Floor, FloorTrial
+from moeparity.bisection.nonfinite.report import FirstNonfinite, Nonfinite
+from moeparity.bisection.record.report import LogprobRecord, Record
+from moeparity.bisection.shares.report import Attribution, FixSetRow, ShareRow, Shares
+from moeparity.bisection.summary.blame import blame, to_set
+from moeparity.bisection.summary.report import Summary
+from moeparity.bisection.summary.text import seven_lines
+from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
+from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from moeparity.bisection.verdict.report import Metrics
+from moeparity.metrics.verdict import Interval, Verdict
+from tests.bisection.reports import REPORT, made
+
+FLAG = 'attn_implementation="eager"'
+BARE = "b as the reference has it (no flag known)"
+
+
+def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fields: object) -> ToggleResult:
+    return made(
+        ToggleResult,
+        name=name,
+        parent=None,
+        kind="rounding",
+        alone=made(TrialResult, kl=alone, changed_nodes=3),
+        restored=made(TrialResult, kl=restored, changed_nodes=3),
+        reference_evidence="verified",
+        candidate_evidence="read",
+        legal=True,
+        had_no_effect=idle,
+        **fields,
+    )
+
+
+def shares(**roles: str) -> Attribution:
+    rows = tuple(
+        made(ShareRow, name=name, role=role, of_whole=0.62, of_whole_low=0.18, of_whole_high=1.05, needed=None)
+        for name, role in roles.items()
+    )
+    return made(Attribution, shares=made(Shares, total=1.0, rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("toggles", "attribution", "who", "what"),
+    [
+        ([], None, "nobody: no choice changes a bit", "nothing"),
+        ([toggle("a", 1.0, 1.0, idle=True)], None, "nobody: no choice changes a bit", "nothing"),
+        (
+            [toggle("a", 1.0, 0.0, restores_all=True, candidate_changed_by=FLAG)],
+            None,
+            "a makes all of it",
+            f"{FLAG} on the candidate for equal bits",
+        ),
+        (
+            [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
+            None,
+            "2 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
+            f"no single one helps; all 2 that act together: {FLAG} on the candidate; {BARE}",
+        ),
+        (
+            [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
+            None,
+            "a: restoring it alone removes 80%",
+            "a as the reference has it (no flag known), which leaves 20%",
+        ),
+        # Large by what was measured, but not surely: nothing is called interchangeable.
+        (
+            [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
+            None,
+            "not decided with these sequences: most is b, 84% alone",
+            "no single one helps; all 2 that act together: a and b as the reference has them (no flag known)",
+        ),
+        # A bug is never interchangeable with a rounding.
+        (
+            [
+                toggle("a", 0.99, 1.1, large=True),
+                replace(toggle("b", 0.84, 0.9, large=True, restored_change_high=-0.1), legal=False),
+            ],
+            None,
+            "b: restoring it alone removes 10%",
+            "b as the reference has it (no flag known), which leaves 90%",
+        ),
+        (
+            [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
+            shares(a="culprit", b="contributes"),
+            "a 62% (18% to 105%)",
+            "no single one helps; all 2 that act together: a and b as the reference has them (no flag known)",
+        ),
+    ],
+)
+def test_blame_and_what_to_set(
+    toggles: list[ToggleResult], attribution: Attribution | None, who: str, what: str
+) -> None:
+    assert blame(toggles, attribution, 1.0) == who
+    assert to_set(toggles, attribution, 1.0) == what
+
+
+def test_a_fix_that_was_run_is_what_to_set() -> None:
+    toggles = [toggle("a", 0.9, 0.2, candidate_changed_by=FLAG), toggle("b", 0.1, 0.9)]
+    fixed = replace(shares(a="culprit"), fixes=(made(FixSetRow, toggles=("a",), exact=False),))
+    assert to_set(toggles, fixed, 1.0) == f"{FLAG} on the candidate"
+    undecided = replace(shares(a="undecided"), shares=made(Shares, rows=(made(ShareRow, role="undecided", needed=92),)))
+    assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such are needed"
+    assert blame(toggles, None, 0.0) == "2 choices act, and no scored token's log-probability shows it"
+
+
+def test_the_verdict_with_its_reason_where_it_is_open() -> None:
+    value = made(Interval, estimate=0.000271, low=0.000214, high=0.000372, level=0.95, method="bootstrap-t")
+    failed = made(Verdict, status="fail", metric="k3", reduce="token", below=1e-4, value=value, reason="above")
+    assert verdict(failed) == "k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001"
+    assert verdict(replace(failed, status="inconclusive", reason="too few")).endswith("gate 0.0001: too few")
+    exact = replace(failed, status="pass", reason="all bits are equal", value=replace(value, method="exact"))
+    assert verdict(exact) == "all bits are equal; gate 0.0001"
+    nan = replace(failed, reason="3 tokens with NaN", value=replace(value, estimate=float("nan")))
+    assert verdict(nan) == "3 tokens with NaN"
+
+
+def test_the_record() -> None:
+    assert recorded(REPORT.record) == "none given: this compares two simulations"
+    logprobs = made(LogprobRecord, mean_abs_delta=1.18, floor=5.9e-05, from_position=1, tokens=2016)
+    contradicted = made(Record, status="not reproduced", side="candidate", logprobs=logprobs)
+    assert recorded(contradicted) == "not reproduced: mean |delta| 1.2, floor 5.9e-05, from position 1 on"
+    assert recorded(replace(contradicted, status="reproduced")).startswith("reproduced: mean |delta| 1.18 nats")
+
+
+def test_where_it_starts() -> None:
+    choice = made(Choice, reference="eager", candidate="sdpa", reference_evidence="verified", candidate_evidence="read")
+    root = made(Root, node="layers[0].attention.attend", choices=(choice, choice))
+    metrics = made(Metrics)
+    assert starts([], None, metrics) == "nowhere: no node gives other bits on equal inputs"
+    assert starts([root], None, metrics) == (
+        "layers[0].attention.attend: eager | sdpa (verified | read), and 1 choice more"
+    )
+    place = made(FirstNonfinite, side="candidate", node="layers[1].moe.experts", nan=4, sequence=3, position=7)
+    nan = made(Nonfinite, first=(place,))
+    assert starts([root], nan, replace(metrics, nonfinite_tokens=3)) == (
+        "NaN at layers[1].moe.experts, sequence 3, position 7"
+    )
+
+
+def test_floor_and_how_sure() -> None:
+    judged = made(Verdict, below=1e-4)
+    trial = made(FloorTrial, name="orders drawn with seed 1")
+    moved = made(Floor, trials=(trial,), largest=3.49e-4)
+    assert floor(moved, judged) == (
+        "the reference differs from itself by 0.00035 under other legal orders: this gate asks for bits"
+    )
+    assert floor(replace(moved, largest=1e-5), judged).endswith("1e-05 under other legal orders")
+    assert floor(replace(moved, bit_identical=True), judged) == "the reference gives its own bits again in 1 other way"
+    assert floor(made(Floor), judged).startswith("none: one sequence")
+    assert floor(None, judged) == "not measured (`floor: false`)"
+    one = toggle("a", 1.0, 0.0)
+    assert sure([one], 32, 2016, synthetic=False) == ("values that act: 1 verified, 1 read; 32 sequences, 2,016 tokens")
+    unsure = replace(one, candidate_evidence="unknown")
+    assert sure([unsure], 1, 5, synthetic=True) == (
+        "values that act: 1 unknown, 1 verified; 1 sequence, 5 tokens; weights are random"
+    )
+    verified = replace(one, candidate_evidence="verified")
+    assert sure([verified], 2, 9, synthetic=False).startswith("every value that acts is verified;")
+    assert sure([], 2, 9, synthetic=False).startswith("nothing differs that acts;")
+
+
+def test_seven_lines_at_80_columns() -> None:
+    summary = Summary(
+        verdict="k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001",
+        record="none given: this compares two simulations",
+        starts="layers[0].attention.attend: eager | sdpa (verified | verified)",
+        blame="4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
+        to_set="nothing",
+        floor="not measured (`floor: false`)",
+        sure="every value that acts is verified; 32 sequences, 2,016 tokens",
+    )
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(seven_lines(replace(REPORT, summary=summary)))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "FAIL    k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001",
+        "record  none given: this compares two simulations",
+        "starts  layers[0].attention.attend: eager | sdpa (verified | verified)",
+        "blame   4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
+        "to set  nothing",
+        "floor   not measured (`floor: false`)",
+        "sure    every value that acts is verified; 32 sequences, 2,016 tokens",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
 from moeparity.output.words import printable
 
-PIPED_WIDTH = 160
-"""Columns when the output is no terminal, so that logs do not wrap names."""
+PIPED_WIDTH = 100
+"""Columns when the output is no terminal and the environment names none (COLUMNS)."""
 _EVIDENCE = (
     "evidence: how sure the profiles are of a value (docs/fidelity.md); "
     "unknown: none speaks of it, the op's default holds."
@@ -53,7 +54,10 @@ def console(stream: TextIO | None = None) -> Console:
     stream = stream or sys.stdout
     if stream.isatty():
         return _Printable(file=stream, **_AS_WRITTEN)
-    return _Piped(file=stream, width=PIPED_WIDTH, **_AS_WRITTEN)
+    columns = os.environ.get("COLUMNS", "")
+    return _Piped(
+        file=stream, width=int(columns) if columns.isdecimal() and int(columns) else PIPED_WIDTH, **_AS_WRITTEN
+    )
 
 
 def print_plan(outline: Outline, out: Console) -> None:

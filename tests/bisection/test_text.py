@@ -209,8 +209,8 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
     at = shown.index("Where it starts")
     assert shown[at + 1 : at + 5] == [
         "layers[0].moe.combine (combine), equal inputs, unequal output in 30 of 30 sequences (198 of 240 tokens)",
-        "accumulate reference model (bf16) verified hf-eager.yaml:9 (op combine)",
-        "candidate fp32 set by the recipe recipe.yaml:7 (layers[*].moe.combine)",
+        "accumulate reference model (bf16) (verified), hf-eager.yaml:9 (op combine)",
+        "candidate fp32 (set by the recipe), recipe.yaml:7 (layers[*].moe.combine)",
         "further roots (equal inputs, unequal output): " + ", ".join(root.node for root in ROOTS[1:5]) + " and 2 more",
     ]
     assert "and" not in lines(replace(FAIL, roots=ROOTS[:5]))[at + 4].split()
@@ -220,8 +220,8 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
 def test_a_choice_is_shown_with_the_flag_and_the_profile_that_set_it() -> None:
     told = replace(CHOICE, reference_set_by='experts_implementation="eager" (hf-eager)')
     shown = lines(replace(FAIL, roots=(replace(ROOTS[0], choices=(told,)),)))
-    origin = "accumulate reference model (bf16) verified hf-eager.yaml:9 (op combine)"
-    assert f'{origin} experts_implementation="eager" (hf-eager)' in shown
+    stand = 'model (bf16) (verified), experts_implementation="eager" (hf-eager), hf-eager.yaml:9 (op combine)'
+    assert f"accumulate reference {stand}" in shown
 
 
 def test_growth_and_flips() -> None:

@@ -53,13 +53,18 @@ def _sequences(root: Root, report: Report) -> str:
 
 
 def _choice(choice: Choice) -> RenderableType:
-    table = plain_grid(7)
+    table = plain_grid(4)
     name = Text(choice.attribute, style="bold")
-    of_reference = (choice.reference, choice.reference_evidence, choice.reference_origin, choice.reference_set_by)
-    of_candidate = (choice.candidate, choice.candidate_evidence, choice.candidate_origin, choice.candidate_set_by)
-    table.add_row("", name, "reference", *of_reference)
-    table.add_row("", "", "candidate", *of_candidate)
+    of_reference = (choice.reference, choice.reference_evidence, choice.reference_set_by, choice.reference_origin)
+    of_candidate = (choice.candidate, choice.candidate_evidence, choice.candidate_set_by, choice.candidate_origin)
+    table.add_row("", name, "reference", _stand(*of_reference))
+    table.add_row("", "", "candidate", _stand(*of_candidate))
     return table
+
+
+def _stand(value: str, evidence: str, set_by: str, origin: str) -> str:
+    """A side's value, how sure it is, and what set it: one text, so that a narrow terminal breaks it at blanks."""
+    return ", ".join(filter(None, (f"{value} ({evidence})", set_by, origin)))
 
 
 def growth_table(report: Report) -> RenderableType:

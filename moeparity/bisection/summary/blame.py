@@ -67,18 +67,17 @@ def to_set(toggles: Sequence[ToggleResult], attribution: Attribution | None, tot
     if sure_ones:
         best = min(sure_ones, key=lambda one: _left(one, total))
         return f"{_flags([best])}, which leaves {_left(best, total):.0%}"
-    return f"no single one helps; all {len(active)} that act together: {_flags(active)}"
+    return f"no single one helps; all {len(active)} together: {_flags(active)}"
 
 
 def _flags(toggles: Sequence[ToggleResult]) -> str:
     """The flags of the candidate that take toggles back, each once; those without a flag by name."""
     flags = dict.fromkeys(one.candidate_changed_by for one in toggles if one.candidate_changed_by)
     bare = [one.name for one in toggles if not one.candidate_changed_by]
-    parts = [f"{enumerated(list(flags))} on the candidate"] if flags else []
-    if bare:
-        names = f"{enumerated(bare[:_NAMED])}{_more(bare)}"
-        parts.append(f"{names} as the reference has {'it' if len(bare) == 1 else 'them'} (no flag known)")
-    return "; ".join(parts)
+    if not flags:
+        return f"{enumerated(bare[:_NAMED])}{_more(bare)} as the reference (no flag known)"
+    further = f"; {len(bare)} more without a flag" if bare else ""
+    return f"{enumerated(list(flags))} on the candidate{further}"
 
 
 def _active(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:

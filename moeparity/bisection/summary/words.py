@@ -68,9 +68,9 @@ def floor(measured: Floor | None, judged: Verdict) -> str:
     if not measured.trials:
         return "none: one sequence, and no order of a sum to draw"
     if measured.bit_identical or not measured.largest > 0:
-        return f"the reference gives its own bits again in {quantity(len(measured.trials), 'other way')}"
+        return f"none: the reference has the same bits in {quantity(len(measured.trials), 'other way')}"
     asks = ": this gate asks for bits" if judged.below < measured.largest else ""
-    return f"the reference differs from itself by {measured.largest:.2g} under other legal orders{asks}"
+    return f"{measured.largest:.2g}, reference against itself in other orders{asks}"
 
 
 def sure(toggles: Sequence[ToggleResult], sequences: int, tokens: int, *, synthetic: bool) -> str:
@@ -79,11 +79,9 @@ def sure(toggles: Sequence[ToggleResult], sequences: int, tokens: int, *, synthe
     levels = Counter(level for one in active for level in (one.reference_evidence, one.candidate_evidence))
     if not levels:
         values = "nothing differs that acts"
-    elif set(levels) == {"verified"}:
-        values = "every value that acts is verified"
     else:
         # What is least sure first.
         order = sorted(levels, key=lambda level: (level not in NOT_KNOWN, -levels[level]))
-        values = "values that act: " + ", ".join(f"{levels[level]} {level}" for level in order)
-    made = "; weights are random" if synthetic else ""
-    return f"{values}; {quantity(sequences, 'sequence')}, {tokens:,} tokens{made}"
+        values = "values " + ", ".join(f"{levels[level]} {level}" for level in order)
+    note = "; random weights" if synthetic else ""
+    return f"{values}; {quantity(sequences, 'sequence')}, {tokens:,} tokens{note}"

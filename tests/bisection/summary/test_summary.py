@@ -23,7 +23,7 @@ from moeparity.metrics.verdict import Interval, Verdict
 from tests.bisection.reports import REPORT, made
 
 FLAG = 'attn_implementation="eager"'
-BARE = "b as the reference has it (no flag known)"
+BARE = "1 more without a flag"
 
 
 def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fields: object) -> ToggleResult:
@@ -65,20 +65,20 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
             None,
             "2 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
-            f"no single one helps; all 2 that act together: {FLAG} on the candidate; {BARE}",
+            f"no single one helps; all 2 together: {FLAG} on the candidate; {BARE}",
         ),
         (
             [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
             None,
             "a: restoring it alone removes 80%",
-            "a as the reference has it (no flag known), which leaves 20%",
+            "a as the reference (no flag known), which leaves 20%",
         ),
         # Large by what was measured, but not surely: nothing is called interchangeable.
         (
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
             "not decided with these sequences: most is b, 84% alone",
-            "no single one helps; all 2 that act together: a and b as the reference has them (no flag known)",
+            "no single one helps; all 2 together: a and b as the reference (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
         (
@@ -88,13 +88,13 @@ def shares(**roles: str) -> Attribution:
             ],
             None,
             "b: restoring it alone removes 10%",
-            "b as the reference has it (no flag known), which leaves 90%",
+            "b as the reference (no flag known), which leaves 90%",
         ),
         (
             [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
             shares(a="culprit", b="contributes"),
             "a 62% (18% to 105%)",
-            "no single one helps; all 2 that act together: a and b as the reference has them (no flag known)",
+            "no single one helps; all 2 together: a and b as the reference (no flag known)",
         ),
     ],
 )
@@ -152,21 +152,19 @@ def test_floor_and_how_sure() -> None:
     judged = made(Verdict, below=1e-4)
     trial = made(FloorTrial, name="orders drawn with seed 1")
     moved = made(Floor, trials=(trial,), largest=3.49e-4)
-    assert floor(moved, judged) == (
-        "the reference differs from itself by 0.00035 under other legal orders: this gate asks for bits"
-    )
-    assert floor(replace(moved, largest=1e-5), judged).endswith("1e-05 under other legal orders")
-    assert floor(replace(moved, bit_identical=True), judged) == "the reference gives its own bits again in 1 other way"
+    assert floor(moved, judged) == ("0.00035, reference against itself in other orders: this gate asks for bits")
+    assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself in other orders"
+    assert floor(replace(moved, bit_identical=True), judged) == "none: the reference has the same bits in 1 other way"
     assert floor(made(Floor), judged).startswith("none: one sequence")
     assert floor(None, judged) == "not measured (`floor: false`)"
     one = toggle("a", 1.0, 0.0)
-    assert sure([one], 32, 2016, synthetic=False) == ("values that act: 1 verified, 1 read; 32 sequences, 2,016 tokens")
+    assert sure([one], 32, 2016, synthetic=False) == ("values 1 verified, 1 read; 32 sequences, 2,016 tokens")
     unsure = replace(one, candidate_evidence="unknown")
     assert sure([unsure], 1, 5, synthetic=True) == (
-        "values that act: 1 unknown, 1 verified; 1 sequence, 5 tokens; weights are random"
+        "values 1 unknown, 1 verified; 1 sequence, 5 tokens; random weights"
     )
     verified = replace(one, candidate_evidence="verified")
-    assert sure([verified], 2, 9, synthetic=False).startswith("every value that acts is verified;")
+    assert sure([verified], 2, 9, synthetic=False).startswith("values 2 verified;")
     assert sure([], 2, 9, synthetic=False).startswith("nothing differs that acts;")
 
 
@@ -178,7 +176,7 @@ def test_seven_lines_at_80_columns() -> None:
         blame="4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
         to_set="nothing",
         floor="not measured (`floor: false`)",
-        sure="every value that acts is verified; 32 sequences, 2,016 tokens",
+        sure="values 4 verified; 32 sequences, 2,016 tokens",
     )
     stream = io.StringIO()
     Console(file=stream, width=80).print(seven_lines(replace(REPORT, summary=summary)))
@@ -190,5 +188,5 @@ def test_seven_lines_at_80_columns() -> None:
         "blame   4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
         "to set  nothing",
         "floor   not measured (`floor: false`)",
-        "sure    every value that acts is verified; 32 sequences, 2,016 tokens",
+        "sure    values 4 verified; 32 sequences, 2,016 tokens",
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -13,6 +15,10 @@ import torch
 
 from moeparity import __version__
 from moeparity.inputs.machine import cpu_name
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("moeparity", "graphs", "benchmarks", "tests")
+"""Those that parts take code from."""
 
 PACKAGES = ("triton", "transformers", "safetensors", "numpy")
 
@@ -62,7 +68,7 @@ def machine(device: torch.device) -> dict[str, str]:
         "Python": platform.python_version(),
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {_read('backends.cudnn.version')}",
         **{name: _version(name) for name in PACKAGES},
-        "moeparity": f"{__version__}, commit {_commit()}",
+        "moeparity": f"{__version__}, commit {_commit()}, sources {sources()}",
     }
 
 
@@ -70,6 +76,16 @@ def settings() -> dict[str, str]:
     """Torch's switches and the environment as they stand, each as text; what a version of torch lacks says so."""
     variables = {name: os.environ.get(name, "not set") for name in VARIABLES}
     return {f"torch.{name}": _read(name) for name in SWITCHES} | variables
+
+
+@cache
+def sources() -> str:
+    """A digest of the code of the checkout: a copy may have no commit, or changes on top of one."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
+        if path.suffix in {".py", ".yaml"}:
+            digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _gpu(device: torch.device) -> dict[str, str]:
@@ -98,7 +114,7 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str:
-    return _printed("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12")
+    return _printed("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12")
 
 
 def _printed(*command: str) -> str:

@@ -313,3 +313,27 @@ def test_parts_from_two_machines_are_told_apart() -> None:
 
 def test_numbers_that_are_not_finite_stay_words() -> None:
     assert (number("nan"), number(12345.6), number(0.5)) == ("nan", "1.23e+04", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"rows": [{"order": "fold_hi", "dtype": "fp32", "same_as_cpu": False}]}, "fold_hi, fp32: other bits than on"),
+        ({"rows": [{"profile": "hf-default", "same": False}]}, "hf-default: other bits than transformers"),
+        (
+            {"kernels": [{"order": "torch.cuda_mean", "share": 0.0}, {"order": "torch.cuda_mean", "share": 1e-9}]},
+            "torch.cuda_mean: torch's kernel gives other bits",
+        ),
+        ({"holds": False}, "a bisection took more memory than its bound"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_told(fields: dict[str, Any], wrong: str) -> None:
+    (told,) = page.wrongs(measured("sums", **fields))
+    assert told.startswith(wrong)
+
+
+def test_sums_on_a_gpu_have_a_second_table() -> None:
+    kernels = [{"order": "torch.cuda_mean", "kernel": "(x * x).mean(-1)", "rows": 3, "hidden": 96, "share": 0.25}]
+    result = measured("sums", shape=[256, 96], rows=[], native={}, kernels=kernels)
+    text = "\n".join(page.blocks({"sums": result}, PARTS, {}))
+    assert "| `torch.cuda_mean` | `(x * x).mean(-1)` | 3 x 96 | 0.25 |" in text

@@ -26,7 +26,7 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
-from tests.hf.reference import ARGUMENTS, load
+from tests.hf.reference import ARGUMENTS, load, placed
 
 SEQUENCES, TOKENS = 4, 128
 BOUND = 1.1
@@ -35,13 +35,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Seconds of one profile: loading, then the median forward, on both sides."""
+    """Seconds of one profile: loading, then the median forward, on both sides; `same` says whether bits are equal."""
 
     profile: str
     load_ours: float
     load_theirs: float
     ours: float
     theirs: float
+    same: bool
 
     @property
     def ratio(self) -> float:
@@ -59,6 +60,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_wide(Path(folder))
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
+    for row in rows:
+        if not row.same:
+            raise SystemExit(f"{row.profile}: the two sides give different bits; their times say nothing.")
     print(f"{header(arguments.threads)}, transformers {transformers.__version__}")
     print(f"{SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}")
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
@@ -68,23 +72,25 @@ def main() -> int:
     return int(any(row.ratio > BOUND for row in rows))
 
 
-def measure(checkpoint: Path, profile: str, repetitions: int) -> Row:
-    """Both sides on the same tokens, in alternating order, after one pass that must give the same bits."""
+def measure(checkpoint: Path, profile: str, repetitions: int, device: str = "cpu") -> Row:
+    """Both sides on the same tokens, in alternating order, after one pass that compares bits.
+
+    On either side a forward ends with its logits on the CPU.
+    """
     ids = torch.randint(0, WIDE_VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
     load.cache_clear()
-    theirs, load_theirs = timed(partial(load, checkpoint, profile, torch.bfloat16))
-    ours, load_ours = timed(partial(opened, checkpoint))
+    theirs, load_theirs = timed(partial(placed, checkpoint, profile, torch.bfloat16, device))
+    ours, load_ours = timed(partial(opened, checkpoint, device))
 
     def run_ours() -> torch.Tensor:
         return forward(ours, ids, profile=profile)["logits"]
 
     def run_theirs() -> torch.Tensor:
         with torch.inference_mode():
-            logits: torch.Tensor = theirs(ids, use_cache=False).logits
+            logits: torch.Tensor = theirs(ids.to(device), use_cache=False).logits.cpu()
         return logits
 
-    if not same_bits(run_ours(), run_theirs()):
-        raise SystemExit(f"{profile}: the two sides give different bits; their times say nothing.")
+    same = same_bits(run_ours(), run_theirs())
     for _ in range(2):  # until the allocator has seen what both sides ask for
         run_ours(), run_theirs()
     sides: dict[Callable[[], torch.Tensor], list[float]] = {run_ours: [], run_theirs: []}
@@ -92,12 +98,20 @@ def measure(checkpoint: Path, profile: str, repetitions: int) -> Row:
         for side in list(sides)[:: 1 if repetition % 2 else -1]:
             sides[side].append(timed(side)[1])
     medians = [statistics.median(times) for times in sides.values()]
-    return Row(profile=profile, load_ours=load_ours, load_theirs=load_theirs, ours=medians[0], theirs=medians[1])
+    ours_median, theirs_median = medians
+    return Row(
+        profile=profile,
+        load_ours=load_ours,
+        load_theirs=load_theirs,
+        ours=ours_median,
+        theirs=theirs_median,
+        same=same,
+    )
 
 
-def opened(checkpoint: Path) -> Model:
-    """Our model, checked, with all its weights in memory."""
-    model = open_model(checkpoint, device="cpu", residency="resident")
+def opened(checkpoint: Path, device: str) -> Model:
+    """Our model, checked, with all its weights in the device's memory."""
+    model = open_model(checkpoint, device=device, residency="resident")
     for segment in model.graph.segments:
         model.weights.load(segment, (model.dtype,))
     return model

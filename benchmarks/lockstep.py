@@ -22,7 +22,7 @@ import networkx as nx
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.turns import header
+from benchmarks.turns import header, settle
 from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
@@ -42,7 +42,7 @@ SITES = (
     "moe.router:weights",
     "moe.combine:accumulate",
 )
-LATE: list[dict[str, Value]] = [{f"layers[{i}].{site}": "fp32"} for i in (LAYERS - 2, LAYERS - 1) for site in SITES]
+LATE: list[dict[str, Value]] = [{f"layers[{i}].{site}": "fp32"} for i in (-2, -1) for site in SITES]
 EARLY: list[dict[str, Value]] = [{f"layers[0].{site}": dtype} for dtype in ("fp32", "fp16") for site in SITES]
 
 
@@ -114,8 +114,11 @@ def measure(model: Model, variants: list[Walker], repeats: int) -> Measured:
 
 def timed(model: Model, variants: list[Walker]) -> tuple[Counts, float]:
     """One pass and its seconds."""
+    ids = tokens(model.vocab_size).to(model.device)
+    settle(model.device)
     started = time.perf_counter()
-    counts = run(variants, model.weights, tokens(), [])
+    counts = run(variants, model.weights, ids, [])
+    settle(model.device)
     return counts, time.perf_counter() - started
 
 
@@ -135,12 +138,12 @@ def ideal_evaluations(model: Model, variants: list[Walker]) -> int:
 def bytes_of_a_pass(folder: Path) -> int:
     """Bytes taken from the file by one streamed pass of all late variants."""
     model = open_model(folder, device="cpu", residency="stream")
-    return run(walkers(model, LATE), model.weights, tokens(), []).bytes_read
+    return run(walkers(model, LATE), model.weights, tokens(model.vocab_size), []).bytes_read
 
 
-def tokens() -> torch.Tensor:
+def tokens(vocab: int = VOCAB) -> torch.Tensor:
     """The same token ids every time."""
-    return torch.randint(0, VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
+    return torch.randint(0, vocab, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
 
 
 def write_checkpoint(folder: Path) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.turns import header
+from benchmarks.turns import header, settle
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
 from moeparity.engine.lockstep import run
@@ -64,6 +64,7 @@ def main() -> int:
         raise SystemExit(f"{options.folder}: less than {NEEDED / 1e9:.1f} GB free. Give another --folder.")
     with tempfile.TemporaryDirectory(dir=options.folder) as made:
         folder = Path(made)
+        checkpoint_factory.make_wide(folder, LAYERS)
         files = prepared(folder)
         size = sum(path.stat().st_size for path in files)
         memory = _in_a_process("bisect", folder, options.threads)
@@ -91,19 +92,17 @@ def _print(options: argparse.Namespace, size: int, memory: dict[str, float], pla
 
 
 def prepared(folder: Path) -> list[Path]:
-    """The checkpoint, tokens and a recipe; the files that hold weights."""
-    checkpoint_factory.make_wide(folder, LAYERS)
-    ids = torch.randint(
-        0, checkpoint_factory.WIDE_VOCAB, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0)
-    )
+    """Tokens and a recipe beside the checkpoint; the files that hold weights."""
+    vocab = int(Config(folder / "config.json")["vocab_size"])
+    ids = torch.randint(0, vocab, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
     save_file({"input_ids": ids}, folder / "tokens.safetensors")
     (folder / "recipe.yaml").write_text(RECIPE, "utf-8")
     return [folder / checkpoint_factory.FILE]
 
 
-def bisected(folder: Path) -> dict[str, float]:
+def bisected(folder: Path, device: str = "cpu") -> dict[str, float]:
     """Bytes a bisection takes, and the bound on them."""
-    plan = prepare(folder / "recipe.yaml", device="cpu")
+    plan = prepare(folder / "recipe.yaml", device=device)
     seen = observe(plan, plan.toggles)
     assert seen.cost.memory.peak is not None
     assert seen.cost.memory.held_before is not None
@@ -135,17 +134,18 @@ def _values(model: Model, toggles: int) -> int:
     return 4 * SEQUENCES * TOKENS * int(widths) * (3 + 2 * toggles)
 
 
-def streamed(folder: Path) -> dict[str, float]:
-    """Seconds of a forward of one token, its weights read from the files as it goes."""
+def streamed(folder: Path, device: str = "cpu") -> dict[str, float]:
+    """Seconds of a forward of one token, its weights read from the files as it goes, and the bytes of them."""
     config = Config(folder / "config.json")
     graph = expand(config)
-    weights = WeightStore(Checkpoint(folder), graph, torch.device("cpu"), "stream")
+    weights = WeightStore(Checkpoint(folder), graph, torch.device(device), "stream")
     plan = bind(graph, load_profile("hf-eager", Where(Path(__file__))), "bf16")
     walker = Walker(name="one", plan=plan, micro_batch=1)
     started = time.perf_counter()
     with Peak(weights.device) as peak:
-        run([walker], weights, torch.zeros(1, 1, dtype=torch.int64), [])
-    return {"seconds": time.perf_counter() - started, "peak": peak.bytes or 0}
+        counts = run([walker], weights, torch.zeros(1, 1, dtype=torch.int64, device=device), [])
+        settle(weights.device)
+    return {"seconds": time.perf_counter() - started, "peak": peak.bytes or 0, "read": counts.bytes_read}
 
 
 def read_plainly(files: list[Path]) -> float:

@@ -31,6 +31,12 @@ def seconds(work: Work) -> float:
     return time.perf_counter() - start
 
 
+def settle(device: torch.device) -> None:
+    """Wait for what was asked of the device: a GPU works on after a call has returned."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def in_turn(works: Mapping[str, Work], unit: str, repeats: int) -> tuple[dict[str, float], float]:
     """The median over rounds of each work's seconds over those of `unit` in the same round, and `unit`'s best seconds.
 

@@ -30,6 +30,13 @@ def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval()
 
 
+def placed(folder: Path, profile: str, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """The model that `load` keeps, moved to the device."""
+    model = load(folder, profile, dtype)
+    nn.Module.to(model, device)
+    return model
+
+
 def reference(
     folder: Path,
     profile: str,
@@ -38,23 +45,27 @@ def reference(
     *,
     mask: Tensor | None = None,
     use_cache: bool = False,
+    device: str = "cpu",
 ) -> Truth:
     """Logits [B, T, V] and routes of transformers' own forward over ids [B, T] with the attention mask [B, T].
+
+    The model is loaded on the CPU and moved to the device; what it gives comes back.
 
     Without a key/value cache, as trainers score tokens: filling one copies keys and values into another layout, and
     eager attention in fp32 or fp16 without grouped queries then gives other bits.
     """
-    model = load(folder, profile, dtype)
+    model = placed(folder, profile, dtype, device)
     routes: Routes = []
 
     def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        routes.append((output[2], output[1]))
+        routes.append((output[2].cpu(), output[1].cpu()))
 
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     hooks = [router.register_forward_hook(keep) for router in routers]
     try:
         with torch.no_grad():
-            logits: Tensor = model(ids, attention_mask=mask, use_cache=use_cache).logits
+            mask = None if mask is None else mask.to(device)
+            logits: Tensor = model(ids.to(device), attention_mask=mask, use_cache=use_cache).logits.cpu()
     finally:
         for hook in hooks:
             hook.remove()

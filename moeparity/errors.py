@@ -73,10 +73,32 @@ def display_path(path: Path) -> str:
     return text if len(text) <= _LONGEST_PATH else f"{text[:half]}...{text[-half:]}"
 
 
-def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """` Did you mean 'x'?` with the nearest known name, or nothing when none is near."""
-    neighbours = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
-    return f" Did you mean {neighbours[0]!r}?" if neighbours else ""
+_LOOSE = 0.6
+
+
+def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = _LOOSE) -> str:
+    """` Did you mean 'x'?` with the known name that is meant, or the nearest; nothing where none is near.
+
+    Case does not count; another tool's word for the same, and a name with something added, are taken for it.
+    """
+    known = {known_name.lower(): known_name for known_name in names}
+    lower = name.lower().replace("-", "_")
+    meant = _ELSEWHERE.get(lower)
+    parts = [part for part in known if part in lower.split("_") and cutoff <= _LOOSE]
+    near = difflib.get_close_matches(lower, list(known), n=1, cutoff=cutoff)
+    key = next((key for key in (lower, meant, *near, *parts) if key in known), None)
+    return f" Did you mean {known[key]!r}?" if key is not None and known[key] != name else ""
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("bfloat16", "bfloat", "torch.bfloat16"), "bf16"),
+    **dict.fromkeys(("float16", "half", "torch.float16"), "fp16"),
+    **dict.fromkeys(("float32", "float", "single", "torch.float32"), "fp32"),
+    **dict.fromkeys(("float64", "double", "torch.float64"), "fp64"),
+    **dict.fromkeys(("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"), "tensor"),
+    **dict.fromkeys(("ep", "ep_size", "expert_parallel", "expert_parallel_size"), "expert"),
+}
+"""What other tools call it -> the word here."""
 
 
 def counted(count: int, noun: str) -> str:

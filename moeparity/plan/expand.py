@@ -18,6 +18,8 @@ from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.plan.references import Scope
 from moeparity.plan.spec import reader, schema
 
+_MISSPELT = 0.9
+"""How alike two names of a kind of model are to be one that was misspelt: another kind cannot be run in its stead."""
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 10_000
 """Several times what any model has; more is a slip in config.json that would only show as a hang."""
@@ -46,7 +48,7 @@ def _shipped_graph(config: Config) -> Path:
     if config.model_type not in by_type:
         raise CheckpointError(
             f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
-            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type)} "
+            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type, cutoff=_MISSPELT)} "
             "A new model is a YAML file: see CONTRIBUTING.md."
         )
     return by_type[config.model_type]

@@ -22,8 +22,8 @@ _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
 class Outputs:
     """Outputs by their options, of which one text may go to standard output."""
 
-    def __init__(self, given: Mapping[str, Path | None]) -> None:
-        wanted = {option: path for option, path in given.items() if path is not None}
+    def __init__(self, by_option: Mapping[str, Path | None]) -> None:
+        wanted = {option: path for option, path in by_option.items() if path is not None}
         self._printed = [option for option, path in wanted.items() if path in _STANDARD_OUTPUT]
         self.files = {option: path for option, path in wanted.items() if path not in _STANDARD_OUTPUT}
         if len(self._printed) > 1:
@@ -60,13 +60,13 @@ class Outputs:
 
 
 @contextmanager
-def outputs(given: Mapping[str, Path | None], binary: tuple[str, ...] = ()) -> Iterator[Outputs]:
+def outputs(by_option: Mapping[str, Path | None], binary: tuple[str, ...] = ()) -> Iterator[Outputs]:
     """While the context lasts, a file that is to be written is not read. Raises MoeparityError for files that can't be
     written, that are one, or, of the options in `binary`, standard output.
     """
     for option in binary:
-        if given.get(option) in _STANDARD_OUTPUT:
+        if by_option.get(option) in _STANDARD_OUTPUT:
             raise MoeparityError(f"{option}: tensors and pictures are not printed. Name a file.")
-    files = Outputs(given)
+    files = Outputs(by_option)
     with paths.reserved(files.files):
         yield files

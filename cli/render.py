@@ -19,7 +19,7 @@ from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
 from moeparity.output.words import printable
 
-PIPED_WIDTH = 100
+PIPED_WIDTH = 160
 """Columns when the output is no terminal and the environment names none (COLUMNS)."""
 _EVIDENCE = (
     "evidence: how sure the profiles are of a value (docs/fidelity.md); "

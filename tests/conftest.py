@@ -62,6 +62,8 @@ class ByFile(LoadScopeScheduling):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    # Reports are as wide as this says; pytest's workers set it.
+    os.environ.pop("COLUMNS", None)
     if not xdist.is_xdist_controller(session):
         import torch
 

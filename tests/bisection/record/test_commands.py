@@ -22,7 +22,9 @@ def test_bisect_does_not_pass_what_the_record_contradicts(rollout: Rollout) -> N
     path, report = rollout.recipe({"logprobs": logprobs - 0.5}), rollout.folder / "report.json"
     done = alone("bisect", path, "--device", "cpu", "--no-floor", "--json", report)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stdout.index("NOT REPRODUCED") < done.stdout.index("INCONCLUSIVE")
+    summary, _, below = done.stdout.partition("\nRun\n")
+    assert "record        not reproduced: mean |delta|" in summary
+    assert below.index("NOT REPRODUCED") < below.index("INCONCLUSIVE")
     written = json.loads(report.read_text("utf-8"))
     assert list(written)[:5] == ["schema", "run", "reference", "candidate", "record"]
     assert written["record"]["status"] == "not reproduced"

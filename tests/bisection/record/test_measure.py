@@ -127,7 +127,7 @@ def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(seen: Seen,
     assert judged(report) == CONTRADICTED
     assert report.recorded is not None
     assert report.recorded.logprobs[1].k3 > 1
-    lines = printed(report).splitlines()
+    lines = printed(report).partition("\nRun\n")[2].splitlines()
     verdict = next(i for i, line in enumerate(lines) if line.startswith("INCONCLUSIVE"))
     record = next(i for i, line in enumerate(lines) if line.startswith("NOT REPRODUCED"))
     assert record < verdict

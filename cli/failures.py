@@ -17,7 +17,7 @@ CRASH = 70
 """The exit code of a mistake of moeparity's own (EX_SOFTWARE of sysexits.h)."""
 SKIP = 125
 """What `git bisect run` takes as "this commit cannot be tested"."""
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory")
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory", "map segment")
 _LONGEST = 300
 
 debug = False

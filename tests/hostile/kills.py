@@ -70,7 +70,7 @@ class Usual:
 def try_kill(number: int) -> Iterator[Trial]:
     """The kill of this number, and the run after it: two trials."""
     random = Random(f"kills {number}")  # noqa: S311
-    job = random.choice(list(JOBS)[1:]) if number % 2 else "split"
+    job = "split" if number % 3 else random.choice(list(JOBS)[1:])
     usual = _usual(job)
     sent = random.choice((signal.SIGKILL, signal.SIGTERM))
     moment = _moment(random, job, usual.seconds)

@@ -259,6 +259,25 @@ def _limits() -> Iterator[Situation]:
                 inside=_limit(resource.RLIMIT_NOFILE, number),
             )
 
+    for mebibytes in (30, 60, 200, 300, 600, 800):
+        yield Situation(
+            name=f"a process of {mebibytes} MiB",
+            command=BISECT,
+            codes=either,
+            outputs=("report.json",),
+            inside=_small(mebibytes),
+        )
+
+
+def _small(mebibytes: int) -> Act:
+    """As after `ulimit -v`. Between 400 and 500 MiB the C library ends a process that loads torch, with 127."""
+
+    def change(folder: Path) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (mebibytes * 2**20,) * 2)
+        _fresh(BISECT, {})(folder)
+
+    return change
+
 
 def _limit(what: int, most: int) -> Act:
     return lambda _: resource.setrlimit(what, (most, most))

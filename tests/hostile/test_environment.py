@@ -26,6 +26,7 @@ QUICK = (
     "a process begins in a folder that is gone",
     "files of 100 bytes at most: metrics log.jsonl --json=report.json",
     "0 MiB of memory: metrics log.jsonl --json=report.json",
+    "a process of 30 MiB",
     "3 open files: metrics log.jsonl --json=report.json",
     "C: show",
     "4 at once: split",

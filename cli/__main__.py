@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 # Python looks for modules in the working directory first, where a `typer.py` would be run in place of the library.
-if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
-    del sys.path[0]
+with suppress(FileNotFoundError):  # it may be gone
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
+        del sys.path[0]
 
 from moeparity.cli import main
 

@@ -12,7 +12,7 @@ from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
 from moeparity.cli.check import check
 from moeparity.cli.engines import engines
-from moeparity.cli.failures import crashed, report_error
+from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
 from moeparity.cli.metrics import metrics
@@ -54,6 +54,12 @@ def _moeparity(
 ) -> None:
     """What stands before a command."""
     failures.debug = debug
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise MoeparityError(
+            f"working directory: cannot be used: {error.strerror}. Relative paths start there; change to one that is."
+        ) from None
 
 
 def forward(
@@ -79,7 +85,7 @@ def forward(
     from moeparity.output.writing import write_tensors
 
     place = Where(Path("--tokenizer"))
-    with outputs({"--out": out}, binary=("--out",)) as files:
+    with outputs({"--out": out}, unprinted=("--out",)) as files:
         token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
         with progress_line() as progress:
             tensors = run(
@@ -157,7 +163,7 @@ for _command in (
 
 def main() -> None:
     """The console script: a user's mistake is one message and exit code 2, a mistake of ours one line and 70."""
-    with guarded() as output:
+    with guarded() as output, told_warnings():
         code = _exit_code()
         reason = lost(output)
         if reason is not None:

@@ -5,16 +5,19 @@ Exit code 1 says "divergence" and nothing else may end with it.
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from moeparity.output.words import printable
+from moeparity.output.words import printable, shortened
 
 CRASH = 70
 """The exit code of a mistake of moeparity's own (EX_SOFTWARE of sysexits.h)."""
 SKIP = 125
 """What `git bisect run` takes as "this commit cannot be tested"."""
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory")
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory", "map segment")
 _LONGEST = 300
 
 debug = False
@@ -23,7 +26,27 @@ debug = False
 
 def report_error(message: str) -> None:
     """One message on standard error."""
-    print(f"error: {printable(message)}", file=sys.stderr)
+    print(f"error: {shortened(printable(message))}", file=sys.stderr)
+
+
+class _Warnings(logging.Handler):
+    """Warnings of the log "moeparity" on standard error, whatever it is by then, a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"warning: {shortened(printable(record.getMessage()))}", file=sys.stderr)
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """While the context lasts, what the library only logs is printed."""
+    log, handler = logging.getLogger("moeparity"), _Warnings(logging.WARNING)
+    before, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
 
 
 def crashed(error: BaseException) -> int:

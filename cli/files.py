@@ -20,10 +20,11 @@ def init(
     All weights are read once, and a checkpoint that cannot be run is refused.
     """
     from moeparity.bisection.init import write_starter
+    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
 
-    with progress_line() as progress:
+    with outputs({"--out": out}, unprinted=("--out",)), progress_line() as progress:
         starter = write_starter(checkpoint, out, force=force, progress=progress)
     console().print(f"wrote {starter.recipe} and {starter.tokens}")
     if starter.note:

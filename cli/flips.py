@@ -56,7 +56,7 @@ def flips(
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
 
-    with outputs({"--json": json, "--map": map_}, binary=("--map",)) as files:
+    with outputs({"--json": json, "--map": map_}, unprinted=("--map",)) as files:
         if log is not None:
             result = logged_flips(*log, top_k=top_k)
         elif recipe is not None:

@@ -77,7 +77,7 @@ def metrics(
     from moeparity.logs.files import Opening
     from moeparity.logs.request import Request, read_gate
 
-    with outputs({"--json": json, "--plot": plot}, binary=("--plot",)) as written:
+    with outputs({"--json": json, "--plot": plot}, unprinted=("--plot",)) as written:
         if repeats:
             _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
             _print_repeats(files, format, plot, written)

@@ -34,12 +34,13 @@ class Outputs:
         """Write what `write` returns, where the option was given. Raises MoeparityError."""
         if option in self._printed:
             print(write())
-        elif option in self.files:
-            write_text(self.files[option], write())
+        else:
+            self.file(option, lambda path: write_text(path, write()))
 
     def file(self, option: str, write: Callable[[Path], object]) -> None:
         """Let `write` write the file, where the option was given. Raises MoeparityError."""
         if option in self.files:
+            paths.refuse_asked_for(option, self.files[option])
             write(self.files[option])
 
     def console(self) -> Console:
@@ -60,13 +61,13 @@ class Outputs:
 
 
 @contextmanager
-def outputs(by_option: Mapping[str, Path | None], binary: tuple[str, ...] = ()) -> Iterator[Outputs]:
+def outputs(by_option: Mapping[str, Path | None], unprinted: tuple[str, ...] = ()) -> Iterator[Outputs]:
     """While the context lasts, a file that is to be written is not read. Raises MoeparityError for files that can't be
-    written, that are one, or, of the options in `binary`, standard output.
+    written, that are one, or, of the options in `unprinted`, standard output.
     """
-    for option in binary:
+    for option in unprinted:
         if by_option.get(option) in _STANDARD_OUTPUT:
-            raise MoeparityError(f"{option}: tensors and pictures are not printed. Name a file.")
+            raise MoeparityError(f"{option}: it cannot go to standard output. Name a file.")
     files = Outputs(by_option)
     with paths.reserved(files.files):
         yield files

@@ -101,7 +101,7 @@ def sample(
     from moeparity.inputs.tokens.tensorfile import file_contents
     from moeparity.output.writing import write_tensors
 
-    with outputs({"--out": out}, binary=("--out",)) as files:
+    with outputs({"--out": out}, unprinted=("--out",)) as files:
         with progress_line() as progress:
             plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
             spec = required_sample(plan)

@@ -22,6 +22,7 @@ from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
 from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, findings_code
+from moeparity.output.words import printable
 from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
@@ -193,4 +194,4 @@ def _seconds(seconds: float) -> str:
 
 
 def _text(text: str) -> str:
-    return _IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", printable(text))

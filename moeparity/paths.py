@@ -44,6 +44,8 @@ _KINDS = {
     stat.S_IFBLK: "it is a device",
 }
 _reserved: dict[tuple[int, int], tuple[str, Path]] = {}
+_asked_for: set[tuple[int, int]] = set()
+"""Reserved files that something wanted to read."""
 
 
 class UnreadableError(OSError):
@@ -100,8 +102,10 @@ def checked(path: Path) -> os.stat_result:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise UnreadableError(_KINDS.get(kind, "it is no regular file"))
-    if (status.st_dev, status.st_ino) in _reserved:
-        option, output = _reserved[status.st_dev, status.st_ino]
+    key = status.st_dev, status.st_ino
+    if key in _reserved:
+        _asked_for.add(key)
+        option, output = _reserved[key]
         raise MoeparityError(
             f"{option} {Where(output)}: this run reads that file, and would write over it. Name another file."
         )
@@ -150,8 +154,18 @@ def reserved(outputs: Mapping[str, Path]) -> Iterator[None]:
     try:
         yield
     finally:
+        _asked_for.intersection_update(before)
         _reserved.clear()
         _reserved.update(before)
+
+
+def refuse_asked_for(option: str, path: Path) -> None:
+    """Refuse to write a reserved file that the run wanted to read, whatever became of that refusal: of several recipes
+    one that cannot be read stops no other. Raises MoeparityError.
+    """
+    status = path.stat() if is_file(path) else None
+    if status is not None and (status.st_dev, status.st_ino) in _asked_for:
+        raise MoeparityError(f"{option} {Where(path)}: not written, since this run reads that file. Name another file.")
 
 
 def _is(path: Path, kind: Callable[[int], bool]) -> bool:

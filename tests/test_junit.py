@@ -63,5 +63,18 @@ def test_characters_that_xml_cannot_hold_are_replaced() -> None:
     bad = Checked(recipe=f"r{text}", findings=(finding("fail", text),), error=None, report=None, seconds=0.0)
     written = junit([bad]).encode("utf-8")
     suite = ET.fromstring(written)[0]
-    assert suite.get("name") == "ra\ufffdb\ufffd[31m\ufffd <&\"'> \ufffd é"
-    assert "\ufffd" in suite[0][0].get("message", "")
+    assert suite.get("name") == "ra\\x00b\\x1b[31m\\ud800 <&\"'> \ufffd é"
+    assert "\\x1b" in suite[0][0].get("message", "")
+
+
+def test_a_hostile_name_is_text_and_nothing_else() -> None:
+    name = '"]]>--><error/>\n\x1b]0;a\x07\u202eb&#0;'
+    ok, fail = finding("ok", name), Finding(expectation=name, status="fail", found=name)
+    written = junit([Checked(recipe=name, findings=(ok, fail), error=None, report=REPORT, seconds=0.0)])
+    assert not set("\x1b\x07\u202e") & set(written)
+    (suite,) = ET.fromstring(written)
+    read = '"]]>--><error/>\n\\x1b]0;a\\x07\\u202eb&#0;'
+    assert suite.get("name") == read
+    assert [case.get("name") for case in suite.iter("testcase")] == ["k3 ok", read]
+    assert suite.findtext("testcase/system-out") == read
+    assert not list(suite.iter("error"))

@@ -86,3 +86,18 @@ def test_the_page_lists_the_limits() -> None:
     page = (ROOT / "docs" / "trust.md").read_text("utf-8")
     rows = re.findall(r"^\| (.+) \| ([\d,]+) MB \|$", page, re.MULTILINE)
     assert {what: int(size.replace(",", "")) * 10**6 for what, size in rows} == paths.LIMITS
+
+
+def test_an_output_that_something_wanted_to_read_is_not_written(tmp_path: Path) -> None:
+    """Whatever became of the refusal: `check` tells it of the one recipe and goes on with the others."""
+    for name in ("read", "unread"):
+        (tmp_path / name).write_text("x", "utf-8")
+    outputs = {name: tmp_path / name for name in ("read", "unread", "new")}
+    with paths.reserved(outputs):
+        with pytest.raises(MoeparityError, match="this run reads that file"):
+            paths.checked(tmp_path / "read")
+        with pytest.raises(MoeparityError, match=r"^--json .*read: not written, since this run reads that file"):
+            paths.refuse_asked_for("--json", tmp_path / "read")
+        for name in ("unread", "new"):
+            paths.refuse_asked_for("--json", tmp_path / name)
+    paths.refuse_asked_for("--json", tmp_path / "read")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
+
+from moeparity.output.words import printable
 
 FILL, LINE, QUIET = "#ffe9b8", "#b35c00", "#9a9a9a"
 """Where the sides differ: amber, told apart with any kind of colour vision; and what is not read, in grey."""
@@ -75,7 +76,7 @@ class Drawing:
 
 def mermaid(drawing: Drawing) -> str:
     """A Mermaid flowchart (11.x; nothing in it is newer than 10)."""
-    lines = ["---", f"title: {json.dumps(drawing.title, ensure_ascii=False)}", "---", "flowchart TB"]
+    lines = ["---", f"title: {json.dumps(_plain(drawing.title), ensure_ascii=False)}", "---", "flowchart TB"]
     lines += [f"  {_mermaid_box(box)}" for box in drawing.boxes]
     for group in drawing.groups:
         lines += _mermaid_group(group, "  ")
@@ -109,10 +110,19 @@ def _inside(group: Group) -> Iterator[Box]:
         yield from _inside(subgroup)
 
 
-def _lines(box: Box) -> list[str]:
+def _lines(box: Box, escaped: Callable[[str], str]) -> str:
     """The text of a box: its name in bold, its op unless that is the name, and what differs, as HTML."""
-    op = [escape(box.op)] if box.op and box.op != box.name else []
-    return [f"<b>{escape(box.name)}</b>", *op, *map(escape, box.differences)]
+    op = [escaped(box.op)] if box.op and box.op != box.name else []
+    return "<br/>".join([f"<b>{escaped(box.name)}</b>", *op, *map(escaped, box.differences)])
+
+
+def _plain(text: str) -> str:
+    """A text on one line, without characters that no reader sees."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _html(text: str) -> str:
+    return escape(_plain(text))
 
 
 def _mermaid_group(group: Group, indent: str) -> list[str]:
@@ -125,7 +135,7 @@ def _mermaid_group(group: Group, indent: str) -> list[str]:
 
 def _mermaid_box(box: Box) -> str:
     start, end = ("[", "]") if box.op else ("([", "])")
-    return f'{box.key}{start}"{_mermaid_entities("<br/>".join(_lines(box)))}"{end}'
+    return f'{box.key}{start}"{_lines(box, _mermaid_text)}"{end}'
 
 
 def _mermaid_arrow(arrow: Arrow) -> str:
@@ -135,16 +145,17 @@ def _mermaid_arrow(arrow: Arrow) -> str:
 
 
 def _mermaid_string(text: str) -> str:
-    return f'"{_mermaid_entities(escape(text))}"'
+    return f'"{_mermaid_text(text)}"'
 
 
-def _mermaid_entities(html: str) -> str:
-    """Mermaid writes an HTML entity with `#` for `&`, and reads every `#` as the start of one."""
-    return re.sub(r"&#?x?(\w+);", _mermaid_entity, html.replace("#", "&#35;"))
+_MERMAID = {ord(character): f"#{ord(character)};" for character in "#&<>\"'%`\\"}
+"""Mermaid's own spelling of entities, for what HTML reads; for `%%{`, a directive wherever it stands; for backticks,
+which make Markdown; and for `\\n`, which ends a line.
+"""
 
 
-def _mermaid_entity(match: re.Match[str]) -> str:
-    return f"#{match[1]};"
+def _mermaid_text(text: str) -> str:
+    return _plain(text).translate(_MERMAID)
 
 
 def _dot_group(group: Group, indent: str, colour: str) -> list[str]:
@@ -161,7 +172,7 @@ def _dot_group(group: Group, indent: str, colour: str) -> list[str]:
 def _dot_box(box: Box) -> str:
     look = "" if box.op else ' shape=plaintext style=""'
     look += f' fillcolor="{FILL}" color="{LINE}" penwidth=2' if box.differences else ""
-    return f"{box.key} [label=<{'<br/>'.join(_lines(box))}>{look}]"
+    return f"{box.key} [label=<{_lines(box, _html)}>{look}]"
 
 
 def _dot_arrow(arrow: Arrow) -> str:
@@ -174,5 +185,5 @@ def _dot_arrow(arrow: Arrow) -> str:
 
 
 def _dot_string(text: str) -> str:
-    body = text.replace("\\", "\\\\").replace('"', '\\"')
+    body = _plain(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{body}"'

@@ -61,5 +61,22 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: _number(ord(match[0])), text)
 
 
+_LONG_WORD = re.compile(r"\S{301,}")
+_LONGEST_LINE = 1_800
+
+
+def shortened(text: str) -> str:
+    """The text without the middle of words and lines that nobody would read to their end: keys, ids and values out of
+    files may be as long as the files.
+    """
+    text = _LONG_WORD.sub(lambda match: ends(match[0], 300), text)
+    return "\n".join(ends(line, _LONGEST_LINE) for line in text.split("\n"))
+
+
+def ends(text: str, most: int) -> str:
+    """The text, or the `most` characters at its beginning and end: what to do about it stands there."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[len(text) - most // 2 :]}"
+
+
 def _number(character: int) -> str:
     return f"\\x{character:02x}" if character < 0x100 else f"\\u{character:04x}"

@@ -7,6 +7,7 @@ that nobody holds is what a killed run left, and goes when the next result is wr
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import stat
 import tempfile
@@ -42,10 +43,11 @@ def refuse_unwritable(path: Path) -> None:
 
 def refuse_clashes(outputs: Mapping[str, Path]) -> None:
     """Refuse outputs, by their options, that cannot be written or are one file. Raises MoeparityError."""
-    options: dict[str, str] = {}
+    options: dict[tuple[int, int, str], str] = {}
     for option, path in outputs.items():
         refuse_unwritable(path)
-        key = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
+        folder = path.parent.stat()
+        key = folder.st_dev, folder.st_ino, path.name
         if key in options:
             raise MoeparityError(
                 f"{options[key]} and {option} are both {display_path(path)}; the one would write over the other. Name "
@@ -60,12 +62,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file atomically. Raises MoeparityError where that is not possible."""
+    """Write a safetensors file atomically, the same bytes for the same tensors. Raises MoeparityError where that is not
+    possible.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    def save(temporary: Path) -> None:
+        save_file(tensors, temporary, metadata)
+        if metadata:
+            _sort_metadata(temporary)
+
     try:
-        write_whole(path, lambda temporary: save_file(tensors, temporary, metadata))
+        write_whole(path, save)
     except SafetensorError as error:
         raise MoeparityError(f"{Where(path)}: cannot be written: {error}. Is the disk full?") from None
 
@@ -85,6 +94,18 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         raise MoeparityError(
             f"{Where(path)}: cannot be written: {error.strerror or error}. Check the folder."
         ) from None
+
+
+def _sort_metadata(path: Path) -> None:
+    """Write a safetensors file's metadata in the order of their keys: the library's own is another in each process."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        sorted_header = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(sorted_header) == size, "the same JSON in another order"
+        file.seek(8)
+        file.write(sorted_header)
 
 
 def _defect(path: Path) -> str | None:
@@ -114,7 +135,12 @@ def _temporary(path: Path) -> Iterator[Path]:
         for one in created:
             one.unlink(missing_ok=True)
 
-    with on_interruption(discard):
+    def interrupted() -> None:
+        discard()
+        # A file that is there already, and of which this process does not yet know.
+        _remove_leavings(path.parent)
+
+    with on_interruption(interrupted):
         number = -1
         try:
             number, name = _locked(path, created)
@@ -126,7 +152,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _locked(path: Path, created: list[Path]) -> tuple[int, Path]:
-    """A descriptor and the name of a new file that is locked; `created` gets every name before it can be seen."""
+    """A descriptor and the name of a new file that is locked; `created` gets its name as soon as it is known."""
     while True:
         number, text = tempfile.mkstemp(prefix=_PREFIX, suffix=path.suffix, dir=path.parent)
         name = Path(text)

@@ -100,7 +100,7 @@ def _path(name: str) -> Path:
 
 
 def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:
-    inherited = load_profile(str(path), Where(Path("/"))).engine or UNNAMED
+    inherited = load_profile(str(path), _place()).engine or UNNAMED
     # What is taken over is whose engine it is, not in which setup.
     engine = spec.engine or inherited.model_copy(update={"says": ""})
     about, _, open_ = _comment(path).partition(NOT_STATED)

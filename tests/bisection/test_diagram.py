@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+import yaml
+
 from moeparity.bisection.diagram import Arrow, Box, Drawing, Group, dot, mermaid
 
 DRAWING = Drawing(
@@ -46,8 +48,8 @@ def test_mermaid_boxes_groups_and_arrows() -> None:
     assert head == 'title: "a \\"quoted\\" \\\\ title: #1"\n'
     assert body.startswith("flowchart TB\n")
     boxes = dict(re.findall(r'^ *(\w+)[(\[]+"(.*?)"[)\]]+$', body, re.MULTILINE))
-    # Mermaid's own spelling of entities: # for &.
-    assert {key: shown(re.sub(r"#(\w+);", r"&\1;", label).replace("&35;", "#")) for key, label in boxes.items()} == {
+    # Mermaid's own spelling of entities: # for &#.
+    assert {key: shown(re.sub(r"#(\d+);", r"&#\1;", label)) for key, label in boxes.items()} == {
         "sourceTokens": "tokens",
         "topNorm": "norm | rms_norm",
         "kind0MoeRouter": "router",
@@ -94,3 +96,37 @@ def test_nothing_is_marked_where_nothing_differs() -> None:
     plain = Drawing(title="t", boxes=DRAWING.boxes, groups=(), arrows=())
     assert "differs" not in mermaid(plain)
     assert "penwidth" not in dot(plain)
+
+
+HOSTILE = "a\"b']c-->d%%{init: {}}%%`e`\\n\nf<script>&#35;\x1b]0;g\x07\u202eh\ud800;"
+READ = "a\"b']c-->d%%{init: {}}%%`e`\\n\\nf<script>&#35;\\x1b]0;g\\x07\\u202eh\\ud800;"
+
+
+def hostile() -> Drawing:
+    boxes = Box(key="one", name=HOSTILE, op="op", differences=(HOSTILE,)), Box(key="two", name="two", op="op")
+    group = Group(key="kind0", title=HOSTILE)
+    arrow = Arrow(source="one", target="two", value=HOSTILE, kind="read")
+    return Drawing(title=HOSTILE, boxes=boxes, groups=(group,), arrows=(arrow,))
+
+
+def test_a_hostile_name_in_mermaid_is_text_and_nothing_else() -> None:
+    text = mermaid(hostile())
+    text.encode()
+    head, body = text.split("---\n", 2)[1:]
+    assert yaml.safe_load(head) == {"title": READ}
+    kinds = [line.split()[0] for line in body.splitlines()]
+    assert [kind.partition("[")[0] for kind in kinds[:6]] == ["flowchart", "one", "two", "subgraph", "end", "one"]
+    assert not set("%`'\\\x1b\u202e") & set(body)
+    labels = re.findall('"(.*?)"', body)
+    told = [shown(re.sub(r"#(\d+);", r"&#\1;", label)) for label in labels]
+    assert told == [f"{READ} | op | {READ}", "two | op", READ, READ]
+
+
+def test_a_hostile_name_in_graphviz_is_text_and_nothing_else() -> None:
+    text = dot(hostile())
+    text.encode()
+    (box,) = re.findall(r"^  one \[label=<(.*)> ", text, re.MULTILINE)
+    assert shown(box) == f"{READ} | op | {READ}"
+    strings = re.findall(r'label=("(?:[^"\\]|\\.)*")', text)
+    assert [string[1:-1].replace('\\"', '"').replace("\\\\", "\\") for string in strings] == [READ] * 3
+    assert not set("\x1b\u202e") & set(text)

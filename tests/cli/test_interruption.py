@@ -25,23 +25,13 @@ CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 CLI = [sys.executable, "-m", "moeparity.cli"]
 
-# Raises the signal in the process itself at the first call of a function: a moment no sleep could hit.
+# Raises the signal in the process itself at the first call of a function.
 AT = """
-import os, signal, sys
-from unittest.mock import patch
+import sys
+from tests.hostile.moments import Moment, signal_at
 module, name, number, when = sys.argv[1:5]
 del sys.argv[1:5]
-found = __import__(module, fromlist=["x"])
-owner, _, attribute = name.rpartition(".")
-owner = getattr(found, owner) if owner else found
-original = getattr(owner, attribute)
-def interrupted(*args, **kwargs):
-    setattr(owner, attribute, original)
-    if when == "after":
-        result = original(*args, **kwargs)
-    os.kill(os.getpid(), int(number))
-    return result if when == "after" else original(*args, **kwargs)
-setattr(owner, attribute, interrupted)
+signal_at(Moment(module, name, when), int(number))
 from moeparity.cli import main
 main()
 """
@@ -96,7 +86,8 @@ class Ended:
 
 def started(command: Sequence[str]) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
 
 
 def listening(process: subprocess.Popen[str]) -> None:

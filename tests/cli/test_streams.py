@@ -106,11 +106,26 @@ def test_what_nobody_foresaw_is_70_in_one_line_and_a_trace_on_request(folder: Pa
 
 
 def test_too_little_memory_is_no_mistake_of_ours(folder: Path) -> None:
-    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")):
+    loader = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    torch = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+    for error in (MemoryError(), torch, loader):
         with patch("moeparity.bisection.pipeline.bisect", side_effect=error):
             done = inside("bisect", folder / "same.yaml")
         assert done.returncode == 2
         assert "the system gave no more memory" in done.stderr
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 2), (["check", "--git-bisect"], 125)])
+def test_commands_that_cannot_be_loaded_are_no_divergence(options: list[str], code: int) -> None:
+    program = (
+        "import sys\nclass Refuse:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'moeparity.cli.commands':\n            raise MemoryError('a\\nb')\n"
+        "sys.meta_path.insert(0, Refuse())\nfrom moeparity.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_file_on_standard_output_leaves_the_report_to_standard_error(folder: Path) -> None:

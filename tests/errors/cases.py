@@ -71,6 +71,10 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-json-on-the-recipe": ("bisect", MINE, "--json", MINE),
     "cli-json-on-the-tokens": ("bisect", MINE, "--json", "{tmp}/mine/tokens.safetensors"),
     "cli-json-on-config-json": ("bisect", MINE, "--json", "{tmp}/mine/config.json"),
+    "cli-json-on-a-swept-profile": (
+        *("sweep", MINE, "--over", "profile=hf-eager,{tmp}/mine/profile.yaml"),
+        *("--device", "cpu", "--json", "{tmp}/mine/profile.yaml"),
+    ),
     "cli-out-on-the-weights": ("forward", "{tmp}/mine", *FORWARD[2:], "--out", "{tmp}/mine/model.safetensors"),
     "cli-json-and-map-one-file": ("flips", MINE, "--json", "{tmp}/a", "--map", "{tmp}/../{tmp.name}/a"),
     "cli-json-a-device": ("bisect", MINE, "--json", "/dev/null"),
@@ -177,8 +181,9 @@ def command(name: str, tmp: Path) -> Command | None:
 
 
 def _copy(folder: Path) -> None:
-    """The base, a pipe, a link and a link to itself."""
+    """The base, a profile, a pipe, a link and a link to itself."""
     shutil.copytree(BASE, folder)
+    (folder / "profile.yaml").write_text("kind: profile\nname: mine\nextends: hf-eager\n", "utf-8")
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("report.json")
     (folder / "loop").symlink_to("loop")

@@ -17,10 +17,10 @@ from tests.hostile.subjects import BISECT, SUBJECTS
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A command on a changed input: its exit code, what of the contract does not hold, and what it said last."""
+    """A command and what was done to it: its exit code, what of the contract does not hold, and what it said last."""
 
     kind: str
-    seed: int
+    case: str
     command: tuple[str, ...]
     code: int | None
     breach: str | None
@@ -64,4 +64,4 @@ def try_one(kind: str, seed: int, keep: Path | None = None) -> Iterator[Trial]:
             says = (ended.errors.strip() or ended.output.strip())[-300:]
             if broken is not None and keep is not None:
                 shutil.copytree(folder, keep / f"{kind} {seed}", dirs_exist_ok=True)
-            yield Trial(kind, seed, command, ended.code, broken, says)
+            yield Trial(kind, f"seed {seed}", command, ended.code, broken, says)

@@ -8,9 +8,13 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 LONGEST = 20.0
 """Seconds after which a command hangs."""
@@ -19,6 +23,7 @@ MEMORY = 6 * 2**30
 CODES = {0, 1, 2, 3, 130, 143}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 2_000
+UNTOLD = "exit code 2 without a message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +35,87 @@ class Ended:
     errors: str
 
 
-def run(arguments: tuple[str, ...], folder: Path) -> Ended:
-    """`moeparity ARGUMENTS` in a folder, in a fork of this process, which has loaded everything already."""
-    names = folder / ".out", folder / ".err"
+def run(arguments: tuple[str, ...], folder: Path, inside: Callable[[], object] | None = None) -> Ended:
+    """`moeparity ARGUMENTS` in a folder, in a fork of this process, which has loaded everything already.
+
+    `inside` is called in the fork before the command, once its streams are files.
+    """
+    return start(arguments, folder, inside).end()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A command that runs: its process, and the files without a name that it prints to."""
+
+    child: int
+    streams: tuple[IO[bytes], IO[bytes]]
+
+    def end(self) -> Ended:
+        """Wait for it, at most `LONGEST`."""
+        code = _wait(self.child)
+        texts = []
+        for stream in self.streams:
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8", errors="replace"))
+            stream.close()
+        return Ended(code, *texts)
+
+
+def start(arguments: tuple[str, ...], folder: Path, inside: Callable[[], object] | None = None) -> Running:
+    """As `run`, without waiting for its end."""
+    streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _become(arguments, folder, names)
-    code = _wait(child)
-    output, errors = (name.read_text("utf-8", errors="replace") for name in names)
-    for name in names:
-        name.unlink()
-    return Ended(code, output, errors)
+        _become(arguments, folder, streams, inside)
+    return Running(child, streams)
 
 
-def _become(arguments: tuple[str, ...], folder: Path, names: tuple[Path, Path]) -> None:
+def _become(
+    arguments: tuple[str, ...],
+    folder: Path,
+    streams: tuple[IO[bytes], IO[bytes]],
+    inside: Callable[[], object] | None,
+) -> None:
     """The forked child: the console script with streams of its own. Never returns."""
     code = 99
     try:
         os.chdir(folder)
-        for number, name in zip((1, 2), names, strict=True):
-            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(file, number)
+        for number, stream in zip((1, 2), streams, strict=True):
+            os.dup2(stream.fileno(), number)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit_memory(MEMORY)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         sys.argv = ["moeparity", *arguments]
         from moeparity.cli import main
 
+        if inside is not None:
+            inside()
         try:
             main()
             code = 0
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else int(left.code is not None)
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        # What Python does at the end of a process.
+        for printed in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError, ValueError):
+                printed.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise
     finally:
         os._exit(code)
+
+
+def limit_memory(more: int) -> None:
+    """Let this process have so many bytes of address space more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _wait(child: int) -> int | None:
@@ -99,7 +142,7 @@ def breach(ended: Ended) -> str | None:
     if control := _CONTROL.search(text):
         return f"the control character {control[0]!r}"
     if ended.code == 2 and not ended.errors.strip():
-        return "exit code 2 without a message"
+        return UNTOLD
     longest = max(map(len, ended.errors.splitlines()), default=0)
     if longest > _LONGEST_MESSAGE:
         return f"a message of {longest} characters"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from moeparity.errors import MoeparityError
@@ -20,6 +23,18 @@ def test_written_and_replaced(tmp_path: Path) -> None:
     writing.write_tensors(tmp_path / "b.safetensors", {"x": torch.ones(2)})
     assert load_file(tmp_path / "b.safetensors")["x"].tolist() == [1.0, 1.0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.safetensors"]
+
+
+def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> None:
+    """The library writes metadata in an order that no two processes share, and not even two calls."""
+    metadata = {f"key {number}": 'of "any" \x1b\n\x7f模型\u2028' for number in range(20)}
+    for name in "abc":
+        writing.write_tensors(tmp_path / name, {"x": torch.arange(3.0)}, metadata)
+        with safe_open(tmp_path / name, framework="pt") as file:
+            assert file.metadata() == metadata
+            assert file.get_tensor("x").tolist() == [0.0, 1.0, 2.0]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+    assert b'"key 0":' in (tmp_path / "a").read_bytes()[8:40]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError("bug")])
@@ -64,3 +79,24 @@ def test_an_interruption_at_any_step_knows_what_to_discard(
     assert [path.name for path in left] == (["a.json"] if step == "unlink" else [])
     left.clear()
     assert tidy_up() == []
+
+
+def test_an_interruption_before_the_name_is_known_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is there before the library that makes it has returned its name."""
+    make = tempfile.mkstemp
+    left: list[object] = []
+
+    def signalled(**how: Any) -> tuple[int, str]:
+        number, name = make(**how)
+        if not left:
+            left.append(Path(name).exists())
+            assert tidy_up() == []
+            left.append(list(tmp_path.iterdir()))
+        return number, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", signalled)
+    writing.write_text(tmp_path / "a.json", "text")
+    assert left == [True, []]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -51,9 +51,10 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False, progress:
     MoeparityError where a file is there already and may not be overwritten (`force`), and for whatever is wrong with
     the folder's config.json or its weights: missing, misshapen, quantised, not finite.
     """
+    refuse_unwritable(out)
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
+    refuse_unwritable(tokens_file)
     for path in (out, tokens_file):
-        refuse_unwritable(path)
         if paths.present(path) and not force:
             raise MoeparityError(f"{Where(path)}: is there already. Name another file with --out, or add --force.")
     config = Config(checkpoint / "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import secrets
@@ -49,16 +50,19 @@ def prepared(folder: Path) -> bytes:
 
 
 def _key(path: Path) -> bytes:
-    with suppress(FileExistsError):
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(number, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-    with paths.opened(path) as opened:
-        key = opened.read(_KEY_BYTES + 1)
-    if len(key) != _KEY_BYTES:
-        # A run that was killed as it wrote the key; what it signed is gone with it.
-        path.unlink(missing_ok=True)
-        raise paths.UnreadableError("its key was half-written and has been removed")
+    """The key, made by the first run that finds none, or half of one; another run that comes meanwhile waits for it."""
+    if paths.present(path):
+        paths.checked(path)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        key = file.read(_KEY_BYTES + 1)
+        if len(key) != _KEY_BYTES:
+            # What half a key signed is gone with it.
+            key = secrets.token_bytes(_KEY_BYTES)
+            file.seek(0)
+            file.truncate()
+            file.write(key)
     return key
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moeparity.errors import MoeparityError, display_path
 from moeparity.logs.series.runs import Repeats
 from moeparity.logs.series.summary import Summary
+from moeparity.output.words import ends, printable
 from moeparity.output.writing import write_whole
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 # Within less than this, powers of ten alone are too few ticks.
 _DECADE = 10
 _SEQUENCES = 10
+_LONGEST_NAME = 60
 # In inches.
 _WIDTH, _PANEL, _ROW = 9.0, 4.0, 0.35
 
@@ -163,9 +165,15 @@ def _rows(axes: Any, rows: list[tuple[str, tuple[float, ...]]]) -> None:
         axes.plot(values, [index] * len(values), "o", color="tab:blue", alpha=0.5)
     if min(finite) > 0:
         axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    # No name is a formula, whatever the user's matplotlib is set to.
+    axes.set_yticks(range(len(rows)), [_label(name) for name, _ in rows], parse_math=False, usetex=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(name: str) -> str:
+    """A name out of a file on one short line, of characters that a picture can hold."""
+    return ends(printable(name).replace("\n", "\\n").replace("\t", "\\t"), _LONGEST_NAME)
 
 
 def _write(figure: Figure, path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,9 +49,27 @@ def test_the_key_is_one_for_all_runs_and_nobody_elses(tmp_path: Path) -> None:
 def test_a_half_written_key_is_replaced(tmp_path: Path) -> None:
     prepared(tmp_path)
     (tmp_path / "key").write_bytes(b"half")
-    with pytest.raises(OSError, match="half-written"):
-        prepared(tmp_path)
-    assert len(prepared(tmp_path)) == 32
+    key = prepared(tmp_path)
+    assert len(key) == 32
+    assert prepared(tmp_path) == key
+
+
+def test_runs_that_begin_at_once_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second finds the file of the first before there is a key in it."""
+    make = secrets.token_bytes
+    keys: list[Future[bytes]] = []
+
+    def slow(size: int) -> bytes:
+        if not keys:
+            keys.append(other := pool.submit(prepared, tmp_path))
+            with pytest.raises(TimeoutError):
+                other.result(0.2)
+        return make(size)
+
+    monkeypatch.setattr(secrets, "token_bytes", slow)
+    with ThreadPoolExecutor(1) as pool:
+        key = prepared(tmp_path)
+        assert keys[0].result(5) == key == (tmp_path / "key").read_bytes()
 
 
 def test_what_killed_runs_left_ends(tmp_path: Path) -> None:

@@ -93,9 +93,7 @@ def without_cost(report: Any) -> Any:
     return {**report, "run": {key: value for key, value in report["run"].items() if key not in kept}}
 
 
-def test_a_killed_run_goes_on_from_its_finished_pass(
-    recipe: Path, bisect: Callable[[], Run], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Callable[[], Run], tmp_path: Path) -> None:
     whole = bisect()
     assert (whole.passes, whole.said.stderr) == (2, "")
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
@@ -115,7 +113,7 @@ def test_a_killed_run_goes_on_from_its_finished_pass(
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(finished[:-1])
     once_more = bisect()
-    assert "ignored, it is no pass of this run" in caplog.text
+    assert "ignored, it is no pass of this run" in once_more.said.stderr
     assert once_more.passes == 2
     assert without_cost(once_more.report) == without_cost(whole.report)
 

@@ -7,7 +7,9 @@ import json
 import math
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 import torch
 
@@ -115,6 +117,28 @@ def test_an_unreproducible_spike_is_a_distribution(batch: Chunk, tmp_path: Path)
     assert "1 of 9 runs with a spike: run6" in result.lines()[0]
     save_repeats(result, tmp_path / "runs.svg")
     assert "s3" in (tmp_path / "runs.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize("ending", [".svg", ".png"])
+def test_a_hostile_id_is_text_in_a_picture(
+    batch: Chunk, tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No formula (`$` of a broken one would end the run), no markup, nothing that a reader of XML refuses."""
+    hostile = '$\\frac{$ "]--><script/>\n\x1b]0;a\x07\u202eb' + "c" * 3000
+    batch = dataclasses.replace(batch, ids=(*batch.ids[:3], hostile, *batch.ids[4:]))
+    names = [f"run{i}" for i in range(9)]
+    result = repeats(TME, names, [run(batch, i, spike=3 if i == 6 else None) for i in range(9)])
+    assert [sequence.id for sequence in result.unsteady[:1]] == [hostile]
+    monkeypatch.setitem(mpl.rcParams, "svg.fonttype", "none")
+    monkeypatch.setitem(mpl.rcParams, "text.parse_math", True)
+    save_repeats(result, tmp_path / f"runs{ending}")
+    if ending == ".svg":
+        root = ET.fromstring((tmp_path / "runs.svg").read_bytes())
+        texts = [text for element in root.iter("{http://www.w3.org/2000/svg}text") for text in element.itertext()]
+        (shown,) = [text for text in texts if "frac" in text]
+        assert shown.startswith('$\\frac{$ "]--><script/>\\n\\x1b')
+        assert len(shown) == 63
+        assert not list(root.iter("script"))
 
 
 def test_few_runs_spike_by_a_factor(batch: Chunk) -> None:

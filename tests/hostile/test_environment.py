@@ -1,0 +1,93 @@
+"""The contract where streams, homes, folders, limits and outputs are not as they should be; `python -m tests.hostile
+--kind environment` tries all of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import scene
+from tests.hostile.campaign import warm
+from tests.hostile.environment import SITUATIONS, try_situation
+from tests.hostile.kills import try_kill
+
+QUICK = (
+    "metrics: stdin closed, stdout closed, stderr closed",
+    "metrics: stdin closed, stdout unread, stderr full",
+    "metrics: stdin kept, stdout full, stderr kept",
+    "another user's HOME: split",
+    "the cache is a name too long: split",
+    "metrics into mine of a read-only folder",
+    "metrics into read-only of a read-only folder",
+    "metrics locked/log.jsonl without rights",
+    "metrics in a folder that is gone",
+    "a process begins in a folder that is gone",
+    "files of 100 bytes at most: metrics log.jsonl --json=report.json",
+    "0 MiB of memory: metrics log.jsonl --json=report.json",
+    "a process of 30 MiB",
+    "3 open files: metrics log.jsonl --json=report.json",
+    "C: show",
+    "4 at once: split",
+    "check to 'recipe.yaml'",
+    "flips to one file twice",
+    "init to '.'",
+    "init to 'config.json'",
+    "probe to 'adding.py'",
+    "engines of two to 'profile.yaml'",
+    "engines of two to 'new.json'",
+    "metrics to 'pipe'",
+    "metrics to 'circle'",
+    "metrics to 'a name of 5000'",
+    "metrics to '/proc/self/mem'",
+    "metrics to -",
+    r"metrics to '\x1b]0;owned\x07.json'",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    warm()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_no_situation_breaks_the_contract(name: str) -> None:
+    (number,) = [number for number, situation in enumerate(SITUATIONS) if situation.name == name]
+    trials = list(try_situation(number))
+    assert trials
+    for trial in trials:
+        assert trial.breach is None, f"{trial.breach}: {trial.says}"
+
+
+@pytest.mark.parametrize("number", [1, 5, 12, 14, 34, 60])
+def test_a_kill_leaves_nothing_that_the_next_run_does_not_mend(number: int) -> None:
+    for trial in try_kill(number):
+        assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
+
+
+def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:
+    scene.make(tmp_path)
+    before, output = scene.state(tmp_path), tmp_path / "report.json"
+
+    def seen() -> str:
+        return str(scene.difference(before, scene.state(tmp_path), [output]))
+
+    assert seen() == "None"
+    output.write_text("{}\n", "utf-8")
+    assert seen() == f"{output} is not whole: it holds nothing"
+    output.write_text('{"a": ', "utf-8")
+    assert "is not whole: JSONDecodeError" in seen()
+    output.write_text('{"a": 1}', "utf-8")
+    assert seen() == "None"
+    (tmp_path / ".moeparity-x.json").touch()
+    assert seen() == f"{tmp_path}/.moeparity-x.json is left"
+    (tmp_path / ".moeparity-x.json").unlink()
+    (tmp_path / "config.json").unlink()
+    assert seen() == f"{tmp_path}/config.json is gone"
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    assert seen() == f"{tmp_path}/config.json is changed"
+    assert scene.leavings(tmp_path) is None
+    (tmp_path / "moeparity" / "passes").mkdir(parents=True)
+    (tmp_path / "moeparity" / "passes" / "0.safetensors").touch()
+    assert scene.leavings(tmp_path) == f"{tmp_path}/moeparity/passes/0.safetensors is left"

@@ -53,12 +53,8 @@ def shell(folder: Path, recipe: str, redirection: str, **variables: str) -> subp
 @pytest.mark.parametrize(
     ("recipe", "redirection"),
     [
-        ("same.yaml", "| head -c 1"),
-        ("same.yaml", ">&-"),
-        ("same.yaml", "2>&-"),
         ("same.yaml", "<&- >&- 2>&-"),
         ("other.yaml", "| head -c 1"),
-        ("broken.yaml", "2>&-"),
         ("broken.yaml", "2>/dev/full"),
     ],
 )
@@ -82,11 +78,10 @@ def test_a_report_that_could_not_be_printed_is_no_answer(folder: Path) -> None:
     assert (folder / "other.yaml.json").exists()
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_locale_that_lacks_a_character(folder: Path, encoding: str) -> None:
+def test_a_locale_that_lacks_a_character(folder: Path) -> None:
     name = "schön → 模型.yaml"
     (folder / name).write_text((folder / "broken.yaml").read_text("utf-8"), "utf-8")
-    done = shell(folder, f"'{name}'", "", PYTHONIOENCODING=encoding)
+    done = shell(folder, f"'{name}'", "", PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert "\\u2192" in done.stderr
 

@@ -38,11 +38,11 @@ def blame(toggles: Sequence[ToggleResult], attribution: Attribution | None, tota
 def _by_shares(rows: Sequence[ShareRow]) -> str:
     by_role = {role: [row for row in rows if row.role == role] for role in ("culprit", "saturated", "contributes")}
     if guilty := by_role["culprit"]:
-        return f"{enumerated([_bounded(row) for row in guilty[:_NAMED]])}{_more(guilty)}"
+        return _few([_bounded(row) for row in guilty])
     if alike := by_role["saturated"]:
-        return f"{len(alike)} choices, interchangeable: shares among them name nobody (noise, saturated)"
+        return f"{len(alike)} choices, interchangeable (noise, saturated): shares name nobody"
     if parts := [f"{row.name} {row.of_whole:.0%}" for row in by_role["contributes"]]:
-        return f"{enumerated(parts[:_NAMED])}{_more(parts)}, not surely enough to lower it alone"
+        return f"{_few(parts)}, not surely enough to lower it alone"
     needed = max((row.needed or 0 for row in rows), default=0)
     return "not decided with these sequences" + (f": about {needed} such are needed" if needed else "")
 
@@ -58,11 +58,11 @@ def to_set(toggles: Sequence[ToggleResult], attribution: Attribution | None, tot
         return "nothing"
     if attribution is not None and attribution.fixes and attribution.fixes[0].toggles:
         fix = attribution.fixes[0]
-        bits = " for equal bits" if fix.exact else ""
+        bits = ", for equal bits" if fix.exact else ""
         return f"{_flags([one for one in active if one.name in fix.toggles])}{bits}"
     exact = [one for one in active if one.restores_all]
     if exact:
-        return f"{_flags(exact[:1])} for equal bits"
+        return f"{_flags(exact[:1])}, for equal bits"
     sure_ones = [one for one in active if one.restored_change_high < 0]
     if sure_ones:
         best = min(sure_ones, key=lambda one: _left(one, total))
@@ -75,7 +75,7 @@ def _flags(toggles: Sequence[ToggleResult]) -> str:
     flags = dict.fromkeys(one.candidate_changed_by for one in toggles if one.candidate_changed_by)
     bare = [one.name for one in toggles if not one.candidate_changed_by]
     if not flags:
-        return f"{enumerated(bare[:_NAMED])}{_more(bare)} as the reference (no flag known)"
+        return f"restore {_few(bare)} (no flag known)"
     further = f"; {len(bare)} more without a flag" if bare else ""
     return f"{enumerated(list(flags))} on the candidate{further}"
 
@@ -102,5 +102,8 @@ def _span(parts: Sequence[float]) -> str:
     return f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{100 * least:.0f}-{most:.0%}"
 
 
-def _more(things: Sequence[object]) -> str:
-    return f" and {len(things) - _NAMED} more" if len(things) > _NAMED else ""
+def _few(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and 2 more`."""
+    if len(names) <= _NAMED:
+        return enumerated(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -70,7 +70,7 @@ def floor(measured: Floor | None, judged: Verdict) -> str:
     if measured.bit_identical or not measured.largest > 0:
         return f"none: the reference has the same bits in {quantity(len(measured.trials), 'other way')}"
     asks = ": this gate asks for bits" if judged.below < measured.largest else ""
-    return f"{measured.largest:.2g}, reference against itself in other orders{asks}"
+    return f"{measured.largest:.2g}, reference against itself reordered{asks}"
 
 
 def sure(toggles: Sequence[ToggleResult], sequences: int, tokens: int, *, synthetic: bool) -> str:

@@ -59,7 +59,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 1.0, 0.0, restores_all=True, candidate_changed_by=FLAG)],
             None,
             "a makes all of it",
-            f"{FLAG} on the candidate for equal bits",
+            f"{FLAG} on the candidate, for equal bits",
         ),
         (
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
@@ -71,14 +71,14 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
             None,
             "a: restoring it alone removes 80%",
-            "a as the reference (no flag known), which leaves 20%",
+            "restore a (no flag known), which leaves 20%",
         ),
         # Large by what was measured, but not surely: nothing is called interchangeable.
         (
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
             "not decided with these sequences: most is b, 84% alone",
-            "no single one helps; all 2 together: a and b as the reference (no flag known)",
+            "no single one helps; all 2 together: restore a and b (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
         (
@@ -88,13 +88,13 @@ def shares(**roles: str) -> Attribution:
             ],
             None,
             "b: restoring it alone removes 10%",
-            "b as the reference (no flag known), which leaves 90%",
+            "restore b (no flag known), which leaves 90%",
         ),
         (
             [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
             shares(a="culprit", b="contributes"),
             "a 62% (18% to 105%)",
-            "no single one helps; all 2 together: a and b as the reference (no flag known)",
+            "no single one helps; all 2 together: restore a and b (no flag known)",
         ),
     ],
 )
@@ -103,6 +103,13 @@ def test_blame_and_what_to_set(
 ) -> None:
     assert blame(toggles, attribution, 1.0) == who
     assert to_set(toggles, attribution, 1.0) == what
+
+
+def test_of_many_a_few_are_named() -> None:
+    many = [toggle(name, 0.1, 1.1) for name in "abcd"]
+    assert to_set(many, None, 1.0) == "no single one helps; all 4 together: restore a, b and 2 more (no flag known)"
+    alike = shares(a="saturated", b="saturated")
+    assert blame(many, alike, 1.0) == "2 choices, interchangeable (noise, saturated): shares name nobody"
 
 
 def test_a_fix_that_was_run_is_what_to_set() -> None:
@@ -152,8 +159,8 @@ def test_floor_and_how_sure() -> None:
     judged = made(Verdict, below=1e-4)
     trial = made(FloorTrial, name="orders drawn with seed 1")
     moved = made(Floor, trials=(trial,), largest=3.49e-4)
-    assert floor(moved, judged) == ("0.00035, reference against itself in other orders: this gate asks for bits")
-    assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself in other orders"
+    assert floor(moved, judged) == ("0.00035, reference against itself reordered: this gate asks for bits")
+    assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself reordered"
     assert floor(replace(moved, bit_identical=True), judged) == "none: the reference has the same bits in 1 other way"
     assert floor(made(Floor), judged).startswith("none: one sequence")
     assert floor(None, judged) == "not measured (`floor: false`)"

@@ -67,7 +67,7 @@ def to_set(toggles: Sequence[ToggleResult], attribution: Attribution | None, tot
     if sure_ones:
         best = min(sure_ones, key=lambda one: _left(one, total))
         return f"{_flags([best])}, which leaves {_left(best, total):.0%}"
-    return f"no single one helps; all {len(active)} together: {_flags(active)}"
+    return f"none alone is enough; all {len(active)} together: {_flags(active)}"
 
 
 def _flags(toggles: Sequence[ToggleResult]) -> str:

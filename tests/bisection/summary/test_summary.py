@@ -65,7 +65,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
             None,
             "2 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
-            f"no single one helps; all 2 together: {FLAG} on the candidate; {BARE}",
+            f"none alone is enough; all 2 together: {FLAG} on the candidate; {BARE}",
         ),
         (
             [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
@@ -78,7 +78,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
             "not decided with these sequences: most is b, 84% alone",
-            "no single one helps; all 2 together: restore a and b (no flag known)",
+            "none alone is enough; all 2 together: restore a and b (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
         (
@@ -94,7 +94,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
             shares(a="culprit", b="contributes"),
             "a 62% (18% to 105%)",
-            "no single one helps; all 2 together: restore a and b (no flag known)",
+            "none alone is enough; all 2 together: restore a and b (no flag known)",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_blame_and_what_to_set(
 
 def test_of_many_a_few_are_named() -> None:
     many = [toggle(name, 0.1, 1.1) for name in "abcd"]
-    assert to_set(many, None, 1.0) == "no single one helps; all 4 together: restore a, b and 2 more (no flag known)"
+    assert to_set(many, None, 1.0) == "none alone is enough; all 4 together: restore a, b and 2 more (no flag known)"
     alike = shares(a="saturated", b="saturated")
     assert blame(many, alike, 1.0) == "2 choices, interchangeable (noise, saturated): shares name nobody"
 

@@ -501,9 +501,24 @@ def _headless(folder: Path) -> None:
     _open(path)
 
 
+def _in_parts(folder: Path) -> None:
+    """What the end of a ZIP64 archive says of its number of parts: zipfile raises as it looks whether it is one."""
+    content = bytearray((FIXTURES / "slime/train_7.pt").read_bytes())
+    locator = content.rindex(b"PK\x06\x07") if b"PK\x06\x07" in content else None
+    if locator is None:
+        end = content.rindex(b"PK\x05\x06")
+        content[end:end] = b"PK\x06\x07" + bytes(4) + (0).to_bytes(8, "little") + (2).to_bytes(4, "little")
+    else:
+        content[locator + 16 : locator + 20] = (2).to_bytes(4, "little")
+    path = folder / "train_7.pt"
+    path.write_bytes(content)
+    _open(path)
+
+
 OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no file": (lambda _: _open(), "no log given"),
     "a damaged tensor": (_damaged, "is not as it was written: its checksum fails"),
+    "an archive in parts": (_in_parts, "its directory is not as it was written"),
     "a damaged archive": (_headless, "its checksum fails"),
     "no marker": (_unfinished, "step_7 has no file STABLE"),
     "no pyarrow": (_without_pyarrow, "pip install 'moeparity[logs]'"),

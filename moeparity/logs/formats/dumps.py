@@ -64,9 +64,10 @@ def _load(path: Path) -> list[dict[str, Any]]:
 def _check_sums(path: Path) -> None:
     """torch.load does not look at the checksums that torch.save wrote. Raises LogError for a damaged file."""
     where = Where(path)
-    if not is_zipfile(path):
-        return
     try:
+        # It raises, too, for an archive in several parts.
+        if not is_zipfile(path):
+            return
         with ZipFile(path) as file:
             _refuse_packed(where, file)
             damaged = file.testzip()

@@ -18,7 +18,7 @@ from typing import IO
 from moeparity.errors import MoeparityError, Where
 
 LIMIT_FACTOR = "MOEPARITY_LIMITS"
-"""An environment variable: a number that every limit on what is read or run is multiplied by."""
+"""An environment variable: a number that every limit on what is read is multiplied by."""
 
 LIMITS = {
     "YAML file": 1_000_000,

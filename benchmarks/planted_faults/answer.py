@@ -1,8 +1,4 @@
-"""What a report says, read from its fields: the only file that knows them.
-
-Sections and fields that a report does not have say nothing: they are asked for by name, so that a report of another
-version of moeparity is scored as well.
-"""
+"""What a report says, read from its fields: the only file that knows them."""
 
 from __future__ import annotations
 
@@ -10,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moeparity.bisection.nearest.text import nearest_lines
 from moeparity.bisection.report import Report
 from moeparity.bisection.toggles.report import TrialResult
 from moeparity.plan.sides import CANDIDATE
-
-DENIAL = "not in the vocabulary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +25,7 @@ class Answer:
 
     roots: by node the number of sequences, in their order. same_values: the first is said to differ in dtype only;
     tokens, padded: in how many tokens it differs, and whether in padding only.
-    names: by node of a user's function the choices claimed, the first first; empty where none are. denied: nodes of
-    whose function it is said that no word of the vocabulary gives its bits.
+    names: by node of a user's function the choices claimed, the first first; empty where none are.
     roles: by toggle. trials: by toggle the KL alone and restored (None: an op refuses it). whole: the KL that shares
     are taken of, all in nats per scored token.
     not_finite: the first node named that has a value that is not finite, with a sequence and a position. offset: two
@@ -45,7 +37,6 @@ class Answer:
     tokens: int | None
     padded: bool | None
     names: Mapping[str, tuple[Claim, ...]]
-    denied: frozenset[str]
     roles: Mapping[str, str]
     trials: Mapping[str, tuple[float | None, float | None]]
     whole: float | None
@@ -58,25 +49,23 @@ def answer_of(report: Report) -> Answer:
     """The claims of a report."""
     shares = report.attribution.shares if report.attribution else None
     first = report.roots[0] if report.roots else None
-    steady: tuple[Any, ...] | None = getattr(report, "not_deterministic", None)
     return Answer(
         roots={root.node: root.sequences for root in report.roots},
         same_values=first is not None and first.same_values,
-        tokens=getattr(first, "tokens", None),
-        padded=getattr(first, "pads_only", None),
+        tokens=None if first is None else first.tokens,
+        padded=None if first is None else first.pads_only,
         names={one.node: tuple(_claim(match) for match in one.found if match.exact) for one in report.nearest},
-        denied=frozenset(one.node for one in report.nearest if any(DENIAL in line for line in nearest_lines(one))),
         roles={row.name: row.role for row in shares.rows if row.depth == 0} if shares else {},
         trials={one.name: (_kl(one.alone), _kl(one.restored)) for one in report.toggles if one.parent is None},
         whole=shares.total if shares else None,
         not_finite=_not_finite(report),
         offset=_offset(report),
-        unsteady=frozenset(one.node for one in steady) if steady else None,
+        unsteady=frozenset(one.node for one in report.not_deterministic) or None,
     )
 
 
 def _claim(match: Any) -> Claim:
-    return Claim(choices=match.choices, whole=getattr(match, "compared", 1.0) == 1)
+    return Claim(choices=match.choices, whole=match.compared == 1)
 
 
 def _kl(trial: TrialResult | None) -> float | None:
@@ -84,11 +73,11 @@ def _kl(trial: TrialResult | None) -> float | None:
 
 
 def _not_finite(report: Report) -> tuple[str, int, int] | None:
-    section = getattr(report, "nonfinite", None)
+    section = report.nonfinite
     own = [place for place in section.first if place.side == CANDIDATE] if section else []
     return (own[0].node, own[0].sequence, own[0].position) if own else None
 
 
 def _offset(report: Report) -> frozenset[str] | None:
-    pairs = getattr(report, "offsets", None)
+    pairs = report.offsets
     return frozenset((pairs[0].first_nodes, pairs[0].second_nodes)) if pairs else None

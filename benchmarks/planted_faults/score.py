@@ -108,9 +108,8 @@ def _names(case: Case, truth: Truth, answer: Answer, holds: Holds) -> Iterator[M
         if false:
             yield Mark("name", "wrong", f"{function.node}: {_told(false)} claimed, is {words}", worded)
         elif worded and not any(held.values()):
-            denied = ", said not to be in the vocabulary" if function.node in answer.denied else ""
             asked = "" if function.node in answer.names else ", not asked there"
-            yield Mark("name", "missed", f"{function.node}: {words}{asked}{denied}", worded)
+            yield Mark("name", "missed", f"{function.node}: {words}{asked}", worded)
         elif function.faulty:
             yield Mark("name", "right", worded=worded)
 

@@ -21,7 +21,7 @@ from moeparity.metrics.verdict import Gate
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import SIDES, Side, bound_side
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import Override, addresses
@@ -173,7 +173,7 @@ def prepare(
     )
 
 
-def _gate(gate: schema.Gate) -> Gate:
+def _gate(gate: gates.Gate) -> Gate:
     metric = gate.metric or gate.recorded
     assert metric is not None, "a gate bounds one of both"
     return Gate(metric=metric, below=gate.below, reduce=gate.reduce)

@@ -14,6 +14,13 @@ def enumerated(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def few(names: Sequence[str], most: int) -> str:
+    """`a`, `a and b`, `a, b and 2 more`: at most so many are named."""
+    if len(names) <= most:
+        return enumerated(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
 def quantity(count: int, noun: str) -> str:
     """`1 node`, `3 nodes`, `2 passes`."""
     ending = "es" if noun.endswith(("s", "x")) else "s"

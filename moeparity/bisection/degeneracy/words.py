@@ -8,6 +8,7 @@ from dataclasses import replace
 from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.errors import counted
 from moeparity.metrics.verdict import Verdict
+from moeparity.output.words import few
 
 _NAMED = 3
 
@@ -15,8 +16,7 @@ _NAMED = 3
 def reasons(degeneracy: Degeneracy) -> Iterator[str]:
     """Why a pass would say nothing of a real model on real tokens."""
     if names := degeneracy.constant_weights:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield f"{', '.join(names[:_NAMED])}{more}: every number of the matrix is the same"
+        yield f"{few(names, _NAMED)}: every number of the matrix is the same"
     if degeneracy.flat:
         yield (
             f"logits of {counted(degeneracy.flat, 'scored token')} of {degeneracy.scored_tokens:,} spread over the "

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.shares.report import Attribution, ShareRow
-from moeparity.bisection.toggles.report import ToggleResult
-from moeparity.output.words import enumerated, quantity
+from moeparity.bisection.toggles.report import Offset, ToggleResult
+from moeparity.output.words import enumerated, few, quantity
 from moeparity.search.roles import SATURATION
 
 _NAMED = 2
 """So many toggles are named in a line."""
 
 
-def blame(toggles: Sequence[ToggleResult], attribution: Attribution | None, total: float) -> str:
+def blame(
+    toggles: Sequence[ToggleResult],
+    attribution: Attribution | None,
+    total: float,
+    *,
+    offsets: Sequence[Offset] = (),
+    nonfinite: Nonfinite | None = None,
+) -> str:
     """Who makes the divergence and by how much: of shares, where they were asked for, else of both trials of each."""
-    active = _active(toggles)
-    if not active:
+    acting = _acting(toggles)
+    if not acting:
         return "nobody: no choice changes a bit"
-    if not total > 0:
-        return f"{quantity(len(active), 'choice')} act, and no scored token's log-probability shows it"
+    if not math.isfinite(total):
+        makers = nonfinite.made_by if nonfinite else ()
+        return f"no shares of what is not finite; alone {_few(makers)} makes it" if makers else "no shares of NaN"
+    if not total > 0 and not offsets:
+        return f"{quantity(len(acting), 'choice')} act, and no scored token's log-probability shows it"
+    if offsets:
+        return f"{offsets[0].first} and {offsets[0].second} offset each other: each hides the other"
     if attribution is not None and attribution.shares.rows:
         return _by_shares([row for row in attribution.shares.rows if row.depth == 0])
-    if len(active) == 1:
-        return f"{active[0].name} makes all of it"
-    alike = [one for one in active if one.large and one.legal and _seems_large(one, total)]
+    if len(acting) == 1:
+        return f"{acting[0].name} makes all of it"
+    return _by_trials(acting, total)
+
+
+def _by_trials(acting: Sequence[ToggleResult], total: float) -> str:
+    alike = [one for one in acting if one.large and one.legal and not one.masked and _seems_large(one, total)]
     if len(alike) > 1:
         parts = [_alone(one, total) for one in alike]
         return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
-    largest = max(active, key=lambda one: 1 - _left(one, total))
-    removed = 1 - _left(largest, total)
-    if largest.restored_change_high < 0:
-        return f"{largest.name}: restoring it alone removes {removed:.0%}"
-    return f"not decided with these sequences: most is {largest.name}, {_alone(largest, total):.0%} alone"
+    most = min(acting, key=lambda one: _left(one, total))
+    if most.restored_change_high < 0:
+        return f"{most.name}: restoring it alone removes {1 - _left(most, total):.0%}"
+    return f"not decided with these sequences: most is {most.name}, {_alone(most, total):.0%} alone"
 
 
 def _by_shares(rows: Sequence[ShareRow]) -> str:
@@ -51,23 +68,34 @@ def _bounded(row: ShareRow) -> str:
     return f"{row.name} {row.of_whole:.0%} ({row.of_whole_low:.0%} to {row.of_whole_high:.0%})"
 
 
-def to_set(toggles: Sequence[ToggleResult], attribution: Attribution | None, total: float) -> str:
-    """What to restore in the candidate, and by which flags."""
-    active = _active(toggles)
-    if not active:
+def to_set(
+    toggles: Sequence[ToggleResult],
+    attribution: Attribution | None,
+    total: float,
+    *,
+    passes: bool = False,
+    nonfinite: Nonfinite | None = None,
+) -> str:
+    """What to restore in the candidate, and by which flags; nothing that was not run is said to be enough."""
+    acting = _acting(toggles)
+    if passes or not acting:
         return "nothing"
     if attribution is not None and attribution.fixes and attribution.fixes[0].toggles:
         fix = attribution.fixes[0]
         bits = ", for equal bits" if fix.exact else ""
-        return f"{_flags([one for one in active if one.name in fix.toggles])}{bits}"
-    exact = [one for one in active if one.restores_all]
+        return f"{_flags([one for one in acting if one.name in fix.toggles])}{bits}"
+    exact = [one for one in acting if one.restores_all]
     if exact:
         return f"{_flags(exact[:1])}, for equal bits"
-    sure_ones = [one for one in active if one.restored_change_high < 0]
-    if sure_ones:
-        best = min(sure_ones, key=lambda one: _left(one, total))
+    ends = [one for one in acting if nonfinite and one.name in nonfinite.ended_by]
+    if ends:
+        return f"{_flags(ends[:1])}, which ends what is not finite"
+    lowering = [one for one in acting if one.restored_change_high < 0]
+    if lowering:
+        best = min(lowering, key=lambda one: _left(one, total))
         return f"{_flags([best])}, which leaves {_left(best, total):.0%}"
-    return f"none alone is enough; all {len(active)} together: {_flags(active)}"
+    # Also what another choice hides: it would wake where the other is restored.
+    return f"none alone surely lowers it; all {len(acting)}, for equal bits: {_flags(acting)}"
 
 
 def _flags(toggles: Sequence[ToggleResult]) -> str:
@@ -80,9 +108,8 @@ def _flags(toggles: Sequence[ToggleResult]) -> str:
     return f"{enumerated(list(flags))} on the candidate{further}"
 
 
-def _active(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:
-    """What acts in the candidate: what another choice hides there is nothing to blame and nothing to set."""
-    return [one for one in toggles if one.parent is None and not one.had_no_effect and not one.masked]
+def _acting(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:
+    return [one for one in toggles if one.parent is None and not one.had_no_effect]
 
 
 def _seems_large(toggle: ToggleResult, total: float) -> bool:
@@ -103,7 +130,4 @@ def _span(parts: Sequence[float]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and 2 more`."""
-    if len(names) <= _NAMED:
-        return enumerated(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return few(names, _NAMED)

@@ -21,8 +21,16 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
             verdict=verdict(report["verdict"]),
             record=recorded(report["record"]),
             starts=starts(report["roots"], report["nonfinite"], metrics),
-            blame=blame(toggles, report["attribution"], metrics.kl),
-            to_set=to_set(toggles, report["attribution"], metrics.kl),
+            blame=blame(
+                toggles, report["attribution"], metrics.kl, offsets=report["offsets"], nonfinite=report["nonfinite"]
+            ),
+            to_set=to_set(
+                toggles,
+                report["attribution"],
+                metrics.kl,
+                passes=report["verdict"].status == "pass",
+                nonfinite=report["nonfinite"],
+            ),
             floor=floor(report["floor"], report["verdict"]),
             sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
         )

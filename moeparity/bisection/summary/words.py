@@ -52,7 +52,7 @@ def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics)
         return "nowhere: no node gives other bits on equal inputs"
     root = roots[0]
     if not root.choices:
-        return f"{root.node}: inputs are batched otherwise"
+        return f"{root.node}: no choice is known that differs there"
     further = f", and {quantity(len(root.choices) - 1, 'choice')} more" if root.choices[1:] else ""
     return f"{root.node}: {_sides(root.choices[0])}{further}"
 
@@ -67,7 +67,9 @@ def floor(measured: Floor | None, judged: Verdict) -> str:
         return "not measured (`floor: false`)"
     if not measured.trials:
         return "none: one sequence, and no order of a sum to draw"
-    if measured.bit_identical or not measured.largest > 0:
+    if not measured.bit_identical and not measured.largest > 0:
+        return f"{measured.largest:g}, though bits differ, reference against itself reordered"
+    if measured.bit_identical:
         return f"none: the reference has the same bits in {quantity(len(measured.trials), 'other way')}"
     asks = ": this gate asks for bits" if judged.below < measured.largest else ""
     return f"{measured.largest:.2g}, reference against itself reordered{asks}"

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.plan.spec.base import By, Model, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
+from moeparity.plan.spec.gates import Gate, Gates
 
 Reference = Any
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -253,38 +254,6 @@ class Tokens(Model):
         assert side is not None
         return side
 
-
-class Gate(Model):
-    """A bound that decides parity: of the candidate against the reference (`metric`), or of the side that sampled the
-    tokens against what was recorded of them (`recorded`).
-    """
-
-    metric: Literal["k3"] | None = None
-    recorded: Literal["k3"] | None = None
-    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    reduce: Literal["token", "sequence"] = "token"
-
-    @model_validator(mode="after")
-    def _bounds_one(self) -> Gate:
-        if (self.metric is None) == (self.recorded is None):
-            raise ValueError(
-                "a gate bounds exactly one of `metric` (k3 of the candidate against the reference) and `recorded` (k3 "
-                "against the record); " + ("this one has neither" if self.metric is None else "this one has both")
-            )
-        return self
-
-
-def _one_of_each(gates: Gate | list[Gate]) -> Gate | list[Gate]:
-    names = ["recorded" if gate.metric is None else "metric" for gate in gates] if isinstance(gates, list) else []
-    if isinstance(gates, list) and (not names or len(set(names)) < len(names)):
-        raise ValueError(
-            "expected one bound, or a list of one with `metric` and one with `recorded`; this list has "
-            + (", ".join(f"`{name}`" for name in names) or "none")
-        )
-    return gates
-
-
-Gates = Annotated[Gate | list[Gate], AfterValidator(_one_of_each)]
 
 SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
 

@@ -24,7 +24,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.text import print_report
 from moeparity.errors import TokensError
-from moeparity.plan.spec import schema
+from moeparity.plan.spec.gates import Gate
 from tests.bisection.record.rollout import IDS, MASK, PROMPT, REFERENCE, SEQUENCES, WIDTH, Rollout, engine
 
 SCORED = SEQUENCES * (WIDTH - PROMPT)
@@ -55,7 +55,7 @@ def seen(rollout: Rollout, own: Record) -> Seen:
     return passes(rollout.recipe(own), device="cpu", options=Options(attribution=False))
 
 
-def report_of(seen: Seen, *gates: schema.Gate, **tensors: Any) -> Report:
+def report_of(seen: Seen, *gates: Gate, **tensors: Any) -> Report:
     """The report of a run under other gates, with something else recorded of the tokens, or of some of them."""
     plan, observed = seen
     records = observed.sections["record"]
@@ -300,7 +300,7 @@ def test_a_side_without_numbers_reproduces_nothing(seen: Seen, own: Record) -> N
 
 
 def test_a_failure_stays_one(seen: Seen, own: Record) -> None:
-    report = report_of(seen, schema.Gate(metric="k3", below=1e-9), logprobs=own["logprobs"] - 1.0)
+    report = report_of(seen, Gate(metric="k3", below=1e-9), logprobs=own["logprobs"] - 1.0)
     assert judged(report) == ("not reproduced", "fail", 1)
 
 
@@ -312,24 +312,24 @@ def test_micro_batches_of_both_sides_that_do_not_meet(rollout: Rollout, own: Rec
 
 def test_a_bound_on_the_record_decides_in_place_of_the_floor(seen: Seen, own: Record) -> None:
     shift = 0.05 * (1 + torch.arange(SEQUENCES, dtype=torch.float64)[:, None] / 10)
-    off, of_reference = own["logprobs"] - shift, schema.Gate(metric="k3", below=1)
-    within = report_of(seen, of_reference, schema.Gate(recorded="k3", below=0.1), logprobs=off)
+    off, of_reference = own["logprobs"] - shift, Gate(metric="k3", below=1)
+    within = report_of(seen, of_reference, Gate(recorded="k3", below=0.1), logprobs=off)
     assert judged(within) == ("not reproduced", "pass", 0)
     assert within.record.gate is not None
     # Of a constant distance in each sequence: exp(d) - 1 - d.
     expected = float((shift.expm1() - shift).mean())
     assert within.record.gate.value.estimate == pytest.approx(expected, rel=1e-9)
     assert "its gate 0.1: pass" in printed(within)
-    beyond = report_of(seen, of_reference, schema.Gate(recorded="k3", below=1e-4), logprobs=off)
+    beyond = report_of(seen, of_reference, Gate(recorded="k3", below=1e-4), logprobs=off)
     assert judged(beyond) == ("not reproduced", "fail", 1)
     assert beyond.verdict.reason.startswith("against the record, ")
-    open_ = report_of(seen, of_reference, schema.Gate(recorded="k3", below=expected), logprobs=off)
+    open_ = report_of(seen, of_reference, Gate(recorded="k3", below=expected), logprobs=off)
     assert judged(open_) == ("not reproduced", "inconclusive", 3)
 
 
 def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(rollout: Rollout, seen: Seen, own: Record) -> None:
     assert judged(rollout.run(own, gate="{recorded: k3, below: 1}")) == REPRODUCED
-    report = report_of(seen, schema.Gate(recorded="k3", below=1e-9))
+    report = report_of(seen, Gate(recorded="k3", below=1e-9))
     assert judged(report) == ("reproduced", "fail", 1)
     assert report.verdict.below == 1e-9
 
@@ -337,7 +337,7 @@ def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(rollout: Rollou
 def test_a_bound_on_few_recorded_sequences_passes_nothing(seen: Seen, own: Record) -> None:
     logprobs = own["logprobs"] - 1e-5
     logprobs[5:] = math.nan
-    report = report_of(seen, schema.Gate(recorded="k3", below=1), logprobs=logprobs)
+    report = report_of(seen, Gate(recorded="k3", below=1), logprobs=logprobs)
     assert judged(report) == ("reproduced", "inconclusive", 3)
 
 

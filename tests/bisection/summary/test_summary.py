@@ -17,7 +17,7 @@ from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.summary.text import seven_lines
 from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
-from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from moeparity.bisection.toggles.report import Offset, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
 from tests.bisection.reports import REPORT, made
@@ -65,7 +65,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
             None,
             "2 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
-            f"none alone is enough; all 2 together: {FLAG} on the candidate; {BARE}",
+            f"none alone surely lowers it; all 2, for equal bits: {FLAG} on the candidate; {BARE}",
         ),
         (
             [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
@@ -78,7 +78,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
             "not decided with these sequences: most is b, 84% alone",
-            "none alone is enough; all 2 together: restore a and b (no flag known)",
+            "none alone surely lowers it; all 2, for equal bits: restore a and b (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
         (
@@ -94,7 +94,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
             shares(a="culprit", b="contributes"),
             "a 62% (18% to 105%)",
-            "none alone is enough; all 2 together: restore a and b (no flag known)",
+            "none alone surely lowers it; all 2, for equal bits: restore a and b (no flag known)",
         ),
     ],
 )
@@ -105,9 +105,36 @@ def test_blame_and_what_to_set(
     assert to_set(toggles, attribution, 1.0) == what
 
 
+def test_what_hides_each_other_is_blamed_and_set_together() -> None:
+    """Both act, and restoring either changes no bit: nothing of it is "nobody", and neither alone is enough."""
+    hidden = [toggle("a", 1.0, 1.0, masked=True), toggle("b", 1.0, 1.0, masked=True)]
+    assert blame(hidden, None, 1.0) == "not decided with these sequences: most is a, 100% alone"
+    assert to_set(hidden, None, 1.0).startswith("none alone surely lowers it; all 2, for equal bits: restore a and b")
+    # What the masked one would do where the other is restored is not known: it does not make all of it.
+    assert blame([toggle("a", 1.0, 1.0), hidden[1]], None, 1.0) != "a makes all of it"
+
+
+def test_nothing_is_shared_of_nan() -> None:
+    nan, toggles = float("nan"), [toggle("a", float("nan"), 0.1), toggle("b", 0.1, float("nan"))]
+    where = made(Nonfinite, made_by=("a",), ended_by=("a",))
+    assert blame(toggles, None, nan, nonfinite=where) == "no shares of what is not finite; alone a makes it"
+    assert blame(toggles, None, nan) == "no shares of NaN"
+    assert to_set(toggles, None, nan, nonfinite=where) == "restore a (no flag known), which ends what is not finite"
+
+
+def test_a_pair_that_offsets_and_a_pass() -> None:
+    toggles = [toggle("a", 654.0, 600.0), toggle("b", 600.0, 654.0)]
+    pair = made(Offset, first="a", second="b")
+    assert blame(toggles, None, 1e-4, offsets=(pair,)) == "a and b offset each other: each hides the other"
+    assert to_set(toggles, None, 1e-4, passes=True) == "nothing"
+
+
 def test_of_many_a_few_are_named() -> None:
     many = [toggle(name, 0.1, 1.1) for name in "abcd"]
-    assert to_set(many, None, 1.0) == "none alone is enough; all 4 together: restore a, b and 2 more (no flag known)"
+    assert (
+        to_set(many, None, 1.0)
+        == "none alone surely lowers it; all 4, for equal bits: restore a, b and 2 more (no flag known)"
+    )
     alike = shares(a="saturated", b="saturated")
     assert blame(many, alike, 1.0) == "2 choices, interchangeable (noise, saturated): shares name nobody"
 
@@ -162,6 +189,7 @@ def test_floor_and_how_sure() -> None:
     assert floor(moved, judged) == ("0.00035, reference against itself reordered: this gate asks for bits")
     assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself reordered"
     assert floor(replace(moved, bit_identical=True), judged) == "none: the reference has the same bits in 1 other way"
+    assert floor(replace(moved, largest=0.0), judged).startswith("0, though bits differ")
     assert floor(made(Floor), judged).startswith("none: one sequence")
     assert floor(None, judged) == "not measured (`floor: false`)"
     one = toggle("a", 1.0, 0.0)

@@ -1,0 +1,1 @@
+"""Schedules: which tokens go through an op together, and in which shape."""

@@ -1,0 +1,114 @@
+"""A schedule as a list of steps over a grid of tokens; known without torch.
+
+All variants of a run look at one grid of tokens [B, T]. A step is the tokens that go through every op together: a
+training forward's micro-batch, a prefill, one decode step of all running requests, a pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, get_args
+
+Shape = Literal["dense", "flat", "packed"]
+"""dense: a rectangle [b, t], the same tokens of consecutive sequences; flat: rows behind each other, [1, n], of which
+attention takes the spans one by one; packed: [1, n] for attention too."""
+
+Phase = Literal["forward", "prefill", "chunk", "decode", "verify"]
+"""forward: no key or value is kept for a later step. prefill: a prompt from its first token on, all of it. chunk: a
+part of a prompt, or what follows a prefix that was found in a cache. decode: one token of each sequence. verify:
+several, of which all but the first were drafted."""
+
+FORWARD: Final = "forward"
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+
+
+class Span(NamedTuple):
+    """Tokens first to last - 1 of one sequence."""
+
+    sequence: int
+    first: int
+    last: int
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Tokens that go through every op together, in the order of `spans`.
+
+    shape: what an op sees of them. `isolated`: in a pack, whether a token sees the tokens of its own sequence only.
+    padding: rows that are computed behind the others and thrown away (a server's graph sizes); only of flat steps.
+    scored: of a step whose head sees fewer rows than the layers: the spans whose last token reaches it, by their place
+    in `spans` (None: every row does).
+    """
+
+    spans: tuple[Span, ...]
+    shape: Shape = "dense"
+    phase: Phase = FORWARD
+    isolated: bool = True
+    padding: int = 0
+    scored: tuple[int, ...] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, padding rows aside."""
+        return sum(span.tokens for span in self.spans)
+
+    @property
+    def rows(self) -> int:
+        """How many rows an op sees."""
+        return self.tokens + self.padding
+
+    @property
+    def keys(self) -> int:
+        """The most tokens that one of its queries may see."""
+        return max(span.last for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one.
+
+    positions: where the positions of a sequence start: at the grid's first column, or at its first real token
+    (`generate` of transformers, servers); or they run on through a pack.
+    name: what people call it.
+    """
+
+    steps: tuple[Step, ...]
+    positions: Literal["columns", "tokens", "running"] = "columns"
+    name: str = ""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases there are, in the order of their first steps."""
+        return tuple(dict.fromkeys(step.phase for step in self.steps))
+
+    @property
+    def has_history(self) -> bool:
+        """Whether some step reads keys and values that an earlier one made."""
+        return any(span.first > 0 for step in self.steps for span in step.spans)
+
+
+def micro_batches(sequences: int, length: int, size: int) -> Schedule:
+    """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward."""
+    starts = range(0, sequences, size)
+    batches = ((start, min(start + size, sequences)) for start in starts)
+    return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches), name=f"micro-batch {size}")
+
+
+def rectangle(first: int, last: int, start: int, end: int, phase: Phase = FORWARD) -> Step:
+    """The tokens start to end - 1 of the sequences first to last - 1, as [b, t]."""
+    return Step(spans=tuple(Span(sequence, start, end) for sequence in range(first, last)), phase=phase)
+
+
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending whole numbers as runs (first, last + 1) without gaps."""
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield numbers[start], numbers[i - 1] + 1
+            start = i

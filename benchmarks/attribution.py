@@ -33,6 +33,7 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.toggles import mixed
 from moeparity.search.memo import Coalition
 
@@ -185,7 +186,9 @@ def walkers(plan: Plan, asked: list[Coalition]) -> list[Walker]:
         mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in coalition], plan.candidate)
         for coalition in asked
     ]
-    return [Walker(name=str(i), plan=side.plan, micro_batch=side.micro_batch) for i, side in enumerate(sides)]
+    return [
+        Walker(name=str(i), plan=side.plan, schedule=MicroBatches(side.micro_batch)) for i, side in enumerate(sides)
+    ]
 
 
 def _options() -> argparse.Namespace:

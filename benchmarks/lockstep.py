@@ -30,6 +30,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, WIDTH, VOCAB = 12, 512, 8, 2, 64, 32, 4, 192, 4096
 SEQUENCES, TOKENS = 2, 128
@@ -91,7 +92,11 @@ def walkers(model: Model, trials: Sequence[dict[str, Value]]) -> list[Walker]:
     here = Where(Path(__file__))
     profile = load_profile("hf-eager", here)
     return [
-        Walker(name=name, plan=bind(model.graph, profile, model.dtype, overrides(own, here)), micro_batch=SEQUENCES)
+        Walker(
+            name=name,
+            plan=bind(model.graph, profile, model.dtype, overrides(own, here)),
+            schedule=MicroBatches(SEQUENCES),
+        )
         for name, own in sides.items()
     ]
 

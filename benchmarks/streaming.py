@@ -39,6 +39,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.steps import MicroBatches
 from tests import checkpoint_factory
 
 LAYERS, SEQUENCES, TOKENS = 4, 2, 32
@@ -140,7 +141,7 @@ def streamed(folder: Path, device: str = "cpu") -> dict[str, float]:
     graph = expand(config)
     weights = WeightStore(Checkpoint(folder), graph, torch.device(device), "stream")
     plan = bind(graph, load_profile("hf-eager", Where(Path(__file__))), "bf16")
-    walker = Walker(name="one", plan=plan, micro_batch=1)
+    walker = Walker(name="one", plan=plan, schedule=MicroBatches(1))
     started = time.perf_counter()
     with Peak(weights.device) as peak:
         counts = run([walker], weights, torch.zeros(1, 1, dtype=torch.int64, device=device), [])

@@ -13,7 +13,6 @@ from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
-from moeparity.engine.batches import micro_batches
 from moeparity.engine.lockstep import Counts, NodeView, Observer
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.walker import Walker
@@ -85,8 +84,8 @@ class Observation:
 
     def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
         """What was seen, after the pass."""
-        sequences = len(self.plan.tokens.input_ids)
-        batches = sum(len(micro_batches(sequences, walk.micro_batch)) for walk in self.walkers)
+        sequences, length = self.plan.tokens.input_ids.shape
+        batches = sum(len(walk.schedule.on(sequences, length).steps) for walk in self.walkers)
         return Observed(
             changes=self.changes,
             routes=self.routes,

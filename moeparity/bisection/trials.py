@@ -11,6 +11,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.engine.routes import NATURAL, Forced, Routes
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
@@ -77,7 +78,7 @@ def walker(
     return Walker(
         name=name,
         plan=side.plan,
-        micro_batch=side.micro_batch,
+        schedule=MicroBatches(side.micro_batch),
         inputs_of=inputs_of,
         routes=routes,
         functions=plan.functions,

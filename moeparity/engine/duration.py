@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Sequence
 
-from moeparity.engine.batches import micro_batches
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError
 from moeparity.plan.graph import Graph
@@ -41,7 +40,7 @@ def seconds_of(
     `draws` times more, on a `cpu` or `cuda` device.
     """
     work = len(walkers) + draws
-    calls = sum(len(micro_batches(sequences, walker.micro_batch)) for walker in walkers) + draws
+    calls = sum(len(walker.schedule.on(sequences, length).steps) for walker in walkers) + draws
     multiply_adds = _multiply_adds(graph) * sequences * length * work
     return multiply_adds / _MULTIPLY_ADDS[device] + calls * len(graph.nodes) * _EVALUATION
 

@@ -19,6 +19,7 @@ from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Segment
+from moeparity.plan.schedule.steps import MicroBatches
 
 # Chunks of the metrics (fp64, on a GPU larger ones), and what an allocator cannot reuse.
 _FIXED = {"cpu": 128 << 20, "cuda": 2 << 30}
@@ -56,7 +57,6 @@ def estimate(
     On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `saved` are
     nodes whose values an observer keeps; the logits and routes are kept with them.
     """
-    walkers = [replace(walker, micro_batch=min(walker.micro_batch, sequences)) for walker in walkers]
     values = Values(walkers, weights.graph, sequences, length)
     loaded = [_segment_bytes(weights, segment, values.dtypes) for segment in weights.graph.segments]
     other = _FIXED[weights.device.type]
@@ -125,9 +125,10 @@ def _advice(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: fl
 
 
 def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: float) -> Iterator[str]:
-    size = max(walker.micro_batch for walker in walkers)
+    sizes = [walker.schedule.size for walker in walkers if isinstance(walker.schedule, MicroBatches)]
+    size = min(max(sizes, default=0), sequences)
     while (size := size // 2) >= 1:
-        smaller = [replace(walker, micro_batch=min(walker.micro_batch, size)) for walker in walkers]
+        smaller = [_in_smaller_batches(walker, size) for walker in walkers]
         if (total := needed(smaller, sequences).total) <= limit:
             yield f"with a micro-batch of {size} ({shown_size(total)}; other batches may give other bits)"
             break
@@ -140,6 +141,12 @@ def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: 
     trials = greatest(lambda n: needed([*variants[: 2 + n], *shadows], sequences).total <= limit, len(variants) - 2)
     if trials:
         yield f"with {trials} instead of {len(variants) - 2} trials: fewer toggles, by `by: rule` or `by: block`"
+
+
+def _in_smaller_batches(walker: Walker, size: int) -> Walker:
+    if not isinstance(walker.schedule, MicroBatches):
+        return walker
+    return replace(walker, schedule=MicroBatches(min(walker.schedule.size, size)))
 
 
 def greatest(fits: Callable[[int], bool], below: int) -> int:

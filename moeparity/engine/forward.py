@@ -17,6 +17,7 @@ from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
@@ -61,7 +62,7 @@ def forward(
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed)
     recorder = _Recorder(model.graph, list(save))
-    walker = Walker(name="forward", plan=plan, micro_batch=micro_batch or len(tokens))
+    walker = Walker(name="forward", plan=plan, schedule=MicroBatches(micro_batch or len(tokens)))
     passes = PassRunner(
         weights=model.weights,
         input_ids=tokens,

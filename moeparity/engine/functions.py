@@ -57,9 +57,17 @@ def short(node: str) -> str:
 
 
 def call(
-    function: Callable[..., Any], inputs: list[torch.Tensor], node: CustomNode, region: Region, replaced: Node
+    function: Callable[..., Any],
+    inputs: list[torch.Tensor],
+    node: CustomNode,
+    region: Region,
+    replaced: Node,
+    size: tuple[int, int],
 ) -> tuple[torch.Tensor, ...]:
-    """Run a user's function and check what it returns. Raises SpecError for whatever it raises or returns amiss."""
+    """Run a user's function and check what it returns, `size` sequences and tokens.
+
+    Raises SpecError for whatever it raises or returns amiss.
+    """
     what = f"{region.where}: impl {region.call} at {node.name}"
     try:
         out = function(*inputs, node=node)
@@ -69,14 +77,13 @@ def call(
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)
         raise SpecError(f"{what} returned {kinds}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
-    # Rope hands out its values by heads, [B, H, T, D]; what an op reads last never is.
-    lead = inputs[-1]
+    device = inputs[-1].device
     for value in values:
         rows = value.movedim(replaced.op.token_axis, 1) if value.dim() > 2 else value
-        if rows.shape[:2] != lead.shape[:2] or value.device != lead.device:
+        if rows.shape[:2] != size or value.device != device:
             raise SpecError(
                 f"{what} returned {list(value.shape)} on {value.device}; expected "
-                f"[{lead.shape[0]}, {lead.shape[1]}, ...] on {lead.device}, as its inputs."
+                f"[{size[0]}, {size[1]}, ...] on {device}, as its inputs."
             )
     return values
 
@@ -91,7 +98,8 @@ def refuse_other_shapes(
     expected_ports = next((ports for walker, ports in values.items() if walker not in regions), None)
     for walker, region in regions.items():
         for value, expected in zip(values.get(walker, ()), expected_ports or (), strict=False):
-            if (value.shape[1:], value.is_floating_point()) != (expected.shape[1:], expected.is_floating_point()):
+            shapes = [x.movedim(node.op.token_axis, 1).shape[2:] if x.dim() > 2 else () for x in (value, expected)]
+            if shapes[0] != shapes[1] or value.is_floating_point() != expected.is_floating_point():
                 raise SpecError(
                     f"{region.where}: impl {region.call} at {node.name} returned {value.dtype} {list(value.shape)}; "
                     f"op {node.op.name} on the other side gives {expected.dtype} {list(expected.shape)}."

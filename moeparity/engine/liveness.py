@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from moeparity.engine.batches import micro_batches, waves
+from moeparity.engine.grid import Grid
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Task, Work
 from moeparity.ops.declaration import EDGE
@@ -29,8 +29,10 @@ class Values:
 
     def __init__(self, walkers: Sequence[Walker], graph: Graph, sequences: int, length: int) -> None:
         self.graph, self.work, self.sequences, self.length = graph, Work.of(walkers, graph), sequences, length
-        batches = [micro_batches(sequences, walker.micro_batch) for walker in walkers]
-        self.wave = max(last - first for first, last in waves(batches))
+        grid = Grid(sequences, length, dict.fromkeys(walker.schedule for walker in walkers))
+        self.wave = max(last - first for first, last in grid.waves)
+        # By schedule, how many rows its steps have, and how many steps have so many.
+        self.rows = {one: Counter(step.rows for step in schedule.steps) for one, schedule in grid.schedules.items()}
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.widths, self.heads = widths(graph)
         # By walker and name.
@@ -40,10 +42,10 @@ class Values:
         self.value_bytes: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
-        # Distinct calls of nodes with 16-bit GEMMs, by what decides the GEMMs' shapes.
-        self.gemms: dict[tuple[str, int, str], set[int]] = {}
+        # Distinct work of nodes with 16-bit GEMMs, by what decides their shapes, and in how many calls it is done.
+        self.gemms: dict[tuple[str, int, str], dict[int, int]] = {}
         for walker in walkers:
-            numbers = {source: self._number((source, walker.micro_batch)) for source in SOURCES}
+            numbers = {source: self._number((source, walker.schedule)) for source in SOURCES}
             self.values |= {(walker.name, source): _Value(number, INTEGER) for source, number in numbers.items()}
         ordered = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         for node in graph.nodes:
@@ -65,7 +67,7 @@ class Values:
             inputs = [None if v is None else self.values[walker.inputs_of or walker.name, v] for v in task.reads]
             sizes = plain if walker.inputs_of is None else shadows
             # Tasks are shared, so that the same task is the same object.
-            key = (id(task), walker.micro_batch, walker.inputs_of is None, *inputs)
+            key = (id(task), walker.schedule, walker.inputs_of is None, *inputs)
             if key not in computed:
                 computed[key] = self._computed(walker, node, task, inputs, sizes)
             if walker.inputs_of is None:
@@ -74,7 +76,7 @@ class Values:
         outputs = {value: sizes | shadows.get(value, {}) for value, sizes in (shadows | plain).items()}
         self.output_bytes[node.name] = sum(sum(sizes.values()) for sizes in outputs.values())
         # Observers put together the waves of walkers whose micro-batches are smaller: reference, candidate, shadow.
-        if any(walker.micro_batch < self.wave for walker in walkers):
+        if any(max(self.rows[walker.schedule]) < self.wave * self.length for walker in walkers):
             largest = max(max(sizes.values()) for sizes in outputs.values())
             self.scratch[node.name] += 3 * largest * self.wave * self.length
 
@@ -93,11 +95,14 @@ class Values:
         calls += [((value,), numerics or task.numerics) for value, numerics in on_edges]
         input_bytes = [INTEGER if value is None else value.size for value in inputs]
         for values, numerics in calls:
-            kind = (node.name, numerics.key, walker.micro_batch, *(value and value.number for value in inputs))
+            kind = (node.name, numerics.key, walker.schedule, *(value and value.number for value in inputs))
             call = self._call(walker, node, numerics, task.reads, input_bytes)
             self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
             if node.weights and call.dtype in {"bf16", "fp16"}:
-                self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))
+                rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: 1}
+                for tokens, steps in rows.items():
+                    calls_of = self.gemms.setdefault((call.dtype, tokens, node.name), {})
+                    calls_of[self._number(kind)] = steps
             for port, (value, size) in enumerate(zip(values, node.op.memory.output_bytes(call), strict=False)):
                 number = self._number((port, kind))
                 sizes.setdefault(value, {})[number] = size * call.outputs[port]
@@ -114,7 +119,7 @@ class Values:
         return Call(
             weights=_shapes(node),
             params=node.params,
-            tokens=walker.micro_batch * self.length,
+            tokens=max(self.rows[walker.schedule]) if numerics.sees_rows else self.wave * self.length,
             length=self.length,
             active=numerics.active,
             dtype=walker.plan.dtype_of(node.name),
@@ -138,7 +143,7 @@ class Values:
                 shapes |= {(dtype, tokens, ref.shape) for ref in node.weights.values() if len(ref.shape) == 2}
                 continue
             experts, key = stacks[0].count, (dtype, tokens, *(ref.shape for ref in stacks))
-            loads[key] += len(calls) * experts * -(-self.sequences * self.length // tokens)
+            loads[key] += sum(calls.values()) * experts
             most[key] = min(tokens, int(_LOADS * tokens * self.widths[node.inputs[1]] / experts) + 1)
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
 

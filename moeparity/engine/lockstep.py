@@ -1,24 +1,25 @@
 """All variants walk the graph together: at each node equal inputs under equal numerics are computed once.
 
 The loops, outermost first: segments (weights are read once for all), waves of sequences that are independent of each
-other, nodes, walkers. A walker is a variant, or a *shadow*: a variant's numerics on another variant's inputs, which
-shows what a node's own numerics do apart from the error carried into it.
+other, nodes, walkers, the steps of a walker's schedule. Tokens are known, so that all steps of a node come before the
+next node: what a step's attention reads of earlier steps is there. A walker is a variant, or a *shadow*: a variant's
+numerics on another variant's inputs, which shows what a node's own numerics do apart from the error carried into it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import Protocol
 
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.batches import Rows, cells, inside, micro_batches, waves
-from moeparity.engine.values import Block, Identities, assemble
+from moeparity.engine.grid import Batch, Grid, Rows, Turn
+from moeparity.engine.values import Block, Identities, assemble, reblocked
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
@@ -56,13 +57,13 @@ class NodeView:
     A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
-    `again` computes a walker's first micro-batch of this wave anew, on the same input; not where routes are forced.
+    `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
     `loaded` are the weights of the segment.
     """
 
     node: Node
     wave: Rows
-    cells: tuple[Rows, ...]
+    grid: Grid
     outputs: Mapping[Name, tuple[list[Block], ...]]
     inputs: Mapping[Name, tuple[list[Block] | None, ...]]
     active: Mapping[Name, Mapping[str, object]]
@@ -71,6 +72,20 @@ class NodeView:
     again: Callable[[Name], tuple[torch.Tensor, ...]]
     loaded: Loaded = field(default_factory=dict)
 
+    @property
+    def batch(self) -> Batch:
+        """All tokens of the wave."""
+        return self.grid.whole(self.wave)
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The cells of the wave."""
+        return self.batch.cells
+
+    def tokens_of(self, cells: Collection[int]) -> torch.Tensor:
+        """Which tokens of the wave lie in these cells, bool [B, T]."""
+        return torch.isin(self.grid.cell_of[slice(*self.wave)], torch.tensor(sorted(cells), dtype=torch.int64))
+
     def ran(self, *walkers: Name) -> bool:
         """Whether all of these have values here."""
         return all(walker in self.outputs for walker in walkers)
@@ -78,21 +93,23 @@ class NodeView:
     def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
         blocks = self.outputs[walker][port]
-        value = assemble(blocks, self.wave)
+        value = assemble(blocks, self.batch)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
     def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
         blocks = self.outputs[walker][port]
-        axis = self.node.op.token_axis + (blocks[0].partials > 1)
-        return assemble(blocks, self.wave).movedim(axis, 1).unsqueeze(-1).flatten(2)
+        return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
 
     def output_ids(self, walker: Name) -> list[Ids]:
         """Per cell, the identities of all outputs."""
-        return list(zip(*(_ids(blocks) for blocks in self.outputs[walker]), strict=True))
+        return list(zip(*(_ids(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
 
     def inputs_agree(self, a: Name, b: Name) -> list[bool]:
-        """Per cell, whether two walkers have equal bits in every input that both of them read."""
+        """Per cell, whether two walkers have equal bits in every input that both of them read.
+
+        Where an op reads earlier tokens, these are inputs too.
+        """
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
             # What the graph itself is given is the same for all.
@@ -100,12 +117,28 @@ class NodeView:
             pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
         else:
             inputs = zip(self.inputs[a], self.inputs[b], strict=True)
-            pairs = [(_ids(x), _ids(y)) for x, y in inputs if x is not None and y is not None]
-        return [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
+            whole = self.batch
+            pairs = [(_ids(x, whole), _ids(y, whole)) for x, y in inputs if x is not None and y is not None]
+        agree = [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
+        return self._with_history(agree) if self.node.op.history or regions else agree
+
+    def _with_history(self, agree: list[bool]) -> list[bool]:
+        """Of each cell, whether it and all cells with earlier tokens of the same sequences agree."""
+        if all(agree) or not any(agree):
+            return agree
+        numbers = self.grid.cell_of[slice(*self.wave)]
+        places = torch.searchsorted(torch.tensor(self.cells), numbers)
+        so_far = torch.tensor(agree)[places].int().cummin(-1).values
+        result = torch.ones(len(agree), dtype=torch.int32)
+        return result.scatter_reduce(0, places.flatten(), so_far.flatten(), "amin").bool().tolist()
 
 
-def _ids(blocks: Sequence[Block]) -> list[int]:
-    return [identity for block in blocks for identity in block.ids]
+def _ids(blocks: Sequence[Block], batch: Batch) -> list[int]:
+    """The identities of a value in the cells of a batch, in their order."""
+    if len(blocks) == 1 and blocks[0].batch is batch:
+        return list(blocks[0].ids)
+    identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
+    return [identity[cell] for cell in batch.cells]
 
 
 def run(
@@ -122,7 +155,7 @@ def run(
     """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
 
     `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
-    in transformers; positions count from the first column, padded or not. `until` names the last node to be walked.
+    in transformers. `until` names the last node to be walked.
     `work` is what a footprint of these walkers on this graph was worked out from (None: it is worked out here).
     `progress` is called after every node of every wave.
     """
@@ -131,13 +164,14 @@ def run(
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         work = work or Work.of(walkers, weights.graph)
         lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
-        total, steps = len(weights.graph.nodes) * len(lockstep.waves), 0
+        waves = lockstep.grid.waves
+        total, steps = len(weights.graph.nodes) * len(waves), 0
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
         for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
             names = [node.name for node in segment.nodes]
             walked = segment.nodes[: names.index(until) + 1] if until in names else segment.nodes
-            for wave in lockstep.waves:
+            for wave in waves:
                 for node in walked:
                     lockstep.step(node, wave, loaded)
                     steps += 1
@@ -165,29 +199,29 @@ class _Lockstep:
     ) -> None:
         self.work, self.observers, self.counts = work, observers, Counts()
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
-        batches = {w.name: micro_batches(len(tokens), w.micro_batch) for w in walkers}
-        self.cells = cells(batches.values())
-        self.waves = waves(list(batches.values()))
-        self.cells_of = {wave: inside(self.cells, wave) for wave in self.waves}
-        self.batches = {name: {wave: inside(b, wave) for wave in self.waves} for name, b in batches.items()}
+        self.schedules = {walker.name: walker.schedule for walker in walkers}
+        sequences, length = tokens.shape
+        self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
-        self.values: dict[tuple[Name, str], dict[Rows, Block]] = {}
-        self.entered: dict[Rows, dict[tuple[Name, str], list[int]]] = {wave: {} for wave in self.waves}
+        self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
+        self.entered: dict[Rows, dict[tuple[Name, str], list[int]]] = {wave: {} for wave in self.grid.waves}
         self._add_sources(tokens, mask)
 
     def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
-        for name, source in (("tokens", tokens), ("positions", positions), ("mask", mask)):
-            identities = Identities(self.cells)
+        sources = {"tokens": tokens, "mask": mask}
+        for name in SOURCES:
+            identities = Identities()
             for holder in self.work.holders(name):
-                batches = chain.from_iterable(self.batches[holder].values())
-                blocks = {rows: identities.block(source[rows[0] : rows[1]], rows) for rows in batches}
-                self.values[holder, name] = blocks
+                own = name == "positions"
+                source = self.grid.positions(self.schedules[holder], mask) if own else sources[name]
+                for wave in self.grid.waves:
+                    block = identities.block(source[slice(*wave)], self.grid.whole(wave))
+                    self.values[holder, name, wave] = [block]
 
     def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
-        visit = _Visit(node, wave, self.cells_of[wave], loaded)
+        visit = _Visit(node, wave, loaded)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
@@ -197,7 +231,8 @@ class _Lockstep:
             if todo is None or leaders[walker.name] != walker.name:
                 continue
             inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
-            results = [self._ports(visit, todo, rows, inputs[walker.name]) for rows in self.batches[walker.name][wave]]
+            turns = self._turns(walker.name, visit, todo)
+            results = [self._ports(visit, todo, turn, inputs[walker.name]) for turn in turns]
             outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
             active[walker.name] = todo.numerics.active
             self._keep(walker, node, wave, outputs[walker.name])
@@ -211,93 +246,153 @@ class _Lockstep:
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
         again = partial(self._again, visit, inputs)
-        view = NodeView(node, wave, visit.cells, outputs, inputs, active, regions, self.entered[wave], again, loaded)
+        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, self.entered[wave], again, loaded)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
 
-    def _ports(self, visit: _Visit, todo: Task, rows: Rows, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
-        """A walker's blocks of one micro-batch: the node's own ports, then what each edge of its own is handed."""
-        blocks = [None if b is None else _reblocked(b, rows, visit.cells) for b in inputs]
-        blocks += () if todo.replay is None else self._replayed(visit, todo.replay, rows)
-        ports = self._block(visit, todo.numerics, rows, blocks)
+    def _turns(self, walker: Name, visit: _Visit, todo: Task) -> Sequence[Turn]:
+        """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
+        if not todo.numerics.sees_rows:
+            return (Turn(self.grid.whole(visit.wave)),)
+        turns = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
+        return turns[self.schedules[walker]][visit.wave]
+
+    def _ports(self, visit: _Visit, todo: Task, turn: Turn, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
+        """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
+        if todo.replay is not None:
+            inputs = (*inputs, *self._replayed(visit, todo.replay))
+        ports = self._blocks(visit, todo, todo.numerics, turn, inputs)
         return ports + tuple(
-            ports[0] if numerics is None else self._block(visit, numerics, rows, blocks)[0] for numerics in todo.edges
+            ports[0] if numerics is None else self._blocks(visit, todo, numerics, turn, inputs)[0]
+            for numerics in todo.edges
         )
 
     def _again(
         self, visit: _Visit, inputs: Mapping[Name, tuple[list[Block] | None, ...]], walker: Name
     ) -> tuple[torch.Tensor, ...]:
-        """What the numerics of a walker give of its first micro-batch when they are asked anew."""
-        todo, rows = self.work.at[walker, visit.node.name], self.batches[walker][visit.wave][0]
+        """What the numerics of a walker give of its first turn when they are asked anew."""
+        todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
-        blocks = (None if b is None else _reblocked(b, rows, visit.cells) for b in inputs[walker])
-        self.counts.evaluations[visit.node.name] += 1
-        return todo.numerics.compute([None if b is None else b.tensor for b in blocks], visit.loaded)
+        turn = self._turns(walker, visit, todo)[0]
+        afresh = _Visit(visit.node, visit.wave, visit.loaded)
+        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs[walker])
+        return tuple(block.tensor for block in blocks)
 
-    def _replayed(self, visit: _Visit, replay: Replay, rows: Rows) -> list[Block]:
-        """The routes that a forced router is given in one of its micro-batches."""
+    def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
+        """The routes that a forced router is given, port by port."""
         source = self.work.at[replay.of, visit.node.name]
         assert source is not None, "a hidden router is refused before"
         inputs = self._inputs(replay.of, source.reads, visit.wave)
-        results = []
-        for batch in self.batches[replay.of][visit.wave]:
-            blocks = [None if b is None else _reblocked(b, batch, visit.cells) for b in inputs]
-            results.append(self._block(visit, replay.numerics, batch, blocks)[: replay.ports])
-        return [_reblocked(port, rows, visit.cells) for port in zip(*results, strict=True)]
+        turns = self._turns(replay.of, visit, source)
+        results = [self._blocks(visit, source, replay.numerics, turn, inputs)[: replay.ports] for turn in turns]
+        return list(map(list, zip(*results, strict=True)))
 
-    def _block(
-        self, visit: _Visit, numerics: Numerics, rows: Rows, blocks: Sequence[Block | None]
+    def _blocks(
+        self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
     ) -> tuple[Block, ...]:
-        key = (numerics.key, rows, *(None if b is None else (b.ids, b.layout) for b in blocks))
+        """The values of a turn; where attention takes its spans one by one, put together from those of each."""
+        queries = turn.batch.queries if any(todo.history) else (turn.batch,)
+        parts = [self._called(visit, todo, numerics, turn, batch, inputs) for batch in queries]
+        if len(parts) == 1:
+            return parts[0]
+        ports = zip(visit.identities, zip(*parts, strict=True), strict=True)
+        return tuple(
+            identities.block(assemble(blocks, turn.batch), turn.batch, blocks[0].axis, blocks[0].partials)
+            for identities, blocks in ports
+        )
+
+    def _called(
+        self,
+        visit: _Visit,
+        todo: Task,
+        numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+    ) -> tuple[Block, ...]:
+        # A replay's routes come behind what is read.
+        history = chain(todo.history, repeat(False))
+        blocks = [
+            None if value is None else visit.read(value, queries.keys if reads_earlier else queries)
+            for value, reads_earlier in zip(inputs, history, strict=False)
+        ]
+        layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
+        padding = 0 if any(todo.history) else turn.padding
+        key = (numerics.key, queries, turn.isolated, padding, *layouts)
         if key not in visit.computed:
             self.counts.evaluations[visit.node.name] += 1
-            tensors = numerics.compute([None if block is None else block.tensor for block in blocks], visit.loaded)
+            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, queries.size)
+            axis = visit.node.op.token_axis + (numerics.partials > 1)
             pairs = zip(visit.identities, tensors, strict=True)
-            outputs = (i.block(t, rows, numerics.partials) for i, t in pairs)
-            visit.computed[key] = tuple(outputs)
+            visit.computed[key] = tuple(
+                identities.block(_without_padding(tensor, axis, padding), queries, axis, numerics.partials)
+                for identities, tensor in pairs
+            )
         return visit.computed[key]
 
     def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         """The values of the walker `source` that are read, None where one is not."""
-        rows, holder = self.batches[source][wave], self.work.holder
-        return tuple(
-            None if value is None else [self.values[holder[value][source], value][r] for r in rows] for value in reads
-        )
+        holder = self.work.holder
+        return tuple(None if value is None else self.values[holder[value][source], value, wave] for value in reads)
 
     def _keep(self, walker: Walker, node: Node, wave: Rows, outputs: tuple[list[Block], ...]) -> None:
         if walker.inputs_of is not None:
             return
+        whole = self.grid.whole(wave)
         for value, blocks in zip((*node.values, *self.work.edge_values[node.name]), outputs, strict=True):
             if value in self.work.last_use:
-                self.values.setdefault((walker.name, value), {}).update({b.rows: b for b in blocks})
+                self.values[walker.name, value, wave] = blocks
             if value in self.work.entering:
                 leaders = self.work.leaders[node.name]
                 self.entered[wave] |= {
-                    (w, value): _ids(blocks) for w, leader in leaders.items() if leader == walker.name
+                    (w, value): _ids(blocks, whole) for w, leader in leaders.items() if leader == walker.name
                 }
 
     def _forget(self, node: Node, wave: Rows) -> None:
         for value in self.work.dying[node.name]:
             for holder in self.work.holders(value):
-                for rows in self.batches[holder][wave]:
-                    self.values.get((holder, value), {}).pop(rows, None)
+                self.values.pop((holder, value, wave), None)
 
 
 class _Visit:
-    """One node in one wave: the identities its values get, and what was computed so far."""
+    """One node in one wave: the identities its values get, what was read so far, and what was computed."""
 
-    def __init__(self, node: Node, wave: Rows, cells: tuple[Rows, ...], loaded: Loaded) -> None:
-        self.node, self.wave, self.cells, self.loaded = node, wave, cells, loaded
-        self.identities = [Identities(cells) for _ in node.outputs]
+    def __init__(self, node: Node, wave: Rows, loaded: Loaded) -> None:
+        self.node, self.wave, self.loaded = node, wave, loaded
+        self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        self._whole: dict[int, tuple[list[Block], Block]] = {}
+
+    def read(self, value: list[Block], batch: Batch) -> Block:
+        """The tokens of a batch of a value."""
+        if len(value) > 1 and all(block.batch is not batch for block in value):
+            # Put together once for all steps that read what several made.
+            if id(value) not in self._whole:
+                self._whole[id(value)] = value, reblocked(value, batch.grid.whole(self.wave))
+            value = [self._whole[id(value)][1]]
+        return reblocked(value, batch)
 
 
-def _reblocked(blocks: Sequence[Block], rows: Rows, cells: Sequence[Rows]) -> Block:
-    """The block of exactly these rows, put together from the source's blocks where it was cut otherwise."""
-    for block in blocks:
-        if block.rows == rows:
-            return block
-    identity = dict(zip((c for b in blocks for c in inside(cells, b.rows)), _ids(blocks), strict=True))
-    ids = tuple(identity[cell] for cell in inside(cells, rows))
-    return Block(assemble(blocks, rows), rows, ids, blocks[0].partials)
+def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
+    """The tensors of a call: with padding rows behind them, and in a pack the mask as what each token may see."""
+    tensors = [None if block is None else block.tensor for block in blocks]
+    if any(todo.history):
+        if queries.rectangle is not None:
+            return tensors
+        seen = queries.own_sequence if turn.isolated else torch.ones_like(queries.own_sequence)
+        return [
+            tensor[:, None, :] & seen.to(tensor.device) if value == "mask" and tensor is not None else tensor
+            for value, tensor in zip(todo.reads, tensors, strict=True)
+        ]
+    if not turn.padding:
+        return tensors
+    return [None if block is None else _padded(block.tensor, block.axis, turn.padding) for block in blocks]
+
+
+def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    return torch.cat([tensor, tensor.new_zeros([*tensor.shape[:axis], rows, *tensor.shape[axis + 1 :]])], dim=axis)
+
+
+def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    return tensor.narrow(axis, 0, tensor.shape[axis] - rows).contiguous() if rows else tensor

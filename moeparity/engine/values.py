@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from moeparity.engine.batches import Rows, inside
-from moeparity.numerics.bits import int_view, same_bits
+from moeparity.engine.grid import Batch
+from moeparity.numerics.bits import int_view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A value of one micro-batch: the tensor, its rows, and the identity of each cell inside it.
+    """A value of the tokens of a batch: the tensor, and the identity of each cell of the batch.
 
-    `partials`: in how many partial sums the value lies, along the axis behind the batch (1: there is no such axis).
+    `partials`: in how many partial sums the value lies, along the axis behind the sequences (1: there is no such axis).
+    `axis`: that of the tokens; the first is that of the sequences.
     """
 
     tensor: torch.Tensor
-    rows: Rows
+    batch: Batch
     ids: tuple[int, ...]
     partials: int = 1
+    axis: int = 1
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -30,53 +33,126 @@ class Block:
         return (self.tensor.stride(), self.tensor.data_ptr() % 64)
 
 
+class _Bits:
+    """The bits of a tensor of a batch, read as integers once, and by token only where that is needed."""
+
+    def __init__(self, tensor: torch.Tensor, batch: Batch, axis: int) -> None:
+        self.bits, self.batch, self.axis = int_view(tensor), batch, axis
+        shape = tensor.movedim(axis, 1).shape
+        self.kind = (tensor.dtype, axis, tuple(shape[2:]))
+
+    @cached_property
+    def by_token(self) -> torch.Tensor:
+        """One row for each token: [n, values]."""
+        bits = self.bits.movedim(self.axis, 1)
+        return bits.reshape(bits.shape[0] * bits.shape[1], -1)
+
+
 class Identities:
     """Gives every cell of one output port a number, the same for the same bits."""
 
-    def __init__(self, cells: Sequence[Rows]) -> None:
-        self._cells = cells
-        self._values: dict[tuple[Rows, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
-        self._counts: Counter[Rows] = Counter()
-        self._blocks: dict[tuple[object, ...], Block] = {}
+    def __init__(self) -> None:
+        # By cell, what has something new there, with its numbers; and the next number that is free.
+        self._known: dict[int, list[tuple[_Bits, tuple[int, ...]]]] = {}
+        self._next: Counter[int] = Counter()
+        self._same: dict[tuple[object, ...], Block] = {}
 
-    def block(self, tensor: torch.Tensor, rows: Rows, partials: int = 1) -> Block:
-        """The tensor of the sequences in `rows` with its identities; an equal block made before is returned instead."""
-        # Read as integers once: a cell is compared with all that differ from it.
-        bits = int_view(tensor)
-        ids = tuple(self._identity(cell, tensor.dtype, cut(bits, cell, rows)) for cell in inside(self._cells, rows))
-        block = Block(tensor, rows, ids, partials)
-        return self._blocks.setdefault((rows, ids, block.layout), block)
+    def block(self, tensor: torch.Tensor, batch: Batch, axis: int = 1, partials: int = 1) -> Block:
+        """The tensor with its identities; an equal block made before is returned instead."""
+        bits = _Bits(tensor, batch, axis)
+        ids: list[int | None] = [None] * len(batch.cells)
+        for other, other_ids in self._met(bits):
+            _take_equal(ids, bits, other, other_ids)
+            if None not in ids:
+                break
+        fresh = [cell for cell, identity in zip(batch.cells, ids, strict=True) if identity is None]
+        numbers = tuple(self._next[c] if i is None else i for c, i in zip(batch.cells, ids, strict=True))
+        for cell in fresh:
+            self._next[cell] += 1
+            self._known.setdefault(cell, []).append((bits, numbers))
+        block = Block(tensor, batch, numbers, partials, axis)
+        return self._same.setdefault((batch, numbers, block.layout), block)
 
-    def _identity(self, cell: Rows, dtype: torch.dtype, bits: torch.Tensor) -> int:
-        values = self._values.setdefault((cell, dtype), [])
-        for identity, other in values:
-            if same_bits(other, bits):
-                return identity
-        values.append((self._counts[cell], bits))
-        self._counts[cell] += 1
-        return values[-1][0]
+    def _met(self, bits: _Bits) -> list[tuple[_Bits, tuple[int, ...]]]:
+        """What has something of the same kind in the same cells, of the same batch first."""
+        every = (known for cell in bits.batch.cells for known in self._known.get(cell, ()))
+        met = {id(known[0]): known for known in every if known[0].kind == bits.kind}
+        return sorted(met.values(), key=lambda known: known[0].batch is not bits.batch)
 
 
-def cut(tensor: torch.Tensor, cell: Rows, rows: Rows) -> torch.Tensor:
-    """The sequences in `cell` of a tensor that holds those in `rows`."""
-    return tensor if cell == rows else tensor[cell[0] - rows[0] : cell[1] - rows[0]]
+def _take_equal(ids: list[int | None], bits: _Bits, other: _Bits, other_ids: Sequence[int]) -> None:
+    """Fill in the numbers of the cells in which both have the same bits."""
+    batch, known = bits.batch, other.batch
+    if batch is known:
+        if torch.equal(bits.bits, other.bits):
+            ids[:] = [theirs if own is None else own for own, theirs in zip(ids, other_ids, strict=True)]
+            return
+        if len(ids) == 1:
+            return
+        ours, theirs, places = bits.by_token, other.by_token, batch.cell_of
+    else:
+        mine, its = common(batch, known)
+        ours, theirs = bits.by_token[mine.to(bits.bits.device)], other.by_token[its.to(other.bits.device)]
+        places = batch.cell_of[mine]
+    differs = (ours != theirs).any(-1).cpu()
+    number_of = dict(zip(known.cells, other_ids, strict=True))
+    for place in set(places.tolist()) - set(places[differs].tolist()):
+        if ids[place] is None:
+            ids[place] = number_of[batch.cells[place]]
 
 
-def assemble(blocks: Sequence[Block], rows: Rows) -> torch.Tensor:
-    """The sequences in `rows`, put together from blocks cut otherwise; the block's own tensor where they agree.
+def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that both have, as their places in each; whole cells, since no batch cuts one."""
+    in_b = torch.full((a.grid.sequences * a.grid.length,), -1, dtype=torch.int64)
+    in_b[b.index] = torch.arange(len(b.index))
+    places = in_b[a.index]
+    ours = (places >= 0).nonzero().squeeze(-1)
+    return ours, places[ours]
 
-    A new tensor is laid out as that micro-batch's own would be: the same order of strides, freshly allocated.
+
+def reblocked(blocks: Sequence[Block], batch: Batch) -> Block:
+    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there."""
+    for block in blocks:
+        if block.batch is batch:
+            return block
+    first = blocks[0]
+    identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
+    ids = tuple(identity[cell] for cell in batch.cells)
+    return Block(assemble(blocks, batch), batch, ids, first.partials, first.axis)
+
+
+def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
+    """The tokens of a batch, put together from blocks cut otherwise; the block's own tensor where they agree.
+
+    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated.
     """
     for block in blocks:
-        if block.rows == rows:
+        if block.batch is batch:
             return block.tensor
-    parts = [
-        cut(block.tensor, (max(rows[0], block.rows[0]), min(rows[1], block.rows[1])), block.rows)
-        for block in blocks
-        if block.rows[0] < rows[1] and rows[0] < block.rows[1]
-    ]
-    axes = range(1, parts[0].dim())
-    strides = parts[0].stride()
-    by_stride = sorted(axes, key=lambda axis: -strides[axis])
-    joined = torch.cat([part.permute(0, *by_stride).contiguous() for part in parts])
-    return joined.permute(0, *(by_stride.index(axis) + 1 for axis in axes))
+    template, axis = blocks[0].tensor, blocks[0].axis
+    shape = list(template.shape)
+    shape[0], shape[axis] = batch.size
+    strides = template.stride()
+    by_stride = sorted(range(1, template.dim()), key=lambda axis: -strides[axis])
+    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)])
+    joined = joined.permute(0, *(by_stride.index(axis) + 1 for axis in range(1, template.dim())))
+    for block in blocks:
+        _copy(block, joined, batch)
+    return joined
+
+
+def _copy(block: Block, target: torch.Tensor, batch: Batch) -> None:
+    """The tokens that both have, from a block into the tensor of another batch."""
+    source, into = block.tensor.movedim(block.axis, 1), target.movedim(block.axis, 1)
+    a, b = block.batch.rectangle, batch.rectangle
+    if a is not None and b is not None:
+        first, last = max(a.first, b.first), min(a.last, b.last)
+        start, end = max(a.start, b.start), min(a.end, b.end)
+        if first < last and start < end:
+            rows, tokens = slice(first - b.first, last - b.first), slice(start - b.start, end - b.start)
+            into[rows, tokens] = source[first - a.first : last - a.first, start - a.start : end - a.start]
+        return
+    ours, theirs = common(batch, block.batch)
+    ours, theirs = ours.to(into.device), theirs.to(source.device)
+    width, other_width = batch.size[1], block.batch.size[1]
+    into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width]

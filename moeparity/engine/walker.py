@@ -8,6 +8,7 @@ from typing import Any
 
 from moeparity.engine.routes import Forced
 from moeparity.plan.bind import BoundGraph
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Name = Any
 """What a walker is known by, hashable: a side's name, or the key of a trial."""
@@ -23,7 +24,7 @@ class Walker:
 
     name: Name
     plan: BoundGraph
-    micro_batch: int
+    schedule: Schedule | MicroBatches
     inputs_of: Name | None = None
     routes: Forced | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

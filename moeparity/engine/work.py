@@ -18,8 +18,10 @@ from moeparity.ops.declaration import EDGE, RefusedError
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Alike = tuple[object, ...]
+Size = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +29,15 @@ class Numerics:
     """What computes a node's values: a key that is equal where the same is computed, and the computation.
 
     `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
-    function.
+    function. `sees_rows`: whether the bits at one token depend on which others are computed with it. What is computed
+    has so many sequences and tokens as `compute` is told last.
     """
 
     key: tuple[object, ...]
     partials: int
     active: Mapping[str, object]
-    compute: Callable[[Sequence[torch.Tensor | None], Loaded], tuple[torch.Tensor, ...]]
+    compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size], tuple[torch.Tensor, ...]]
+    sees_rows: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,12 @@ class Replay:
 class Task:
     """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored).
 
+    `history`: of each value, whether a token reads it at all earlier tokens of its sequence too.
     `replay`: of a router with forced routes, where they come from.
     """
 
     reads: tuple[str | None, ...]
+    history: tuple[bool, ...]
     numerics: Numerics
     edges: tuple[Numerics | None, ...]
     replay: Replay | None = None
@@ -138,8 +144,8 @@ class Work:
 
 def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
     """Per walker the first one with its schedule; a shadow, which keeps no values, follows and leads nobody."""
-    first: dict[int, Name] = {}
-    return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.micro_batch, w.name) for w in walkers}
+    first: dict[Schedule | MicroBatches, Name] = {}
+    return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.schedule, w.name) for w in walkers}
 
 
 def _leaders(
@@ -215,16 +221,32 @@ def _edges(
 def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
     plan, region = walker.plan, walker.plan.region(node.name)
     # A node's values with an edge of their rounded_edges are single and carry the node's name.
-    reads = tuple(v if v is None else _handed(v, node, region, handed) for v in plan.read_inputs(node))
+    inputs = plan.read_inputs(node)
+    reads = tuple(v if v is None else _handed(v, node, region, handed) for v in inputs)
+    earlier = {value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.history}
+    history = tuple(value in earlier for value in inputs)
     if region is not None:
+        _refuse_history(walker, region)
         numerics = _of_region(plan, node, region, walker.functions[region.call])
-        return Task(reads=reads, numerics=numerics, edges=(None,) * len(edges))
+        return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
     rounded_edges = plan.edges(node)
     return Task(
         reads=reads,
+        history=history,
         numerics=op_numerics(plan, node, {}),
         edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
+
+
+def _refuse_history(walker: Walker, region: Region) -> None:
+    """A function in place of several nodes is not handed the keys that attention inside it would read."""
+    nodes = [node for node in walker.plan.graph.nodes if node.name in region.nodes]
+    if walker.schedule.has_history and len(nodes) > 1 and any(node.op.history for node in nodes):
+        raise SpecError(
+            f"{region.where}: impl {region.call} stands in place of attention and other nodes, and this side's "
+            "schedule has steps that read keys of earlier ones, which it would not be given. "
+            "Let it stand in place of the attention node alone, or leave `schedule` out."
+        )
 
 
 def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Task:
@@ -239,7 +261,8 @@ def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Ta
         key=(*source_numerics.key, ("routes", ORDER)),
         partials=1,
         active=source_numerics.active,
-        compute=lambda tensors, _: tuple(t for t in tensors if t is not None),
+        sees_rows=source_numerics.sees_rows,
+        compute=lambda tensors, _, __: tuple(t for t in tensors if t is not None),
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
 
@@ -254,11 +277,12 @@ def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> 
 
 def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
     """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
-    active = {**plan.told_to(node), **plan.active(node), **rounded}
+    choices = {**plan.told_to(node), **plan.active(node)}
+    active = {**choices, **rounded}
     at = kernel_settings(node, active)
     dtype, kernel = plan.dtype_of(node.name), node.op.load()
 
-    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
+    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size) -> tuple[torch.Tensor, ...]:
         try:
             out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at)
         except RefusedError as error:
@@ -267,7 +291,13 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         return out if isinstance(out, tuple) else (out,)
 
     partials = plan.partials[node.values[0]]
-    return Numerics(key=(dtype, *active.items()), partials=partials, active=active, compute=compute)
+    return Numerics(
+        key=(dtype, *active.items()),
+        partials=partials,
+        active=active,
+        compute=compute,
+        sees_rows=node.op.sees_rows(choices),
+    )
 
 
 def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
@@ -279,13 +309,13 @@ def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
 def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
     dtype = plan.dtype_of(node.name)
 
-    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded) -> tuple[torch.Tensor, ...]:
+    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded, size: Size) -> tuple[torch.Tensor, ...]:
         weights = {
             f"{functions.short(name)}.{port}": tensor
             for name in region.nodes
             for port, tensor in loaded[name, plan.dtype_of(name)].items()
         }
         custom_node = functions.custom_node(region, plan.graph, weights, torch_dtype(dtype))
-        return functions.call(function, [t for t in tensors if t is not None], custom_node, region, node)
+        return functions.call(function, [t for t in tensors if t is not None], custom_node, region, node, size)
 
     return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

@@ -156,6 +156,10 @@ def _one(values: Mapping[str, Value]) -> int:
     return 1
 
 
+def _always(values: Mapping[str, Value]) -> bool:
+    return True
+
+
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return 1
 
@@ -227,6 +231,8 @@ class Op:
 
     family: the block its differences are bundled in; None: the graph's own block.
     mixes_tokens: its output at one token reads other tokens.
+    history: inputs that a token reads at all earlier tokens of its sequence too.
+    sees_rows: whether, under some active values, the bits at one token depend on which other rows go through the op.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -260,6 +266,8 @@ class Op:
     takes_partials: tuple[str, ...] = ()
     family: Family | None = None
     mixes_tokens: bool = False
+    history: tuple[str, ...] = ()
+    sees_rows: Callable[[Mapping[str, Value]], bool] = _always
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()

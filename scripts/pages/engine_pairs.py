@@ -22,6 +22,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import UNKNOWN, load_profile, overrides, placement_rules
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
@@ -88,7 +89,9 @@ class Bench:
 
     def walk(self, sides: Mapping[str, Side], observers: Sequence[Observer]) -> None:
         """One lockstep pass of all sides over the tokens."""
-        walkers = [Walker(name=name, plan=side.plan, micro_batch=side.micro_batch) for name, side in sides.items()]
+        walkers = [
+            Walker(name=name, plan=side.plan, schedule=MicroBatches(side.micro_batch)) for name, side in sides.items()
+        ]
         mask = self.tokens.attention_mask
         run(walkers, self.model.weights, self.tokens.input_ids, observers, attention_mask=mask)
 

@@ -12,16 +12,18 @@ import torch
 from moeparity.bisection.divergence import observe
 from moeparity.bisection.divergence.observe import Divergence, NodeRecord
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.engine.batches import Rows
+from moeparity.engine.grid import Grid, Rows
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import Block
 from moeparity.errors import Where
 from moeparity.metrics.divergence import compare
 from moeparity.ops.registry import OPS
 from moeparity.plan.graph import Node
+from tests.grids import block as placed
+from tests.grids import grid
 
 REFERENCE, CANDIDATE, SHADOW = "reference", "candidate", "shadow"
-CELLS: tuple[Rows, ...] = ((0, 1), (1, 2))
+CELLS = ((0, 1), (1, 2))
 
 Values = Sequence[tuple[list[float], int]]
 """Per cell, one sequence's elements and the identity of the value."""
@@ -34,7 +36,13 @@ def unasked(walker: str) -> tuple[torch.Tensor, ...]:
 def block(values: Values, *, dtype: torch.dtype = torch.float32, first: int = 0) -> list[Block]:
     """All cells as one block."""
     rows = [torch.tensor(elements).to(dtype) for elements, _ in values]
-    return [Block(torch.stack(rows), (first, first + len(rows)), tuple(identity for _, identity in values))]
+    value = torch.stack(rows)
+    return [placed(value, first, [identity for _, identity in values], one_by_one(value.shape[1]))]
+
+
+def one_by_one(length: int) -> Grid:
+    """Four sequences, each a cell."""
+    return grid(length, 0, 1, 2, 3, 4)
 
 
 def blocks(values: Values, *, first: int = 0) -> list[Block]:
@@ -59,10 +67,12 @@ def node(op: str = "add") -> Node:
 def view(
     outputs: dict[str, list[Block]], inputs: dict[str, list[Block] | None], *, first: int = 0, op: str = "add"
 ) -> NodeView:
-    cells = tuple((first + start, first + end) for start, end in CELLS)
     wave = (first, first + 2)
     given = {name: (blocks_,) for name, blocks_ in inputs.items()}
-    return NodeView(node(op), wave, cells, {name: (b,) for name, b in outputs.items()}, given, {}, {}, {}, unasked)
+    length = next(b[0].batch.grid.length for b in outputs.values())
+    return NodeView(
+        node(op), wave, one_by_one(length), {name: (b,) for name, b in outputs.items()}, given, {}, {}, {}, unasked
+    )
 
 
 SAME = blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)])
@@ -157,13 +167,13 @@ def test_changes_and_their_roots() -> None:
 def test_routes() -> None:
     def at(layer_ids: dict[str, list[list[int]]]) -> NodeView:
         router = node("router")
-        cells = ((0, 1),)
+        cut = grid(len(next(iter(layer_ids.values()))), 0, 1)
         outputs = {}
         for name, ids in layer_ids.items():
             tensor = torch.tensor([ids])
             weights = torch.ones(tensor.shape)
-            outputs[name] = ([Block(tensor, (0, 1), (0,))], [Block(weights, (0, 1), (0,))])
-        return NodeView(router, (0, 1), cells, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {}, unasked)
+            outputs[name] = ([placed(tensor, 0, [0], cut)], [placed(weights, 0, [0], cut)])
+        return NodeView(router, (0, 1), cut, outputs, dict.fromkeys(layer_ids, ()), {}, {}, {}, unasked)
 
     routes = Routes(REFERENCE, [CANDIDATE])
     routes.see(at({REFERENCE: [[0, 1], [2, 3], [4, 5]], CANDIDATE: [[0, 1], [3, 2], [4, 6]]}))
@@ -186,14 +196,16 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
     generator = torch.Generator().manual_seed(0)
     ours, theirs = (torch.randn(2, 2, 3, generator=generator) for _ in range(2))
 
+    cut = grid(2, 0, 1, 2)
+
     def given(x: torch.Tensor, rows: Rows, identity: int) -> tuple[list[Block]]:
-        return ([Block(x[rows[0] : rows[1]], rows, (identity,))],)
+        return ([placed(x[rows[0] : rows[1]], rows[0], [identity], cut)],)
 
     logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
     for rows in CELLS:
         outputs = {REFERENCE: given(ours, rows, 0), CANDIDATE: given(theirs, rows, 1), "same": given(ours, rows, 0)}
-        logits.see(NodeView(node("lm_head"), rows, (rows,), outputs, {}, {}, {}, {}, unasked))
-        logits.see(NodeView(node("add"), rows, (rows,), outputs, {}, {}, {}, {}, unasked))
+        logits.see(NodeView(node("lm_head"), rows, cut, outputs, {}, {}, {}, {}, unasked))
+        logits.see(NodeView(node("add"), rows, cut, outputs, {}, {}, {}, {}, unasked))
     sums = logits.sums(CANDIDATE)
     assert sums.tokens.tolist() == [1.0, 1.0]
     x, y = ours.double().log_softmax(-1), theirs.double().log_softmax(-1)
@@ -210,10 +222,11 @@ REPORTED: dict[str, object] = {"form": "shifted", "temperature": 1.0}
 
 
 def at_log_probs(made: Made) -> NodeView:
-    outputs = {name: ([Block(tensor, (0, 2), (own, own))],) for name, (tensor, own, _) in made.items()}
+    cut = grid(3, 0, 1, 2)
+    outputs = {name: ([placed(tensor, 0, [own, own], cut)],) for name, (tensor, own, _) in made.items()}
     given: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(made, (SAME,))
     active = {name: choices for name, (_, _, choices) in made.items()}
-    return NodeView(node("log_softmax"), (0, 2), CELLS, outputs, given, active, {}, {}, unasked)
+    return NodeView(node("log_softmax"), (0, 2), cut, outputs, given, active, {}, {}, unasked)
 
 
 def some_logits(seed: int = 0) -> torch.Tensor:

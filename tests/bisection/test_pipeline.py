@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import SCHEMA, Report
 from moeparity.bisection.summarise import summarise
-from moeparity.engine.batches import cells, micro_batches
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
@@ -372,7 +372,8 @@ def assert_roots_are_first(report: Report, model: Model, reference: Tensors, can
     """Of sequences compared together, the first node that differs is a root, and none comes before the first of all."""
     sizes = report.reference.micro_batch, report.candidate.micro_batch
     first = []
-    for start, end in cells(micro_batches(report.run.sequences, size) for size in sizes):
+    edges = {edge for size in sizes for edge in range(0, report.run.sequences, size)}
+    for start, end in pairwise([*sorted(edges), report.run.sequences]):
         rows = slice(start, end)
         differing = (node.name for node in model.graph.nodes if differs(node, rows, report, reference, candidate))
         first += [name for name in [next(differing, None)] if name is not None]

@@ -16,6 +16,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import BoundGraph, bind, edges_of
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 
 HERE = Where(Path(__file__))
 RESIDUAL, NORM = "layers[1].attention.residual", "layers[1].moe.norm"
@@ -47,7 +48,7 @@ class Values:
 
 def walked(model: Model, **plans: BoundGraph) -> tuple[Values, dict[str, int]]:
     values = Values()
-    walkers = [Walker(name=name, plan=p, micro_batch=3) for name, p in plans.items()]
+    walkers = [Walker(name=name, plan=p, schedule=MicroBatches(3)) for name, p in plans.items()]
     counts = run(walkers, model.weights, IDS, [values])
     return values, dict(counts.evaluations)
 

@@ -23,6 +23,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 from tests.small_models import SMALL
 
 HERE = Where(Path("test"))
@@ -39,6 +40,7 @@ from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Peak
 from moeparity.engine.forward import open_model
+from moeparity.plan.schedule.steps import MicroBatches
 from tests.engine.test_footprint import many
 Peak._SECONDS = 0.001
 def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs):
@@ -75,7 +77,9 @@ def many(
     own = [both | values for values in ({}, *sites)][:variants]
     plans = [bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE)) for o in own]
     sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
-    walkers = [Walker(name=f"{i}", plan=p, micro_batch=m) for i, (p, m) in enumerate(zip(plans, sizes, strict=True))]
+    walkers = [
+        Walker(name=f"{i}", plan=p, schedule=MicroBatches(m)) for i, (p, m) in enumerate(zip(plans, sizes, strict=True))
+    ]
     return [*walkers, replace(walkers[-1], name="shadow", inputs_of="0")] if variants > 1 else walkers
 
 
@@ -202,8 +206,10 @@ def test_what_does_not_fit_is_refused_and_the_advice_fits(qwen3_moe: Path) -> No
     assert f"{shown_size(limit)} are allowed by --memory-limit" in message
     said = [r"a micro-batch of (\d+)", r"with (\d+) of the 64 sequences", r"with (\d+) instead of 7 trials"]
     size, count, trials = (int(found[1]) for found in (re.search(one, message) for one in said) if found)
-    assert estimate([replace(w, micro_batch=size) for w in walkers], model.weights, 64, 256).total <= limit
-    assert estimate([replace(w, micro_batch=2 * size) for w in walkers], model.weights, 64, 256).total > limit
+    assert estimate([replace(w, schedule=MicroBatches(size)) for w in walkers], model.weights, 64, 256).total <= limit
+    assert (
+        estimate([replace(w, schedule=MicroBatches(2 * size)) for w in walkers], model.weights, 64, 256).total > limit
+    )
     assert (
         estimate(walkers, model.weights, count, 256).total
         <= limit

@@ -17,6 +17,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 
 HERE = Where(Path("test"))
 IDS = torch.randint(0, 512, (6, 13), generator=torch.Generator().manual_seed(5))
@@ -69,14 +70,14 @@ def walk(model: Model, walkers: Sequence[Walker], *nodes: str) -> tuple[Outputs,
 
 def variants(model: Model, micro_batch: int) -> list[Walker]:
     return [
-        Walker(name=f"variant {i}", plan=plan(model, **settings), micro_batch=micro_batch)
+        Walker(name=f"variant {i}", plan=plan(model, **settings), schedule=MicroBatches(micro_batch))
         for i, settings in enumerate(VARIANTS)
     ]
 
 
 @pytest.mark.parametrize("micro_batch", [6, 4, 1])
 def test_company_changes_no_bit(model: Model, micro_batch: int) -> None:
-    reference = Walker(name="reference", plan=plan(model), micro_batch=micro_batch)
+    reference = Walker(name="reference", plan=plan(model), schedule=MicroBatches(micro_batch))
     together, _ = walk(model, [reference, *variants(model, micro_batch)])
     for walker in (reference, *variants(model, micro_batch)):
         alone, _ = walk(model, [walker])
@@ -90,7 +91,9 @@ def test_company_changes_no_bit(model: Model, micro_batch: int) -> None:
 def test_work_before_the_first_difference_is_done_once(model: Model, micro_batch: int, waves: int) -> None:
     orders = ["sequential", "reverse", "fold_hi", "fold_lo"]
     walkers = [
-        Walker(name=order, plan=plan(model, **{"layers[1].moe.combine:order": order}), micro_batch=micro_batch)
+        Walker(
+            name=order, plan=plan(model, **{"layers[1].moe.combine:order": order}), schedule=MicroBatches(micro_batch)
+        )
         for order in orders
     ]
     outputs, counts = walk(model, walkers)
@@ -106,7 +109,10 @@ def test_work_before_the_first_difference_is_done_once(model: Model, micro_batch
 def test_equal_outputs_merge_again(model: Model) -> None:
     # With a bf16 accumulator `native` is sequential: other numerics, the same bits.
     native = plan(model, **{"layers[1].moe.combine:order": "native"})
-    walkers = [Walker(name="a", plan=plan(model), micro_batch=6), Walker(name="b", plan=native, micro_batch=6)]
+    walkers = [
+        Walker(name="a", plan=plan(model), schedule=MicroBatches(6)),
+        Walker(name="b", plan=native, schedule=MicroBatches(6)),
+    ]
     outputs, counts = walk(model, walkers)
     expected = dict.fromkeys((node.name for node in model.graph.nodes), 1) | {"layers[1].moe.combine": 2}
     assert counts.evaluations == expected
@@ -114,7 +120,9 @@ def test_equal_outputs_merge_again(model: Model) -> None:
 
 
 def test_an_input_that_is_not_read_is_not_given(model: Model) -> None:
-    by_slot = Walker(name="slot", plan=plan(model, **{"layers[1].moe.combine:leaves": "slot"}), micro_batch=6)
+    by_slot = Walker(
+        name="slot", plan=plan(model, **{"layers[1].moe.combine:leaves": "slot"}), schedule=MicroBatches(6)
+    )
     seen: dict[str, list[bool]] = {}
 
     class Inputs:
@@ -133,7 +141,7 @@ def test_each_micro_batch_gives_what_it_gives_alone(request: pytest.FixtureReque
     profiles = ("hf-eager", "hf-default")
     plans = {profile: bind(model.graph, load_profile(profile, HERE), "fp32") for profile in profiles}
     walkers = [
-        Walker(name=f"{profile} {size}", plan=plans[profile], micro_batch=size)
+        Walker(name=f"{profile} {size}", plan=plans[profile], schedule=MicroBatches(size))
         for profile in profiles
         for size in (1, 2, 3, 4, 6)
     ]
@@ -153,7 +161,7 @@ def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
         Walker(
             name=f"{kind} {size}",
             plan=plan(model, **{"layers[*].attention.attend:implementation": kind}),
-            micro_batch=size,
+            schedule=MicroBatches(size),
         )
         for kind in ("eager", "sdpa")
         for size in (2, 3, 6)
@@ -162,7 +170,8 @@ def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
     run(walkers, model.weights, IDS, [together], attention_mask=mask)
     for walker in walkers:
         parts = []
-        for ids, own in zip(IDS.split(walker.micro_batch), mask.split(walker.micro_batch), strict=True):
+        size = int(walker.name.split()[-1])
+        for ids, own in zip(IDS.split(size), mask.split(size), strict=True):
             alone = Outputs(nodes=("lm_head",))
             run([walker], model.weights, ids, [alone], attention_mask=own)
             parts.append(alone.of(walker.name))
@@ -177,9 +186,9 @@ def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
 def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, sizes: tuple[int, int]) -> None:
     own = {f"{node}:output": "fp32", "layers[0].moe.combine:accumulate": "fp32"}
     walkers = [
-        Walker(name="shadow", plan=plan(model, **own), micro_batch=sizes[1], inputs_of="reference"),
-        Walker(name="reference", plan=plan(model), micro_batch=sizes[0]),
-        Walker(name="candidate", plan=plan(model, **own), micro_batch=sizes[1]),
+        Walker(name="shadow", plan=plan(model, **own), schedule=MicroBatches(sizes[1]), inputs_of="reference"),
+        Walker(name="reference", plan=plan(model), schedule=MicroBatches(sizes[0])),
+        Walker(name="candidate", plan=plan(model, **own), schedule=MicroBatches(sizes[1])),
     ]
     looked_at = next(n for n in model.graph.nodes if n.name == node)
     kernel = looked_at.op.load()
@@ -194,7 +203,7 @@ def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, s
             if view.node is looked_at:
                 blocks = view.inputs["reference"][0]
                 assert blocks is not None
-                x = assemble(blocks, view.wave)
+                x = assemble(blocks, view.batch)
                 starts = range(0, len(x), sizes[1])
                 expected = [kernel(x[s : s + sizes[1]], w=weights, p=looked_at.params, at=at) for s in starts]
                 checked.append(same_bits(view.tensor("shadow"), torch.cat(expected)))

@@ -19,6 +19,7 @@ from moeparity.ops.declaration import Value
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.spec.schema import Impl
 
 HERE = Where(Path("test"))
@@ -64,7 +65,7 @@ def walk(model: Model, walkers: list[Walker]) -> tuple[Seen, Counts]:
 
 
 def forced(name: str, plan: BoundGraph, what: Replayed, micro_batch: int = 6) -> Walker:
-    return Walker(name=name, plan=plan, micro_batch=micro_batch, routes=Forced(of="reference", what=what))
+    return Walker(name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", what=what))
 
 
 def routers(model: Model) -> list[str]:
@@ -82,7 +83,7 @@ def test_equal_sides_stay_equal_on_every_rung(request: pytest.FixtureRequest, na
     model = opened(request.getfixturevalue(name))
     # Ties abound, so that an order of its own would show.
     same = plan(model, {"**.router:scores": "bf16"})
-    walkers = [Walker(name="reference", plan=same, micro_batch=6), forced("same", same, what)]
+    walkers = [Walker(name="reference", plan=same, schedule=MicroBatches(6)), forced("same", same, what)]
     seen, counts = walk(model, walkers)
     assert same_bits(seen.of("same"), seen.of("reference"))
     for router in routers(model):
@@ -99,8 +100,8 @@ def test_rungs_take_over_what_they_say(
 ) -> None:
     model = opened(request.getfixturevalue(name))
     own = plan(model, COARSE)
-    walkers = [Walker(name="reference", plan=plan(model, FINE), micro_batch=micro_batches[0])]
-    walkers += [Walker(name="natural", plan=own, micro_batch=micro_batches[1])]
+    walkers = [Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(micro_batches[0]))]
+    walkers += [Walker(name="natural", plan=own, schedule=MicroBatches(micro_batches[1]))]
     walkers += [forced(what, own, what, micro_batches[1]) for what in REPLAYED]
     seen, _ = walk(model, walkers)
     for router in routers(model):
@@ -129,7 +130,9 @@ def test_ids_are_weighted_by_the_own_scores(request: pytest.FixtureRequest, name
     """Against an evaluation of the first router's logits, token by token."""
     model = opened(request.getfixturevalue(name))
     own = plan(model, {"**.gate:output": "bf16", "**.router:slots": "sorted"})
-    seen, _ = walk(model, [Walker(name="reference", plan=plan(model, COARSE), micro_batch=6), forced("ids", own, IDS)])
+    seen, _ = walk(
+        model, [Walker(name="reference", plan=plan(model, COARSE), schedule=MicroBatches(6)), forced("ids", own, IDS)]
+    )
     node = next(n for n in model.graph.nodes if n.op.name == "router")
     logits = seen.of("ids", node.inputs[0]).flatten(0, 1).float()
     p, softmax = node.params, node.params["score"] == "softmax"
@@ -152,7 +155,10 @@ def test_ids_are_weighted_by_the_own_scores(request: pytest.FixtureRequest, name
 def test_a_difference_in_the_routers_alone_goes_with_their_routes(request: pytest.FixtureRequest, name: str) -> None:
     model = opened(request.getfixturevalue(name))
     own = plan(model, COARSE)
-    walkers = [Walker(name="reference", plan=plan(model, FINE), micro_batch=6), *(forced(w, own, w) for w in REPLAYED)]
+    walkers = [
+        Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(6)),
+        *(forced(w, own, w) for w in REPLAYED),
+    ]
     seen, _ = walk(model, walkers)
     assert same_bits(seen.of(ORDER), seen.of("reference"))
     assert not same_bits(seen.of(IDS), seen.of("reference"))
@@ -162,8 +168,8 @@ def test_another_place_of_the_scale_scales_nothing_twice(deepseek_v3: Path) -> N
     model = opened(deepseek_v3)
     later: dict[str, Value] = {"**.router:scaling": "output"}
     walkers = [
-        Walker(name="reference", plan=plan(model), micro_batch=6),
-        Walker(name="scaled later", plan=plan(model, later), micro_batch=6),
+        Walker(name="reference", plan=plan(model), schedule=MicroBatches(6)),
+        Walker(name="scaled later", plan=plan(model, later), schedule=MicroBatches(6)),
         forced(ORDER, plan(model, {**COARSE, **later}), ORDER),
     ]
     seen, counts = walk(model, walkers)
@@ -180,7 +186,7 @@ def test_a_hidden_router_has_no_routes_to_force(qwen3_moe: Path) -> None:
     for own, source in ((hidden, plan(model)), (plan(model), hidden)):
         with pytest.raises(SpecError, match=r"kernels:router stands in place of layers\[1\]\.moe\.router"):
             run(
-                [Walker(name="reference", plan=source, micro_batch=6), forced("own", own, IDS)],
+                [Walker(name="reference", plan=source, schedule=MicroBatches(6)), forced("own", own, IDS)],
                 model.weights,
                 tokens(model),
                 [],
@@ -189,8 +195,8 @@ def test_a_hidden_router_has_no_routes_to_force(qwen3_moe: Path) -> None:
 
 def test_memory_is_estimated_for_forced_routes_too(qwen3_moe: Path) -> None:
     model = opened(qwen3_moe)
-    reference = Walker(name="reference", plan=plan(model), micro_batch=6)
-    natural = Walker(name="natural", plan=plan(model, COARSE), micro_batch=6)
+    reference = Walker(name="reference", plan=plan(model), schedule=MicroBatches(6))
+    natural = Walker(name="natural", plan=plan(model, COARSE), schedule=MicroBatches(6))
     alone, both = (
         estimate([reference, other], model.weights, 6, 40).values
         for other in (natural, forced("forced", plan(model, COARSE), IDS))

@@ -20,6 +20,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
+from moeparity.plan.schedule.steps import MicroBatches
 from tests.checkpoint_factory import FILE
 
 IDS = torch.arange(33).view(3, 11)
@@ -28,7 +29,7 @@ IDS = torch.arange(33).view(3, 11)
 def walk(model: Model, *observers: Observer) -> int:
     """One pass of one variant; returns the bytes read."""
     plan = bind(model.graph, load_profile("hf-eager", Where(Path("test"))), model.dtype)
-    return run([Walker(name="only", plan=plan, micro_batch=2)], model.weights, IDS, observers).bytes_read
+    return run([Walker(name="only", plan=plan, schedule=MicroBatches(2))], model.weights, IDS, observers).bytes_read
 
 
 def opened(folder: Path, residency: Residency) -> Model:
@@ -139,5 +140,5 @@ def test_users_functions_may_keep_what_they_are_given(qwen3_moe: Path, monkeypat
     monkeypatch.setattr(model.weights, "segments", watched)
     plan = bind(model.graph, load_profile("hf-eager", Where(Path(__file__))), model.dtype)
     for functions in ({}, {"kernels:f": len}):
-        run([Walker(name="a", plan=plan, micro_batch=3, functions=functions)], model.weights, IDS, [])
+        run([Walker(name="a", plan=plan, schedule=MicroBatches(3), functions=functions)], model.weights, IDS, [])
     assert asked == [True, False]

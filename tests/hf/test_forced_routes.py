@@ -19,6 +19,7 @@ from moeparity.errors import Where
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 from tests.hf.compare import DTYPES, PROFILES, opened, tokens
 from tests.hf.reference import load
 
@@ -82,9 +83,9 @@ def test_the_same_ids_forced_give_the_same_bits(
     own = bind(model.graph, load_profile(profile, HERE), dtype)
     other = bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(OTHER, HERE))
     walkers = [
-        Walker(name="reference", plan=other, micro_batch=4),
-        Walker(name="natural", plan=own, micro_batch=4),
-        Walker(name="forced", plan=own, micro_batch=4, routes=Forced(of="reference", what=IDS)),
+        Walker(name="reference", plan=other, schedule=MicroBatches(4)),
+        Walker(name="natural", plan=own, schedule=MicroBatches(4)),
+        Walker(name="forced", plan=own, schedule=MicroBatches(4), routes=Forced(of="reference", what=IDS)),
     ]
     seen = Seen()
     run(walkers, model.weights, ids, [seen])

@@ -20,6 +20,7 @@ from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.difference import differences
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.schema import Placement
@@ -163,7 +164,7 @@ def test_all_toggles_together_are_the_other_side(request: pytest.FixtureRequest,
         assert differences(variants[mixture].plan, variants[pure].plan) == []
         assert variants[mixture].plan.partials == variants[pure].plan.partials
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in variants.items()]
+    walkers = [Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch)) for name, s in variants.items()]
     run(walkers, cached_model(folder).weights, random_tokens(2, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}
 

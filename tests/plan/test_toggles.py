@@ -15,6 +15,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.planted.places import random_tokens
@@ -177,6 +178,6 @@ def assert_all_together_are_the_other_side(model: Model, reference: Side, candid
             assert variants[mixture].plan.active(node) == variants[pure].plan.active(node), node.name
             assert variants[mixture].plan.dtype_of(node.name) == variants[pure].plan.dtype_of(node.name), node.name
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, micro_batch=s.micro_batch) for name, s in variants.items()]
+    walkers = [Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch)) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}

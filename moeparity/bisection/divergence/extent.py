@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from moeparity.engine.batches import Rows
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK
@@ -35,20 +33,20 @@ class Extent:
         return cls(sequences=int(tokens.any(-1).sum()), tokens=int(tokens.sum()), pads=int((tokens & ~real).sum()))
 
 
-def other_values(view: NodeView, a: Name, b: Name, cells: Sequence[Rows]) -> Tensor:
-    """The tokens of these cells at which two walkers have different values at some port: bool [B, T] of the wave.
+def other_values(view: NodeView, a: Name, b: Name, tokens: Tensor) -> Tensor:
+    """Which of some tokens, bool [B, T] of the wave, have different values at some port of two walkers.
 
     Values are compared bit by bit, of different dtypes after a cast to the wider one. A whole value and one in partial
     sums differ at every token.
     """
-    start = view.wave[0]
     pairs = [(view.by_token(a, port), view.by_token(b, port)) for port in range(len(view.outputs[a]))]
-    differs = torch.zeros(pairs[0][0].shape[:2], dtype=torch.bool, device=pairs[0][0].device)
-    for first, last in cells:
-        rows = slice(first - start, last - start)
-        for x, y in pairs:
-            differs[rows] |= _rows_differ(x[rows], y[rows])
-    return differs
+    # Only sequences of which some token is asked for are compared.
+    rows = tokens.any(-1)
+    here = rows.to(pairs[0][0].device)
+    differs = torch.zeros_like(tokens)
+    for x, y in pairs:
+        differs[rows] |= _rows_differ(x[here], y[here]).cpu()
+    return differs & tokens
 
 
 def _rows_differ(x: Tensor, y: Tensor) -> Tensor:

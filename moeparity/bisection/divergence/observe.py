@@ -11,7 +11,6 @@ from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import SHADOW, Trials
-from moeparity.engine.batches import Rows
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.divergence import Error, compare
@@ -22,7 +21,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class NodeRecord:
-    """What was seen of one node. Cells are the smallest groups of sequences that some variant computes together.
+    """What was seen of one node. Cells are the smallest groups of tokens that some variant computes together.
 
     `root_cells` is all that lies in cells with equal inputs and unequal output, `root_values` what of it has other
     values; nothing has where outputs differ in dtype only.
@@ -79,13 +78,11 @@ class Divergence:
         """By node, what was seen of it."""
         return self.records
 
-    def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[Rows]) -> None:
-        values = other_values(view, self.reference, self.candidate, cells)
-        whole = torch.zeros_like(values)
-        for first, last in cells:
-            whole[first - view.wave[0] : last - view.wave[0]] = True
+    def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[int]) -> None:
+        whole = view.tokens_of(cells)
+        values = other_values(view, self.reference, self.candidate, whole)
         mask = self.attention_mask
-        real = torch.ones_like(values) if mask is None else mask[slice(*view.wave)]
+        real = torch.ones_like(whole) if mask is None else mask[slice(*view.wave)].cpu()
         record.root_cells += Extent.of(whole, real)
         record.root_values += Extent.of(values, real)
 

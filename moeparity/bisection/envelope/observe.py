@@ -162,7 +162,7 @@ class Envelope:
 
     def _node_bands(self, view: NodeView, port: int) -> NodeBands | None:
         sequences, tokens = self._extent(view)
-        values = [assemble(view.outputs[walker][port], view.wave)[:sequences, :tokens] for walker in self.walkers]
+        values = [assemble(view.outputs[walker][port], view.batch)[:sequences, :tokens] for walker in self.walkers]
         if values[0].shape != values[1].shape:
             return NodeBands(not_drawn="one side holds partial sums")
         reference_band = self._band(view, 0, values, (sequences, tokens))
@@ -181,7 +181,7 @@ class Envelope:
         """The other side's value in the band of this one; a reason where there is none, None without a sum."""
         sequences, tokens = extent
         blocks = view.inputs[self.walkers[side]]
-        inputs = [None if b is None else assemble(b, view.wave)[:sequences, :tokens] for b in blocks]
+        inputs = [None if b is None else assemble(b, view.batch)[:sequences, :tokens] for b in blocks]
         settings = self.sides[side]
         draw = orders_of(
             Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))

@@ -122,7 +122,7 @@ class FlipObserver:
         input_blocks = [view.inputs[side][0] for side in self.sides]
         if view.regions or input_blocks[0] is None or input_blocks[1] is None:
             return
-        inputs = [assemble(blocks, view.wave) for blocks in input_blocks if blocks is not None]
+        inputs = [assemble(blocks, view.batch) for blocks in input_blocks if blocks is not None]
         self.agree[view.wave[0]] = (equal_rows(inputs[0], inputs[1], 1).cpu(), equal_rows(ours, theirs, 1).cpu())
 
     def _router(self, view: NodeView, rows: slice) -> None:

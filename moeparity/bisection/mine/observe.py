@@ -216,4 +216,4 @@ def _input(view: NodeView, side: str) -> Tensor:
     """What a gate reads, for the whole wave."""
     blocks = view.inputs[side][0]
     assert blocks is not None, "a gate reads its input"
-    return assemble(blocks, view.wave)
+    return assemble(blocks, view.batch)

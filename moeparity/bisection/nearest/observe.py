@@ -153,8 +153,8 @@ class Question:
             return
         ports = range(len(view.node.outputs))
         for blocks in zip(*(view.outputs[walker][port] for port in ports), strict=True):
-            rows = blocks[0].rows
-            entering = [assemble(value, rows) for value in view.inputs[walker] if value is not None]
+            batch = blocks[0].batch
+            entering = [assemble(value, batch) for value in view.inputs[walker] if value is not None]
             yield Sample(
                 values=dict(zip(self.region.inputs, entering, strict=True)),
                 given=tuple(block.tensor for block in blocks),

@@ -128,7 +128,7 @@ def _expert(view: NodeView, side: Side, row: int, position: int) -> int | None:
     # Rows [slots, hidden], of partial sums one such part for each rank.
     rows = view.by_token(side)[row, position].view(-1, *view.outputs[side][0][0].tensor.shape[-2:])
     slot = int((~rows.isfinite()).any(-1).any(0).nonzero()[0])
-    return int(assemble(blocks, view.wave)[row, position, slot])
+    return int(assemble(blocks, view.batch)[row, position, slot])
 
 
 STATE = (Occurrence,)

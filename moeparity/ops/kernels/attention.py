@@ -30,7 +30,10 @@ def attention(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool -> [B, T, H * D]."""
+    """q [B, H, T, D], k [B, G, S, D], v [B, S, G, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
+
+    The queries are the last T of S tokens.
+    """
     v = v.transpose(1, 2)
     if at["kv_layout"] == "cached":
         k, v = k.contiguous(), v.contiguous()
@@ -54,7 +57,7 @@ def mla(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V]."""
+    """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, S, L], k_rope [B, 1, S, R], mask [B, S] -> [B, T, H * V]."""
     pieces = cut(at)
     ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), strict=True)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
@@ -65,7 +68,7 @@ def mla(
 @dataclass(frozen=True, slots=True)
 class _Latent:
     """What the heads that one rank holds attend with: q_nope [B, H, T, N], q_rope [B, H, T, R], kv_b [H * (N + V), L],
-    latent [B, T, L], k_rope [B, 1, T, R], mask [B, T].
+    latent [B, S, L], k_rope [B, 1, S, R], mask [B, S].
     """
 
     q_nope: torch.Tensor
@@ -135,13 +138,18 @@ def _side_by_side(heads: torch.Tensor) -> torch.Tensor:
     return heads.transpose(1, 2).contiguous().flatten(2)
 
 
-def _visible(mask: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Which keys a query sees, [B or 1, 1, T, T] bool; a padded query at the left sees none at all."""
-    length = mask.shape[1]
-    visible = torch.ones(1, 1, length, length, dtype=torch.bool, device=mask.device).tril()
-    if window is not None:
-        visible = visible.triu(1 - window)
-    return visible if bool(mask.all()) else visible & mask[:, None, None, :]
+def _visible(x: Heads) -> torch.Tensor:
+    """Which keys a query sees, [B or 1, 1, T, S] bool, the last T of S tokens asking; a padded query at the left sees
+    none at all.
+    """
+    queries, keys = x.q.shape[2], x.mask.shape[-1]
+    before = keys - queries
+    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before)
+    if x.window is not None:
+        visible = visible.triu(before + 1 - x.window)
+    if bool(x.mask.all()):
+        return visible
+    return visible & (x.mask[:, None, None, :] if x.mask.dim() == 2 else x.mask[:, None])
 
 
 def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
@@ -150,7 +158,7 @@ def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     scores = _matmul(cast(x.q), cast(k).transpose(2, 3), dtype) * x.scale
     # Hugging Face adds the smallest finite number, not -inf: the addition rounds, and a row without any visible key
     # becomes a mean over all keys instead of NaN.
-    hidden = ~_visible(x.mask, x.window)
+    hidden = ~_visible(x)
     scores = scores + torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
     if x.sinks is None:
         probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
@@ -177,7 +185,7 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 
 def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     k, v = _repeated(x)
-    return flash(replace(x, k=k, v=v), _visible(x.mask, x.window), at)
+    return flash(replace(x, k=k, v=v), _visible(x), at)
 
 
 def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
@@ -188,8 +196,9 @@ def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     b, h, t, _ = q.shape
     groups = h // k.shape[1]
     # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
-    plain = (x.window is None or t < x.window) and bool(x.mask.all())
-    visible = None if plain else _visible(x.mask, x.window).expand(b, -1, -1, -1)
+    in_reach = x.window is None or k.shape[2] < x.window
+    plain = in_reach and t in (1, k.shape[2]) and bool(x.mask.all())
+    visible = None if plain else _visible(x).expand(b, -1, -1, -1)
     grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
     if groups > 1 and not grouped and t == 1:
         q = q.reshape(b, h // groups, groups, -1)

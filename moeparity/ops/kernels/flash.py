@@ -1,6 +1,7 @@
 """Attention by online softmax over tiles of keys, and the merge of several runs of tiles.
 
-Shapes: q [B, H, T, D], k [B, H, T, D], v [B, H, T, V], visible [B or 1, 1, T, T] bool; a row statistic is [B, H, T, 1].
+Shapes: q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], visible [B or 1, 1, T, S] bool; a row statistic is [B, H, T, 1].
+The queries are the last T of S tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ LOG2E = math.log2(math.e)
 class Heads:
     """Queries and as many heads of keys and values for them, or fewer that several queries share.
 
-    q [B, H, T, D], k [B, G, T, D], v [B, G, T, V], mask [B, T] bool; `window`: the tokens a query sees, itself included
-    (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1].
+    q [B, H, T, D], k [B, G, S, D], v [B, G, S, V], mask [B, S] bool, or [1, T, T] in a pack;
+    `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1].
     """
 
     q: torch.Tensor
@@ -63,7 +64,7 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
     q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))
     outputs = []
-    for cut in cuts(k.shape[2], heads.window, at):
+    for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
         queries, visible_keys = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
         without_sinks = replace(queries, sinks=None)
         runs = [_attend(without_sinks if i else queries, visible_keys, run, at) for i, run in enumerate(cut.runs)]

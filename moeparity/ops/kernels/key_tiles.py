@@ -18,31 +18,33 @@ class Cut:
     runs: list[list[slice]]
 
 
-def cuts(length: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
-    """Of a sequence of `length` tokens, under the attributes of `attention`; together all queries, in turn.
+def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
+    """Of the last `queries` of `length` tokens, under the attributes of `attention`; together all queries, in turn.
 
     Imitates, all read: FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h, n_blocks_per_split (`tiles`);
     0f25c7b hopper/block.h, get_n_block_min_max (`seen`); vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py
     and SGLang 03cd2ec decode_attention.py, kv_len_per_split (`keys`); FlashInfer fb28d72 attention/prefill.cuh,
     chunk_start (`fixed`). How many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
     """
-    splits, block, every = at["splits"], at["kv_block"], slice(0, length)
+    splits, block, every = at["splits"], at["kv_block"], slice(0, queries)
     if splits == FIXED:
         return [Cut(every, [_cut(run.start, run.stop, block) for run in _cut(0, length, at["split_keys"])])]
     shared_by = at["split_by"] if splits > 1 else TILES
     if shared_by == TILES:
         return [Cut(every, _shared(_cut(0, length, block), splits))]
     result = []
-    for queries in _cut(0, length, at["q_block"]):
-        first = 0 if window is None else max(0, queries.start - window + 1)
+    before = length - queries
+    for rows in _cut(0, queries, at["q_block"]):
+        first, last = before + rows.start, before + rows.stop
+        first = 0 if window is None else max(0, first - window + 1)
         if shared_by == SEEN:
-            tiles = _cut(0, length, block)[first // block : -(-queries.stop // block)]
-            result.append(Cut(queries, _shared(tiles, splits)))
+            tiles = _cut(0, length, block)[first // block : -(-last // block)]
+            result.append(Cut(rows, _shared(tiles, splits)))
         else:
             unit = at["split_unit"]
-            size = -(-(queries.stop - first) // splits)
-            runs = _cut(first, queries.stop, -(-size // unit) * unit)
-            result.append(Cut(queries, [_cut(run.start, run.stop, block) for run in runs]))
+            size = -(-(last - first) // splits)
+            runs = _cut(first, last, -(-size // unit) * unit)
+            result.append(Cut(rows, [_cut(run.start, run.stop, block) for run in runs]))
     return result
 
 

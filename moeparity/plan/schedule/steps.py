@@ -7,7 +7,7 @@ training forward's micro-batch, a prefill, one decode step of all running reques
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, get_args
 
 Shape = Literal["dense", "flat", "packed"]
@@ -92,12 +92,43 @@ class Schedule:
         """Whether some step reads keys and values that an earlier one made."""
         return any(span.first > 0 for step in self.steps for span in step.spans)
 
+    def on(self, sequences: int, length: int) -> Schedule:
+        """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
+        assert all(span.last <= length for step in self.steps for span in step.spans)
+        if all(span.sequence < sequences for step in self.steps for span in step.spans):
+            return self
+        kept = ((step, [i for i, span in enumerate(step.spans) if span.sequence < sequences]) for step in self.steps)
+        return replace(self, steps=tuple(_with_spans(step, places) for step, places in kept if places))
 
-def micro_batches(sequences: int, length: int, size: int) -> Schedule:
-    """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward."""
-    starts = range(0, sequences, size)
-    batches = ((start, min(start + size, sequences)) for start in starts)
-    return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches), name=f"micro-batch {size}")
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward, of any number of sequences."""
+
+    size: int
+
+    @property
+    def has_history(self) -> bool:
+        """Nothing is read of an earlier step."""
+        return False
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """It has one."""
+        return (FORWARD,)
+
+    def on(self, sequences: int, length: int) -> Schedule:
+        """As steps on a grid of tokens [sequences, length]."""
+        batches = ((start, min(start + self.size, sequences)) for start in range(0, sequences, self.size))
+        return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches))
+
+
+def _with_spans(step: Step, places: Sequence[int]) -> Step:
+    """A step with the spans at some places alone."""
+    scored = step.scored
+    if scored is not None:
+        scored = tuple(places.index(place) for place in scored if place in places)
+    return replace(step, spans=tuple(step.spans[place] for place in places), scored=scored)
 
 
 def rectangle(first: int, last: int, start: int, end: int, phase: Phase = FORWARD) -> Step:

@@ -12,7 +12,9 @@ from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.divergence.observe import Divergence, NodeRecord
 from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import Block
+from moeparity.ops.registry import OPS
 from tests.bisection.test_observers import CANDIDATE, REFERENCE, SHADOW, node, unasked
+from tests.grids import block, grid
 
 FIRST = 6
 """The first sequence of the wave."""
@@ -24,16 +26,23 @@ def seen_at(
 ) -> NodeView:
     """One micro-batch of four sequences, of which both sides read the same."""
 
-    def blocks(values: Sequence[Tensor], identity: int, cut: int) -> tuple[list[Block], ...]:
-        return tuple([Block(value, WAVE, (identity,), cut)] for value in values)
+    axis = OPS[op].token_axis
+    cut = grid(ours[0].shape[axis + (partials[0] > 1)], 0, *WAVE)
+
+    def blocks(values: Sequence[Tensor], identity: int, parts: int) -> tuple[list[Block], ...]:
+        own = axis + (parts > 1)
+        return tuple([block(value, FIRST, [identity], cut, partials=parts, axis=own)] for value in values)
 
     outputs = {REFERENCE: blocks(ours, 0, partials[0]), CANDIDATE: blocks(theirs, 1, partials[1])}
-    read = ([Block(torch.zeros(4, 3), WAVE, (0,))],)
-    return NodeView(node(op), WAVE, (WAVE,), outputs, dict.fromkeys(outputs, read), {}, {}, {}, unasked)
+    read = ([block(torch.zeros(4, cut.length), FIRST, [0], cut)],)
+    return NodeView(node(op), WAVE, cut, outputs, dict.fromkeys(outputs, read), {}, {}, {}, unasked)
 
 
 def marked(view: NodeView) -> list[tuple[int, ...]]:
-    return [tuple(place) for place in other_values(view, REFERENCE, CANDIDATE, view.cells).nonzero().tolist()]
+    return [
+        tuple(place)
+        for place in other_values(view, REFERENCE, CANDIDATE, view.tokens_of(view.cells)).nonzero().tolist()
+    ]
 
 
 def values(*shape: int) -> Tensor:

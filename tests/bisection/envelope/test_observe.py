@@ -15,6 +15,7 @@ from moeparity.engine.lockstep import NodeView, run
 from moeparity.engine.values import assemble
 from moeparity.engine.walker import Walker
 from moeparity.engine.work import kernel_settings
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import REFERENCE
 from tests.planted.places import random_tokens, write_recipe
 
@@ -29,14 +30,14 @@ class Drawn:
 
     def see(self, view: NodeView) -> None:
         node, bound = view.node, self.plan.reference.plan
-        inputs = [None if b is None else assemble(b, view.wave) for b in view.inputs[REFERENCE]]
+        inputs = [None if b is None else assemble(b, view.batch) for b in view.inputs[REFERENCE]]
         at = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
         weights = self.plan.model.weights.node(node, bound.dtype_of(node.name))
         draw = orders_of(Call(node=node, inputs=inputs, weights=weights, at=at))
         if draw is None or node.op.name == "router":
             return
         assert not isinstance(draw, str)
-        value = assemble(view.outputs[REFERENCE][0], view.wave)
+        value = assemble(view.outputs[REFERENCE][0], view.batch)
         for seed in range(2):
             drawn = draw(seed)
             assert (drawn.shape, drawn.dtype) == (value.shape, value.dtype), node.name
@@ -62,7 +63,7 @@ def test_draws_are_the_same_sums_in_other_orders(
     recipe = write_recipe(tmp_path, request.getfixturevalue(name), {"input_ids": random_tokens(2, 20)}, side, side)
     plan = prepare(recipe, device="cpu", options=Options(attribution=False))
     drawn = Drawn(plan)
-    walker = Walker(name=REFERENCE, plan=plan.reference.plan, micro_batch=2)
+    walker = Walker(name=REFERENCE, plan=plan.reference.plan, schedule=MicroBatches(2))
     run([walker], plan.model.weights, plan.tokens.input_ids, [drawn])
     assert {*SUMS, attends} <= drawn.furthest.keys()
     # fp32 rounds at 6e-8; the sums here have at most 96 leaves, and attention two after each other.

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from moeparity.bisection.nonfinite.observe import FirstOccurrences
 from moeparity.engine.lockstep import NodeView
-from moeparity.engine.values import Block
 from moeparity.plan.graph import Node
 from tests.bisection.test_observers import node, unasked
+from tests.grids import block, grid
 
 SIDE = "candidate"
 ORDER = ("first", "second", "third")
@@ -24,9 +24,11 @@ def named(name: str, op: str = "add") -> Node:
 
 def seen_at(where: Node, value: Tensor, *, first: int = 0, partials: int = 1, ids: Tensor | None = None) -> NodeView:
     rows = (first, first + len(value))
-    read = ([Block(value, rows, (0,))], [] if ids is None else [Block(ids, rows, (0,))], None)
-    blocks = ([Block(value, rows, (0,), partials)],)
-    return NodeView(where, rows, (rows,), {SIDE: blocks}, {SIDE: read}, {}, {}, {}, unasked)
+    axis = where.op.token_axis + (partials > 1)
+    cut = grid(value.shape[axis], *dict.fromkeys((0, *rows)))
+    read = ([block(value, first, [0], cut)], [] if ids is None else [block(ids, first, [0], cut)], None)
+    blocks = ([block(value, first, [0], cut, partials=partials, axis=axis)],)
+    return NodeView(where, rows, cut, {SIDE: blocks}, {SIDE: read}, {}, {}, {}, unasked)
 
 
 def observer(mask: Tensor | None = None) -> FirstOccurrences:

@@ -1,0 +1,198 @@
+"""The grid of tokens [B, T] that all walkers look at, cut into the steps of their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import torch
+
+from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule, Shape, Span, Step
+
+Rows = tuple[int, int]
+"""Sequences first to last - 1."""
+
+
+class Rectangle(NamedTuple):
+    """Consecutive sequences, and the same tokens of each; ends excluded."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+class Batch:
+    """Tokens of the grid that lie in one tensor, [b, t] or [1, n], in this order. The same tokens are one object.
+
+    rectangle: what the tokens are where they lie as [b, t].
+    """
+
+    def __init__(self, grid: Grid, spans: tuple[Span, ...], shape: Shape) -> None:
+        self.grid, self.spans, self.shape = grid, spans, shape
+        first, last = spans[0], spans[-1]
+        dense = shape == "dense" or len(spans) == 1
+        self.rectangle = Rectangle(first.sequence, last.sequence + 1, first.first, first.last) if dense else None
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Of its tensors, the axes of sequences and of tokens."""
+        if self.rectangle is not None:
+            return self.rectangle.last - self.rectangle.first, self.rectangle.end - self.rectangle.start
+        return 1, sum(span.tokens for span in self.spans)
+
+    @cached_property
+    def index(self) -> torch.Tensor:
+        """Where its tokens lie in the grid, b * T + t, int64 [n]."""
+        return torch.cat([torch.arange(s.first, s.last) + s.sequence * self.grid.length for s in self.spans])
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The cells that its tokens lie in, ascending."""
+        return self._cells[0]
+
+    @property
+    def cell_of(self) -> torch.Tensor:
+        """Of each of its tokens, the place in `cells` of the one that it lies in, int64 [n]."""
+        return self._cells[1]
+
+    @cached_property
+    def _cells(self) -> tuple[tuple[int, ...], torch.Tensor]:
+        cells, places = torch.unique(self.grid.cell_of.flatten()[self.index], return_inverse=True)
+        return tuple(cells.tolist()), places
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The sequences that it reaches over."""
+        sequences = [span.sequence for span in self.spans]
+        return min(sequences), max(sequences) + 1
+
+    @cached_property
+    def keys(self) -> Batch:
+        """Its tokens and all before them in their sequences; of a pack its tokens alone."""
+        at = self.rectangle
+        if at is None or at.start == 0:
+            return self
+        return self.grid.rectangle(at.first, at.last, 0, at.end)
+
+    @cached_property
+    def queries(self) -> tuple[Batch, ...]:
+        """What attention takes at once: of rows that lie flat one span after the other, else all."""
+        if self.shape == "flat" and len(self.spans) > 1:
+            return tuple(self.grid.batch((span,), "dense") for span in self.spans)
+        return (self,)
+
+    @cached_property
+    def own_sequence(self) -> torch.Tensor:
+        """Of each pair of its tokens, whether they are of one sequence, bool [n, n]."""
+        of = self.index // self.grid.length
+        return of[:, None] == of
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Tokens that go through an op together: a step, or a part of it. `padding`: rows of zeros behind them."""
+
+    batch: Batch
+    phase: Phase = FORWARD
+    isolated: bool = True
+    padding: int = 0
+
+
+class Grid:
+    """All tokens, cut by every schedule.
+
+    Cells are the smallest groups of tokens that any schedule computes together; their numbers ascend with their first
+    tokens. waves: the smallest runs of sequences that no step of any schedule reaches out of.
+    turns: the steps of each schedule, by wave; `head_turns` are those of the head.
+    """
+
+    def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
+        self.sequences, self.length = sequences, length
+        self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
+        self.schedules = {one: one.on(sequences, length) for one in schedules}
+        steps = {one: schedule.steps for one, schedule in self.schedules.items()}
+        turns = {one: [self._turn(step) for step in all_steps] for one, all_steps in steps.items()}
+        head_turns = {one: list(chain.from_iterable(map(self._head, all_steps))) for one, all_steps in steps.items()}
+        every = [*turns.values(), *head_turns.values()]
+        self._placed = [[turn.batch for turn in one] for one in every]
+        self.waves = self._cut_into_waves([turn.batch.rows for one in every for turn in one])
+        self.turns = {one: self._by_wave(placed) for one, placed in turns.items()}
+        self.head_turns = {one: self._by_wave(placed) for one, placed in head_turns.items()}
+
+    def batch(self, spans: tuple[Span, ...], shape: Shape) -> Batch:
+        """These tokens in this shape."""
+        key = spans, "dense" if len(spans) == 1 else shape
+        if key not in self._batches:
+            self._batches[key] = Batch(self, *key)
+        return self._batches[key]
+
+    def rectangle(self, first: int, last: int, start: int, end: int) -> Batch:
+        """The tokens start to end - 1 of these sequences."""
+        return self.batch(tuple(Span(sequence, start, end) for sequence in range(first, last)), "dense")
+
+    def whole(self, wave: Rows) -> Batch:
+        """All tokens of a wave."""
+        return self.rectangle(*wave, 0, self.length)
+
+    def positions(self, of: Schedule | MicroBatches, mask: torch.Tensor) -> torch.Tensor:
+        """The position of every token as a schedule counts, int64 [B, T]; `mask` [B, T] bool is true on real tokens."""
+        schedule = self.schedules[of]
+        if schedule.positions == "tokens":
+            # As transformers' generate counts: what stands before the first real token has position 1.
+            return (mask.long().cumsum(-1) - 1).masked_fill(~mask, 1)
+        columns = torch.arange(self.length, device=mask.device).repeat(self.sequences)
+        if schedule.positions == "running":
+            for step in schedule.steps:
+                places = self.batch(step.spans, step.shape).index.to(columns.device)
+                columns[places] = torch.arange(step.tokens, device=columns.device)
+        return columns.view(self.sequences, self.length)
+
+    def _turn(self, step: Step) -> Turn:
+        return Turn(self.batch(step.spans, step.shape), step.phase, step.isolated, step.padding)
+
+    def _head(self, step: Step) -> Iterator[Turn]:
+        """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""
+        if step.scored is None:
+            yield self._turn(step)
+            return
+        scored = [step.spans[i] for i in step.scored]
+        last = [Span(s.sequence, s.last - 1, s.last) for s in scored]
+        others = [Span(s.sequence, s.first, s.last - 1) if s in scored else s for s in step.spans]
+        for spans in (last, [span for span in others if span.tokens]):
+            if spans:
+                shape = step.shape if len({(s.first, s.last) for s in spans}) == 1 else "flat"
+                yield Turn(self.batch(tuple(spans), shape), step.phase)
+
+    def _by_wave(self, turns: Sequence[Turn]) -> Mapping[Rows, tuple[Turn, ...]]:
+        return {wave: tuple(turn for turn in turns if _inside(turn.batch.rows, wave)) for wave in self.waves}
+
+    @cached_property
+    def cell_of(self) -> torch.Tensor:
+        """The cell of every token, int64 [B, T]."""
+        labels = torch.zeros(len(self._placed), self.sequences * self.length, dtype=torch.int64)
+        for row, batches in zip(labels, self._placed, strict=True):
+            # Attention takes a flat step's spans one by one.
+            for number, part in enumerate(chain.from_iterable(batch.queries for batch in batches)):
+                row[part.index] = number
+        _, cells = torch.unique(labels, dim=1, return_inverse=True)
+        first = torch.full((int(cells.max()) + 1,), cells.numel(), dtype=torch.int64)
+        first.scatter_reduce_(0, cells, torch.arange(cells.numel()), "amin")
+        rank = torch.empty_like(first)
+        rank[first.argsort()] = torch.arange(first.numel())
+        return rank[cells].view(self.sequences, self.length)
+
+    def _cut_into_waves(self, reaches: Sequence[Rows]) -> tuple[Rows, ...]:
+        edges, reached = [0], 0
+        for first, last in sorted(reaches):
+            if first >= reached > 0:
+                edges.append(first)
+            reached = max(reached, last)
+        return tuple(pairwise([*edges, self.sequences]))
+
+
+def _inside(rows: Rows, outer: Rows) -> bool:
+    return outer[0] <= rows[0] and rows[1] <= outer[1]

@@ -17,7 +17,7 @@ from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
@@ -28,6 +28,7 @@ def forward(
     *,
     profile: str = "hf-eager",
     micro_batch: int | None = None,
+    schedule: Schedule | None = None,
     dtype: str | None = None,
     device: str = "auto",
     save: Iterable[str] = (),
@@ -41,7 +42,8 @@ def forward(
 
     `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
     [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
-    `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics).
+    `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
+    steps of a `schedule`.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
     `{"tensor": 4}`. `attention_mask` [B, T] bool or
     int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
@@ -53,6 +55,8 @@ def forward(
         raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
+    if micro_batch is not None and schedule is not None:
+        raise SpecError("forward: micro_batch and schedule are both given; expected one of them.")
     where = Where(Path("forward"))
     rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
     placed = placement_rules(reader.read_placement(placement or {}, where), where)
@@ -62,7 +66,7 @@ def forward(
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed)
     recorder = _Recorder(model.graph, list(save))
-    walker = Walker(name="forward", plan=plan, schedule=MicroBatches(micro_batch or len(tokens)))
+    walker = Walker(name="forward", plan=plan, schedule=schedule or MicroBatches(micro_batch or len(tokens)))
     passes = PassRunner(
         weights=model.weights,
         input_ids=tokens,

@@ -81,9 +81,18 @@ ATTENTION = Op(
             name="kv_layout",
             kind="form",
             default="projected",
-            values=("projected", "cached"),
+            values=("projected", "cached", "static"),
             says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
-            "a filled key/value cache leaves them; the layout picks another fp32 GEMM on CPU",
+            "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those of "
+            "a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
+        ),
+        Attribute(
+            name="allocated",
+            kind="form",
+            default=1024,
+            least=1,
+            when={"kv_layout": ("static",), "implementation": ("eager", "sdpa")},
+            says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
         ),
         replace(
             site(

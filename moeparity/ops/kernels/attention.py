@@ -13,6 +13,7 @@ from moeparity.numerics import rounding
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
 from moeparity.ops.attention_forms import FLASH, SDPA
+from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
 from moeparity.ops.kernels.placement import gathered, parts, shared
@@ -34,12 +35,11 @@ def attention(
 
     The queries are the last T of S tokens.
     """
-    v = v.transpose(1, 2)
-    if at["kv_layout"] == "cached":
-        k, v = k.contiguous(), v.contiguous()
+    k, v, mask, free = _cached(k, v.transpose(1, 2), mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
-    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=q.shape[-1] ** -0.5) for q, k, v in ranks]
+    scale = q.shape[-1] ** -0.5
+    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=scale, free=free) for q, k, v in ranks]
     if "sinks" in w:
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
         heads = [replace(piece, sinks=sinks.view(1, -1, 1, 1)) for piece, sinks in owned]
@@ -63,6 +63,32 @@ def mla(
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
     latents = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in ranks)
     return gathered([_side_by_side(attend(piece, p, at)) for piece in latents])
+
+
+def _cached(
+    k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, queries: int, window: int | None, at: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Keys, values and mask as a cache hands them on, and how many of its places behind them are free.
+
+    Imitates transformers 5.23.0, cache_utils.py: DynamicLayer, DynamicSlidingWindowLayer, StaticLayer and
+    StaticSlidingWindowLayer, `update`.
+    """
+    if at["kv_layout"] == "projected" or at["implementation"] == FLASH:
+        return k, v, mask, 0
+    keys, free = k.shape[2], 0
+    before, reach = keys - queries, None if window is None else window - 1
+    if at["kv_layout"] == "static":
+        places = int(at["allocated"]) if window is None else min(window, int(at["allocated"]))
+        if window is None and keys > places:
+            raise RefusedError("allocated", f"{keys} tokens do not fit into {places} places. Allocate more.")
+        if not before and keys > places:
+            # Handed on as they are: only what the window keeps is copied.
+            return k, v, mask, 0
+        free = max(0, places - keys)
+        reach = None if before < places else places - 1
+    kept = slice(0 if reach is None else max(0, before - reach), keys)
+    k, v, mask = k[:, :, kept].contiguous(), v[:, :, kept].contiguous(), mask[..., kept]
+    return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +169,7 @@ def _visible(x: Heads) -> torch.Tensor:
     none at all.
     """
     queries, keys = x.q.shape[2], x.mask.shape[-1]
-    before = keys - queries
+    before = keys - x.free - queries
     visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before)
     if x.window is not None:
         visible = visible.triu(before + 1 - x.window)
@@ -197,7 +223,8 @@ def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     groups = h // k.shape[1]
     # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
     in_reach = x.window is None or k.shape[2] < x.window
-    plain = in_reach and t in (1, k.shape[2]) and bool(x.mask.all())
+    at_once = t == k.shape[2] or (t == 1 and at.get("kv_layout") != "static")
+    plain = in_reach and at_once and bool(x.mask.all())
     visible = None if plain else _visible(x).expand(b, -1, -1, -1)
     grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
     if groups > 1 and not grouped and t == 1:

@@ -30,7 +30,8 @@ class Heads:
     """Queries and as many heads of keys and values for them, or fewer that several queries share.
 
     q [B, H, T, D], k [B, G, S, D], v [B, G, S, V], mask [B, S] bool, or [1, T, T] in a pack;
-    `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1].
+    `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1];
+    `free`: so many of the keys, the last, are places of a cache that no token has filled.
     """
 
     q: torch.Tensor
@@ -40,6 +41,7 @@ class Heads:
     window: int | None
     scale: float
     sinks: torch.Tensor | None = None
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

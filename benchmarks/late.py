@@ -24,7 +24,8 @@ import torch
 from benchmarks import lockstep
 from benchmarks.turns import header
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.engine.lockstep import Counts, NodeView, Observer, run
+from moeparity.engine.lockstep import Counts, run
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value

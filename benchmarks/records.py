@@ -26,7 +26,7 @@ from moeparity.bisection.record.compare import Compared
 from moeparity.bisection.record.last_digit import ARITHMETIC
 from moeparity.bisection.record.observe import chosen_logprobs
 from moeparity.bisection.trials import alone, toggle_trials, walker
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.plan.sides import REFERENCE, Side
 

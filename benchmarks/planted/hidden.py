@@ -16,7 +16,8 @@ from benchmarks.planted.submodules import HEADED, IMPL, SHARED
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.summarise import summarise
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.schedule.steps import MicroBatches

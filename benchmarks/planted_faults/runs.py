@@ -18,7 +18,8 @@ from torch import Tensor
 
 from benchmarks.planted_faults.cases import Case
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model
 from moeparity.plan.graph import SOURCES, Node

@@ -18,7 +18,7 @@ from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.errors import SpecError
 from moeparity.inputs.model import Model

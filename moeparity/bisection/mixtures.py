@@ -11,8 +11,9 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
-from moeparity.engine.lockstep import Counts, Observer
+from moeparity.engine.lockstep import Counts
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
+from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
 from moeparity.metrics.tokens import SequenceSums

@@ -13,8 +13,9 @@ from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
-from moeparity.engine.lockstep import Counts, NodeView, Observer
+from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory, Peak
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle

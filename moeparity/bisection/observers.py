@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from moeparity.bisection.reported import reports, seen_metrics
-from moeparity.engine.lockstep import Ids, NodeView
+from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
 from moeparity.metrics.tokens import SequenceSums, first_occurrences

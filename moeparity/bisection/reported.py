@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import TokenMetrics, token_metrics
 from moeparity.ops.log_softmax import UNROUNDED

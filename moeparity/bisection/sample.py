@@ -16,7 +16,8 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import walker
 from moeparity.engine.duration import require_time, seconds_of
 from moeparity.engine.footprint import require
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.weights.store import WeightStore, fits

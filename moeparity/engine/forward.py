@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.passes import PassRunner
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where, listed
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
@@ -51,12 +51,7 @@ def forward(
     `progress` hears how far it is.
     Raises MoeparityError.
     """
-    if dtype is not None and dtype not in FLOAT_NAMES:
-        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
-    if micro_batch is not None and micro_batch < 1:
-        raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
-    if micro_batch is not None and schedule is not None:
-        raise SpecError("forward: micro_batch and schedule are both given; expected one of them.")
+    _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
     rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
     placed = placement_rules(reader.read_placement(placement or {}, where), where)
@@ -76,6 +71,15 @@ def forward(
     )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()
+
+
+def _refuse(dtype: str | None, micro_batch: int | None, schedule: Schedule | None) -> None:
+    if dtype is not None and dtype not in FLOAT_NAMES:
+        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
+    if micro_batch is not None and micro_batch < 1:
+        raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
+    if micro_batch is not None and schedule is not None:
+        raise SpecError("forward: micro_batch and schedule are both given; expected one of them.")
 
 
 class _Recorder:

@@ -94,12 +94,23 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens that go through an op together: a step, or a part of it. `padding`: rows of zeros behind them."""
+    """Tokens that go through an op together: a step, or a part of it. `padding`: rows of zeros behind them.
+
+    source: the tokens whose values these have, one by one, without being computed.
+    """
 
     batch: Batch
     phase: Phase = FORWARD
     isolated: bool = True
     padding: int = 0
+    source: Batch | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The sequences that it reaches over."""
+        if self.source is None:
+            return self.batch.rows
+        return min(self.batch.rows[0], self.source.rows[0]), max(self.batch.rows[1], self.source.rows[1])
 
 
 class Grid:
@@ -115,11 +126,13 @@ class Grid:
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: schedule.steps for one, schedule in self.schedules.items()}
-        turns = {one: [self._turn(step) for step in all_steps] for one, all_steps in steps.items()}
-        head_turns = {one: list(chain.from_iterable(map(self._head, all_steps))) for one, all_steps in steps.items()}
+        turns = {one: list(chain.from_iterable(map(self._turns, all_steps))) for one, all_steps in steps.items()}
+        head_turns = {
+            one: list(chain.from_iterable(map(self._head_turns, all_steps))) for one, all_steps in steps.items()
+        }
         every = [*turns.values(), *head_turns.values()]
         self._placed = [[turn.batch for turn in one] for one in every]
-        self.waves = self._cut_into_waves([turn.batch.rows for one in every for turn in one])
+        self.waves = self._cut_into_waves([turn.rows for one in every for turn in one])
         self.turns = {one: self._by_wave(placed) for one, placed in turns.items()}
         self.head_turns = {one: self._by_wave(placed) for one, placed in head_turns.items()}
 
@@ -151,24 +164,36 @@ class Grid:
                 columns[places] = torch.arange(step.tokens, device=columns.device)
         return columns.view(self.sequences, self.length)
 
-    def _turn(self, step: Step) -> Turn:
-        return Turn(self.batch(step.spans, step.shape), step.phase, step.isolated, step.padding)
+    def _turns(self, step: Step) -> Iterator[Turn]:
+        """What a step computes, and what it copies."""
+        if step.spans:
+            yield Turn(self.batch(step.spans, step.shape), step.phase, step.isolated, step.padding)
+        yield from self._copies(step)
 
-    def _head(self, step: Step) -> Iterator[Turn]:
+    def _copies(self, step: Step) -> Iterator[Turn]:
+        if step.copies:
+            here = tuple(Span(copy.sequence, copy.first, copy.last) for copy in step.copies)
+            there = tuple(Span(c.source, c.first + c.shift, c.last + c.shift) for c in step.copies)
+            yield Turn(self.batch(here, "flat"), step.phase, source=self.batch(there, "flat"))
+
+    def _head_turns(self, step: Step) -> Iterator[Turn]:
         """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""
-        if step.scored is None:
-            yield self._turn(step)
+        if step.scored is None and not step.verified:
+            yield from self._turns(step)
             return
-        scored = [step.spans[i] for i in step.scored]
-        last = [Span(s.sequence, s.last - 1, s.last) for s in scored]
-        others = [Span(s.sequence, s.first, s.last - 1) if s in scored else s for s in step.spans]
-        for spans in (last, [span for span in others if span.tokens]):
+        kept, rest = [], []
+        for place, span in enumerate(step.spans):
+            is_scored = step.scored is None or place in step.scored
+            last = span.first if place in step.verified else span.last - 1 if is_scored else span.last
+            kept.append(span._replace(first=last))
+            rest.append(span._replace(last=last))
+        for spans in ([span for span in kept if span.tokens], [span for span in rest if span.tokens]):
             if spans:
-                shape = step.shape if len({(s.first, s.last) for s in spans}) == 1 else "flat"
-                yield Turn(self.batch(tuple(spans), shape), step.phase)
+                yield Turn(self.batch(tuple(spans), step.shape if _alike(spans) else "flat"), step.phase)
+        yield from self._copies(step)
 
     def _by_wave(self, turns: Sequence[Turn]) -> Mapping[Rows, tuple[Turn, ...]]:
-        return {wave: tuple(turn for turn in turns if _inside(turn.batch.rows, wave)) for wave in self.waves}
+        return {wave: tuple(turn for turn in turns if _inside(turn.rows, wave)) for wave in self.waves}
 
     @cached_property
     def cell_of(self) -> torch.Tensor:
@@ -192,6 +217,10 @@ class Grid:
                 edges.append(first)
             reached = max(reached, last)
         return tuple(pairwise([*edges, self.sequences]))
+
+
+def _alike(spans: Sequence[Span]) -> bool:
+    return len({(span.first, span.last) for span in spans}) == 1
 
 
 def _inside(rows: Rows, outer: Rows) -> bool:

@@ -9,25 +9,22 @@ numerics on another variant's inputs, which shows what a node's own numerics do 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
-from typing import Protocol
 
 import torch
 
 from moeparity.engine import functions
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.values import Block, Identities, assemble, reblocked
+from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.graph import SOURCES, Node
-from moeparity.plan.region import Region
 from moeparity.progress import Callback, Progress
-
-Ids = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -40,105 +37,6 @@ class Counts:
     def joined(self, further: Counts) -> Counts:
         """The cost of both."""
         return Counts(self.evaluations + further.evaluations, self.bytes_read + further.bytes_read)
-
-
-class Observer(Protocol):
-    """Sees every node's values as they pass, one wave of sequences at a time."""
-
-    def see(self, view: NodeView) -> None:
-        """Called once per node and wave; values not copied are gone afterwards."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeView:
-    """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
-
-    A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
-    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
-    that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
-    `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
-    `loaded` are the weights of the segment.
-    """
-
-    node: Node
-    wave: Rows
-    grid: Grid
-    outputs: Mapping[Name, tuple[list[Block], ...]]
-    inputs: Mapping[Name, tuple[list[Block] | None, ...]]
-    active: Mapping[Name, Mapping[str, object]]
-    regions: Mapping[Name, Region]
-    entered: Mapping[tuple[Name, str], list[int]]
-    again: Callable[[Name], tuple[torch.Tensor, ...]]
-    loaded: Loaded = field(default_factory=dict)
-
-    @property
-    def batch(self) -> Batch:
-        """All tokens of the wave."""
-        return self.grid.whole(self.wave)
-
-    @property
-    def cells(self) -> tuple[int, ...]:
-        """The cells of the wave."""
-        return self.batch.cells
-
-    def tokens_of(self, cells: Collection[int]) -> torch.Tensor:
-        """Which tokens of the wave lie in these cells, bool [B, T]."""
-        return torch.isin(self.grid.cell_of[slice(*self.wave)], torch.tensor(sorted(cells), dtype=torch.int64))
-
-    def ran(self, *walkers: Name) -> bool:
-        """Whether all of these have values here."""
-        return all(walker in self.outputs for walker in walkers)
-
-    def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
-        blocks = self.outputs[walker][port]
-        value = assemble(blocks, self.batch)
-        return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
-
-    def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
-        blocks = self.outputs[walker][port]
-        return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
-
-    def output_ids(self, walker: Name) -> list[Ids]:
-        """Per cell, the identities of all outputs."""
-        return list(zip(*(_ids(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
-
-    def inputs_agree(self, a: Name, b: Name) -> list[bool]:
-        """Per cell, whether two walkers have equal bits in every input that both of them read.
-
-        Where an op reads earlier tokens, these are inputs too.
-        """
-        regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
-        if regions and self.regions.get(a) != self.regions.get(b):
-            # What the graph itself is given is the same for all.
-            names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
-            pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
-        else:
-            inputs = zip(self.inputs[a], self.inputs[b], strict=True)
-            whole = self.batch
-            pairs = [(_ids(x, whole), _ids(y, whole)) for x, y in inputs if x is not None and y is not None]
-        agree = [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
-        return self._with_history(agree) if self.node.op.history or regions else agree
-
-    def _with_history(self, agree: list[bool]) -> list[bool]:
-        """Of each cell, whether it and all cells with earlier tokens of the same sequences agree."""
-        if all(agree) or not any(agree):
-            return agree
-        numbers = self.grid.cell_of[slice(*self.wave)]
-        places = torch.searchsorted(torch.tensor(self.cells), numbers)
-        so_far = torch.tensor(agree)[places].int().cummin(-1).values
-        result = torch.ones(len(agree), dtype=torch.int32)
-        return result.scatter_reduce(0, places.flatten(), so_far.flatten(), "amin").bool().tolist()
-
-
-def _ids(blocks: Sequence[Block], batch: Batch) -> list[int]:
-    """The identities of a value in the cells of a batch, in their order."""
-    if len(blocks) == 1 and blocks[0].batch is batch:
-        return list(blocks[0].ids)
-    identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
-    return [identity[cell] for cell in batch.cells]
 
 
 def run(
@@ -232,8 +130,8 @@ class _Lockstep:
                 continue
             inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
             turns = self._turns(walker.name, visit, todo)
-            results = [self._ports(visit, todo, turn, inputs[walker.name]) for turn in turns]
-            outputs[walker.name] = tuple(map(list, zip(*results, strict=True)))
+            ports = partial(self._ports, visit, todo, inputs=inputs[walker.name])
+            outputs[walker.name] = visit.walked(turns, ports)
             active[walker.name] = todo.numerics.active
             self._keep(walker, node, wave, outputs[walker.name])
         followed = {name: leader for name, leader in leaders.items() if leader in outputs}
@@ -285,8 +183,8 @@ class _Lockstep:
         assert source is not None, "a hidden router is refused before"
         inputs = self._inputs(replay.of, source.reads, visit.wave)
         turns = self._turns(replay.of, visit, source)
-        results = [self._blocks(visit, source, replay.numerics, turn, inputs)[: replay.ports] for turn in turns]
-        return list(map(list, zip(*results, strict=True)))
+        routes = partial(self._blocks, visit, source, replay.numerics, inputs=inputs)
+        return list(visit.walked(turns, routes)[: replay.ports])
 
     def _blocks(
         self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
@@ -346,7 +244,7 @@ class _Lockstep:
             if value in self.work.entering:
                 leaders = self.work.leaders[node.name]
                 self.entered[wave] |= {
-                    (w, value): _ids(blocks, whole) for w, leader in leaders.items() if leader == walker.name
+                    (w, value): ids_of(blocks, whole) for w, leader in leaders.items() if leader == walker.name
                 }
 
     def _forget(self, node: Node, wave: Rows) -> None:
@@ -363,6 +261,24 @@ class _Visit:
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
         self._whole: dict[int, tuple[list[Block], Block]] = {}
+
+    def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
+        """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
+        ports: tuple[list[Block], ...] = ()
+        for turn in turns:
+            blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
+            ports = ports or tuple([] for _ in blocks)
+            for port, block in zip(ports, blocks, strict=True):
+                port.append(block)
+        return ports
+
+    def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
+        # Behind a node's own ports come the roundings that single consumers are handed, of the first.
+        identities = chain(self.identities, repeat(self.identities[0]))
+        return tuple(
+            own.block(assemble(port, source), batch, port[0].axis, port[0].partials)
+            for port, own in zip(ports, identities, strict=False)
+        )
 
     def read(self, value: list[Block], batch: Batch) -> Block:
         """The tokens of a batch of a value."""

@@ -9,7 +9,8 @@ import torch
 
 from moeparity.engine.duration import require_time, seconds_of
 from moeparity.engine.footprint import Footprint, estimate, greatest, require
-from moeparity.engine.lockstep import Counts, Observer, run
+from moeparity.engine.lockstep import Counts, run
+from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
 from moeparity.inputs.machine import available_bytes

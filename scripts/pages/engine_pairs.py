@@ -12,7 +12,8 @@ import torch
 
 from moeparity.bisection.arrival.trials import arrival_draws
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.engine.lockstep import NodeView, Observer, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model

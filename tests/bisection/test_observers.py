@@ -13,8 +13,8 @@ from moeparity.bisection.divergence import observe
 from moeparity.bisection.divergence.observe import Divergence, NodeRecord
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.engine.grid import Grid, Rows
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import Block
+from moeparity.engine.view import NodeView
 from moeparity.errors import Where
 from moeparity.metrics.divergence import compare
 from moeparity.ops.registry import OPS

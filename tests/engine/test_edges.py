@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model

@@ -16,7 +16,8 @@ import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
 from moeparity.engine.liveness import widths
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where
 from moeparity.inputs.model import Model, open_model

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.lockstep import Counts, NodeView, run
+from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate
-from moeparity.engine.lockstep import Counts, NodeView, run
+from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS, Forced, Replayed
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model

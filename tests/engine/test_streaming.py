@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.engine.forward import forward
-from moeparity.engine.lockstep import NodeView, Observer, run
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model

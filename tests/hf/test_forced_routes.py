@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
 from moeparity.engine.routes import IDS, Forced
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.numerics.bits import same_bits

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ those before them."""
 
 def cached(name: str, **more: str | float) -> dict[str, str | float] | None:
     """What a filled cache of a model does to keys and values."""
-    return None if name in MLA else CACHED | {f"layers[*].attention.attend:{key}": value for key, value in more.items()}
+    return None if name in MLA else {**CACHED, **{f"layers[*].attention.attend:{key}": v for key, v in more.items()}}
 
 
 def steps(sequences: int, *edges: int) -> tuple[Step, ...]:
@@ -41,7 +42,8 @@ def steps(sequences: int, *edges: int) -> tuple[Step, ...]:
 
 def truth_by_step(model: PreTrainedModel, ids: torch.Tensor, edges: tuple[int, ...]) -> torch.Tensor:
     """Logits of transformers with a dynamic cache, called for each step."""
-    parts, cache = [], None
+    parts: list[torch.Tensor] = []
+    cache = None
     with torch.no_grad():
         for first, last in zip((0, *edges[:-1]), edges, strict=True):
             output = model(ids[:, first:last], past_key_values=cache, use_cache=True)
@@ -105,7 +107,7 @@ def test_generate_with_padding_in_front(
     live = load(model.folder, profile, DTYPES[dtype])
     kind = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
     with torch.no_grad(), without_end(live):
-        output = live.generate(
+        output: Any = live.generate(  # type: ignore[operator]
             ids,
             attention_mask=mask,
             max_new_tokens=new,

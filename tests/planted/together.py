@@ -15,8 +15,9 @@ from moeparity.bisection.observe import Observation
 from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
-from moeparity.engine.lockstep import NodeView, Observer, run
+from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Memory
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import load_profile

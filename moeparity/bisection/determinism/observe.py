@@ -9,7 +9,7 @@ import torch
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.numerics.bits import int_view
 from moeparity.plan.sides import CANDIDATE, REFERENCE

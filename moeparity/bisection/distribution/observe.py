@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.metrics.distributions import vocabulary_metrics
 from moeparity.metrics.tokens import CHUNK
 from moeparity.plan.sides import CANDIDATE, REFERENCE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK
 from moeparity.numerics.bits import int_view

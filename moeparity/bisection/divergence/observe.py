@@ -11,7 +11,7 @@ from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import SHADOW, Trials
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.divergence import Error, compare
 from moeparity.metrics.tokens import CHUNK, log_probs

@@ -13,8 +13,8 @@ from moeparity.bisection.envelope.legal_orders import Call, orders_of
 from moeparity.bisection.kernels import Settings, settings_of
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW, Trials
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import RefusedError
 from moeparity.plan.sides import REFERENCE

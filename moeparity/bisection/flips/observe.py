@@ -21,8 +21,8 @@ from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Drift, Flips, cut, flips, perturbation, weight_drift
 from moeparity.numerics.bits import int_view

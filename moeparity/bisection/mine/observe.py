@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeparity.bisection.flips.observe import Ranking
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.metrics.routing import cut, flips
 from moeparity.ops.kernels.router import ranks_logits, router, selection
 

@@ -16,7 +16,7 @@ from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, l
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.trials import walker
-from moeparity.engine.lockstep import Observer
+from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.model import checked_tokens

@@ -26,8 +26,8 @@ from moeparity.bisection.nearest.vocabulary import (
 )
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW, Trials
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region

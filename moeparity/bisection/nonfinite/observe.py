@@ -10,8 +10,8 @@ from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE

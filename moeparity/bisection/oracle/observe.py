@@ -11,7 +11,7 @@ from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE

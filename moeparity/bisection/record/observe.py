@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import Ids, NodeView
+from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.plan.sides import CANDIDATE, REFERENCE

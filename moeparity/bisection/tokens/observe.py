@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.metrics.routing import flips
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 

@@ -36,6 +36,18 @@ class Span(NamedTuple):
         return self.last - self.first
 
 
+class Copy(NamedTuple):
+    """Tokens first to last - 1 of one sequence, of which no value is computed: each is that of the same token of
+    `source`, `shift` columns further on. A prefix cache gives such.
+    """
+
+    sequence: int
+    first: int
+    last: int
+    source: int
+    shift: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Tokens that go through every op together, in the order of `spans`.
@@ -43,7 +55,11 @@ class Step:
     shape: what an op sees of them. `isolated`: in a pack, whether a token sees the tokens of its own sequence only.
     padding: rows that are computed behind the others and thrown away (a server's graph sizes); only of flat steps.
     scored: of a step whose head sees fewer rows than the layers: the spans whose last token reaches it, by their place
-    in `spans` (None: every row does).
+    in `spans` (None: every row does). verified: the spans all of whose tokens reach it, where others have only their
+    last: drafted tokens beside parts of prompts.
+    copies: tokens that are there from this step on without being computed; their sources are in this step or before.
+    filler: tokens of the grid that the engine would not compute (padding, the last token of a sequence); they are
+    computed behind all others, so that every token has values.
     """
 
     spans: tuple[Span, ...]
@@ -52,6 +68,9 @@ class Step:
     isolated: bool = True
     padding: int = 0
     scored: tuple[int, ...] | None = None
+    verified: tuple[int, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    filler: bool = False
 
     @property
     def tokens(self) -> int:
@@ -98,7 +117,7 @@ class Schedule:
         if all(span.sequence < sequences for step in self.steps for span in step.spans):
             return self
         kept = ((step, [i for i, span in enumerate(step.spans) if span.sequence < sequences]) for step in self.steps)
-        return replace(self, steps=tuple(_with_spans(step, places) for step, places in kept if places))
+        return replace(self, steps=tuple(_with_spans(step, places, sequences) for step, places in kept if places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +142,19 @@ class MicroBatches:
         return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches))
 
 
-def _with_spans(step: Step, places: Sequence[int]) -> Step:
-    """A step with the spans at some places alone."""
-    scored = step.scored
-    if scored is not None:
-        scored = tuple(places.index(place) for place in scored if place in places)
-    return replace(step, spans=tuple(step.spans[place] for place in places), scored=scored)
+def _with_spans(step: Step, places: Sequence[int], sequences: int) -> Step:
+    """A step with the spans at some places alone, and what it copies among the first sequences."""
+
+    def kept(of: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(places.index(place) for place in of if place in places)
+
+    return replace(
+        step,
+        spans=tuple(step.spans[place] for place in places),
+        scored=None if step.scored is None else kept(step.scored),
+        verified=kept(step.verified),
+        copies=tuple(copy for copy in step.copies if max(copy.sequence, copy.source) < sequences),
+    )
 
 
 def rectangle(first: int, last: int, start: int, end: int, phase: Phase = FORWARD) -> Step:

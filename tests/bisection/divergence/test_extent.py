@@ -10,8 +10,8 @@ from torch import Tensor
 
 from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.divergence.observe import Divergence, NodeRecord
-from moeparity.engine.lockstep import NodeView
 from moeparity.engine.values import Block
+from moeparity.engine.view import NodeView
 from moeparity.ops.registry import OPS
 from tests.bisection.test_observers import CANDIDATE, REFERENCE, SHADOW, node, unasked
 from tests.grids import block, grid

@@ -11,8 +11,9 @@ import torch
 from moeparity.bisection.envelope.legal_orders import Call, orders_of
 from moeparity.bisection.envelope.observe import SLACK, band
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.engine.lockstep import NodeView, run
+from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.engine.work import kernel_settings
 from moeparity.plan.schedule.steps import MicroBatches

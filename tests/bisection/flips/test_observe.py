@@ -21,7 +21,7 @@ from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.trials import alone, restored
 from moeparity.engine.forward import forward
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import Value

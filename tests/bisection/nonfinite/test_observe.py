@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.nonfinite.observe import FirstOccurrences
-from moeparity.engine.lockstep import NodeView
+from moeparity.engine.view import NodeView
 from moeparity.plan.graph import Node
 from tests.bisection.test_observers import node, unasked
 from tests.grids import block, grid

@@ -1,0 +1,117 @@
+"""What observers see of a pass: the values of one node, of all walkers, in one wave of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from moeparity.engine.grid import Batch, Grid, Rows
+from moeparity.engine.values import Block, assemble
+from moeparity.engine.walker import Name
+from moeparity.inputs.weights.store import Loaded
+from moeparity.plan.graph import SOURCES, Node
+from moeparity.plan.region import Region
+
+Ids = tuple[int, ...]
+
+
+class Observer(Protocol):
+    """Sees every node's values as they pass, one wave of sequences at a time."""
+
+    def see(self, view: NodeView) -> None:
+        """Called once per node and wave; values not copied are gone afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeView:
+    """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
+
+    A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
+    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
+    that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
+    `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
+    `loaded` are the weights of the segment.
+    """
+
+    node: Node
+    wave: Rows
+    grid: Grid
+    outputs: Mapping[Name, tuple[list[Block], ...]]
+    inputs: Mapping[Name, tuple[list[Block] | None, ...]]
+    active: Mapping[Name, Mapping[str, object]]
+    regions: Mapping[Name, Region]
+    entered: Mapping[tuple[Name, str], list[int]]
+    again: Callable[[Name], tuple[torch.Tensor, ...]]
+    loaded: Loaded = field(default_factory=dict)
+
+    @property
+    def batch(self) -> Batch:
+        """All tokens of the wave."""
+        return self.grid.whole(self.wave)
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The cells of the wave."""
+        return self.batch.cells
+
+    def tokens_of(self, cells: Collection[int]) -> torch.Tensor:
+        """Which tokens of the wave lie in these cells, bool [B, T]."""
+        return torch.isin(self.grid.cell_of[slice(*self.wave)], torch.tensor(sorted(cells), dtype=torch.int64))
+
+    def ran(self, *walkers: Name) -> bool:
+        """Whether all of these have values here."""
+        return all(walker in self.outputs for walker in walkers)
+
+    def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
+        """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
+        blocks = self.outputs[walker][port]
+        value = assemble(blocks, self.batch)
+        return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
+
+    def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
+        """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
+        blocks = self.outputs[walker][port]
+        return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
+
+    def output_ids(self, walker: Name) -> list[Ids]:
+        """Per cell, the identities of all outputs."""
+        return list(zip(*(ids_of(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
+
+    def inputs_agree(self, a: Name, b: Name) -> list[bool]:
+        """Per cell, whether two walkers have equal bits in every input that both of them read.
+
+        Where an op reads earlier tokens, these are inputs too.
+        """
+        regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
+        if regions and self.regions.get(a) != self.regions.get(b):
+            # What the graph itself is given is the same for all.
+            names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
+            pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
+        else:
+            inputs = zip(self.inputs[a], self.inputs[b], strict=True)
+            whole = self.batch
+            pairs = [(ids_of(x, whole), ids_of(y, whole)) for x, y in inputs if x is not None and y is not None]
+        agree = [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
+        return self._with_history(agree) if self.node.op.history or regions else agree
+
+    def _with_history(self, agree: list[bool]) -> list[bool]:
+        """Of each cell, whether it and all cells with earlier tokens of the same sequences agree."""
+        if all(agree) or not any(agree):
+            return agree
+        numbers = self.grid.cell_of[slice(*self.wave)]
+        places = torch.searchsorted(torch.tensor(self.cells), numbers)
+        so_far = torch.tensor(agree)[places].int().cummin(-1).values
+        result = torch.ones(len(agree), dtype=torch.int32)
+        return result.scatter_reduce(0, places.flatten(), so_far.flatten(), "amin").bool().tolist()
+
+
+def ids_of(blocks: Sequence[Block], batch: Batch) -> list[int]:
+    """The identities of a value in the cells of a batch, in their order."""
+    if len(blocks) == 1 and blocks[0].batch is batch:
+        return list(blocks[0].ids)
+    identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
+    return [identity[cell] for cell in batch.cells]

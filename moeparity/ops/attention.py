@@ -82,6 +82,7 @@ ATTENTION = Op(
             kind="form",
             default="projected",
             values=("projected", "cached"),
+            when={"implementation": (EAGER, SDPA)},
             says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
             "a filled key/value cache leaves them; the layout picks another fp32 GEMM on CPU",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
@@ -70,7 +71,7 @@ class BoundGraph:
                 rules = (plan.settings[place].rule for place in places for plan in (other, self))
                 origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.phases), "")
                 raise SpecError(
-                    f"{origin}{node.values[0]} lies in {_sums(here)} in {self.phases[0]} and in {_sums(there)} in "
+                    f"{origin}{node.values[0]} is {_sums(here)} in {self.phases[0]} and {_sums(there)} in "
                     f"{phase}. Whether and over how many ranks a value is left in partial sums must be one choice in "
                     "all phases: leave `phase` out there."
                 )
@@ -234,13 +235,17 @@ class BoundGraph:
 def _plan(
     graph: Graph, dtype: str, settings_of: ByPhase, regions: Mapping[Place, Region], like: BoundGraph | None = None
 ) -> BoundGraph:
-    """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phase."""
+    """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
+    the first.
+    """
     (first, settings), *rest = settings_of.items()
+    same = None if like is None else like.at_phase(first)
+    base = partial(BoundGraph, graph=graph, dtype=dtype, settings=settings, regions=regions, like=same)
     groups: list[tuple[Phase, ...]] = []
     for phase, theirs in rest:
-        same = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
-        if same is not None:
-            groups[same] += (phase,)
+        alike = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
+        if alike is not None:
+            groups[alike] += (phase,)
         elif theirs != settings:
             groups.append((phase,))
     others: dict[Phase, BoundGraph] = {}
@@ -251,22 +256,14 @@ def _plan(
                 graph=graph, dtype=dtype, settings=settings_of[group[0]], regions=regions, phases=group, like=known
             )
         except SpecError as error:
+            base()
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
         others |= dict.fromkeys(group, plan)
-    known = None if like is None else like.at_phase(first)
-    return BoundGraph(
-        graph=graph,
-        dtype=dtype,
-        settings=settings,
-        regions=regions,
-        phases=tuple(settings_of),
-        others=others,
-        like=known,
-    )
+    return base(phases=tuple(settings_of), others=others)
 
 
 def _sums(count: int) -> str:
-    return "one piece" if count == 1 else f"{count} partial sums"
+    return "whole" if count == 1 else f"in {count} partial sums"
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:

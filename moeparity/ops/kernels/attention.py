@@ -32,7 +32,8 @@ def attention(
 ) -> torch.Tensor:
     """q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool -> [B, T, H * D]."""
     v = v.transpose(1, 2)
-    if at.get("kv_layout") == "cached":
+    # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
+    if at.get("kv_layout") != "projected":
         k, v = k.contiguous(), v.contiguous()
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)

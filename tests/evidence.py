@@ -21,9 +21,10 @@ from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Op, Value, holds
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import bind, edges_of
+from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import UNSET
+from moeparity.plan.setting import edges_of
 from moeparity.plan.spec.reader import read_placement
 
 FOLDER = "MOEPARITY_EVIDENCE"

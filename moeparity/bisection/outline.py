@@ -10,17 +10,23 @@ from moeparity.bisection.expectations import Expectation, expectations, refuse_u
 from moeparity.errors import Where, display_path
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import ranges, role
-from moeparity.plan.bind import BoundGraph, Setting, bind
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.difference import by_phase
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.steps import PHASES, Phase
+from moeparity.plan.setting import Setting
 from moeparity.plan.sides import Side, bound_side
 from moeparity.plan.spec import reader, schema
 from moeparity.plan.toggles import Toggle, toggles
 
 ABSENT = "-"
 """Where a choice takes no effect on a side."""
+
+Entry = tuple[str, str, str]
+"""The value of a choice on one side in one phase, where it was set, and how sure that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,9 @@ class Outline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One choice at one node: its value per side (`-`: no effect), where these were set, and how sure that is."""
+    """One choice at one node: its value per side (`-`: no effect), phase by phase where these differ, where they were
+    set, and how sure that is.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -86,7 +94,8 @@ class Choice:
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
     """The plan of one profile on a checkpoint's graph. Raises MoeparityError."""
     graph, config = _graph(folder)
-    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), config.dtype or _file_dtype(folder))
+    dtype = config.dtype or _file_dtype(folder)
+    plan = bind(graph, load_profile(profile, Where(Path("--profile"))), dtype, phases=PHASES)
     title = f"{display_path(folder)} ({graph.model_type}, {graph.layers} layers), profile {profile}, {plan.dtype}"
     return Outline(title=title, sides=("value",), graph=graph, plans=(plan,))
 
@@ -117,20 +126,29 @@ def outline_recipe(path: Path) -> Outline:
 
 
 def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
-    """What takes effect on a node on some side: attributes, sites on single edges, and a user's function."""
-    active = [_active(node, plan) for plan in plans]
-    for name in dict.fromkeys(name for values in active for name in values):
-        entries = [values.get(name) for values in active]
-        origins = dict.fromkeys(value[1] for value in entries if value is not None)
-        evidence = dict.fromkeys(value[2] for value in entries if value is not None)
-        texts = tuple(ABSENT if value is None else value[0] for value in entries)
-        if _uncut(name, set(texts), node):
+    """What takes effect on a node on some side, in some phase: attributes, sites on edges, and a user's function."""
+    active = [_active_by_phase(node, plan) for plan in plans]
+    names = dict.fromkeys(name for phases in active for values in phases.values() for name in values)
+    for name in names:
+        entries = [{phase: values.get(name) for phase, values in phases.items()} for phases in active]
+        in_effect = [entry for phases in entries for entry in phases.values() if entry is not None]
+        values = [{phase: entry[0] if entry else ABSENT for phase, entry in phases.items()} for phases in entries]
+        if _uncut(name, {value for phases in values for value in phases.values()}, node):
             continue
-        yield Choice(name=name, values=texts, origin="; ".join(origins), evidence="; ".join(evidence))
+        origins, evidence = (dict.fromkeys(entry[i] for entry in in_effect) for i in (1, 2))
+        yield Choice(
+            name=name, values=tuple(map(by_phase, values)), origin="; ".join(origins), evidence="; ".join(evidence)
+        )
 
 
-def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
-    """Choice -> (value, origin, evidence) of one side."""
+def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Phase, dict[str, Entry]]:
+    """What takes effect on a node in each phase; worked out once for phases that agree."""
+    values = {id(in_phase): _active(node, in_phase) for in_phase in plan.distinct}
+    return {phase: values[id(plan.at_phase(phase))] for phase in plan.phases}
+
+
+def _active(node: Node, plan: BoundGraph) -> dict[str, Entry]:
+    """What takes effect on a node on one side in one phase."""
     region = plan.replaced().get(node.name)
     if region is not None:
         return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
@@ -146,7 +164,7 @@ def _active(node: Node, plan: BoundGraph) -> dict[str, tuple[str, str, str]]:
     return entries
 
 
-def _entry(value: str, setting: Setting) -> tuple[str, str, str]:
+def _entry(value: str, setting: Setting) -> Entry:
     return value, setting.origin, setting.level or UNKNOWN
 
 

@@ -82,6 +82,7 @@ ATTENTION = Op(
             kind="form",
             default="projected",
             values=("projected", "cached", "static"),
+            when={"implementation": (EAGER, SDPA)},
             says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
             "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
             "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",

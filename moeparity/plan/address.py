@@ -2,7 +2,7 @@
 
 `layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for
 anything without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`;
-both are read.
+both are read. `@decode` or `@decode,verify` behind an attribute stands for these phases of a schedule alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from moeparity.errors import GraphError, Where, did_you_mean
+from moeparity.errors import GraphError, Where, did_you_mean, listed
+from moeparity.plan.schedule.steps import PHASES, Phase
 
 _INDEX = re.compile(r"\[([^\]]*)\]|\.(\d+)(?=\.|$)")
 
@@ -27,15 +28,34 @@ def select(selector: str, names: Iterable[str], layers: int, where: Where) -> li
     return matches
 
 
-def split(address: str, where: Where) -> tuple[str, str]:
-    """`selector:attribute` or `selector:site->selector` -> its two parts. Raises GraphError where there is none."""
+PHASE = "@"
+"""Between an attribute and the phases that are meant."""
+
+
+def split(address: str, where: Where) -> tuple[str, str, tuple[Phase, ...] | None]:
+    """`selector:attribute@phases` or `selector:site->selector` -> selector, attribute, phases (None: all).
+
+    Raises GraphError where there is no attribute, or a phase is none.
+    """
+    name, at, phases = address.partition(PHASE)
     # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
-    match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+(?:->.+)?)", address)
+    match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+(?:->.+)?)", name)
     if match is None:
         raise GraphError(
             f'{where}: {address!r} names no attribute; expected `node:attribute`, as in "layers[*].moe.gate:output".'
         )
-    return match[1], match[2]
+    return match[1], match[2], _phases(phases, address, where) if at else None
+
+
+def _phases(text: str, address: str, where: Where) -> tuple[Phase, ...]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PHASES:
+            raise GraphError(
+                f"{where}: {address!r} names the phase {name!r}; expected one of {listed(PHASES)}."
+                f"{did_you_mean(name, PHASES)}"
+            )
+    return tuple(phase for phase in PHASES if phase in names)
 
 
 def file_key(name: str) -> str:

@@ -1,72 +1,39 @@
-"""Graph + profile + a variant's own settings -> BoundGraph: frozen, every attribute with its value and origin.
-
-A *place* is a node with the name of one of its choices: an attribute of its op, `site->consumer` for a site on one
-edge, `dtype`, or `impl`. Everything two variants of a graph may differ in, schedule aside, is a place, so that a
-mixture of both is made by taking places from the other.
-"""
+"""Graph + profile + a variant's own settings -> BoundGraph: frozen, every attribute with its value and origin."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from functools import partial
 
-from moeparity.errors import SpecError, Where, shown
+from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.plan import layered
 from moeparity.plan.engine_profile import Profile, Rule
-from moeparity.plan.graph import UNSET, Graph, Node
-from moeparity.plan.match import assignments
+from moeparity.plan.graph import Graph, Node
 from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
-
-Place = tuple[str, str]
-"""A node name and the name of a choice there."""
-
-DTYPE, IMPL = "dtype", "impl"
-"""Choices every node has: the dtype it runs in, and a user's function in place of its kernel ("": none)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The value at one place, and the rule it comes from (None: the op's or the variant's default)."""
-
-    value: Value
-    rule: Rule | None
-
-    @property
-    def origin(self) -> str:
-        """Where the value was set, for people."""
-        return "default of the op" if self.rule is None else f"{self.rule.where} ({self.rule.label})"
-
-    @property
-    def set_by(self) -> str:
-        """What makes the engine run it, and the profile that says so; empty outside profiles."""
-        return "" if self.rule is None else self.rule.cause
-
-    @property
-    def changed_by(self) -> str:
-        """What a user of the engine would do to change it; empty where nothing is known to."""
-        return "" if self.rule is None else self.rule.change
-
-    @property
-    def level(self) -> str:
-        """How sure the profile is of the value; empty where nobody set it."""
-        return "" if self.rule is None else self.rule.level
+from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.setting import DTYPE, IMPL, ByPhase, Place, Setting, edges_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundGraph:
     """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
 
-    `regions` are the users' functions either side of a mixture knows, by closing node and call; a region is in force
-    where the setting of its closing node names it. `like` is a plan of the same graph that has been checked: where
-    this one is set alike, what was found there holds here too.
+    `phases` are those it was bound for, and all that is said here holds in the first of them; `others` are the plans of
+    those in which something is set otherwise. `regions` are the users' functions either side of a mixture knows, by
+    closing node and call; a region is in force where the setting of its closing node names it. `like` is a plan of the
+    same graph that has been checked: where this one is set alike, what was found there holds here too.
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = (FORWARD,)
+    others: Mapping[Phase, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     told: Told = field(init=False)
     partials: Partials = field(init=False)
@@ -78,6 +45,8 @@ class BoundGraph:
         values = {node.name: self._values(node) for node in self.graph.nodes}
         object.__setattr__(self, "told", told(self.graph, values))
         object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told))
+        for phase, other in self.others.items():
+            self._refuse_other_partials(phase, other)
         same_nodes: frozenset[str] = frozenset() if like is None else self._same_nodes(like)
         if like is not None:
             self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
@@ -92,6 +61,34 @@ class BoundGraph:
                 attribute, reason = refusal
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+
+    def _refuse_other_partials(self, phase: Phase, other: BoundGraph) -> None:
+        """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
+        for node in self.graph.nodes:
+            here, there = (plan.partials[node.values[0]] for plan in (self, other))
+            if here != there:
+                places = (place for place in self.settings if place[0] == node.name)
+                rules = (plan.settings[place].rule for place in places for plan in (other, self))
+                origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.phases), "")
+                raise SpecError(
+                    f"{origin}{node.values[0]} is {_sums(here)} in {self.phases[0]} and {_sums(there)} in "
+                    f"{phase}. Whether and over how many ranks a value is left in partial sums must be one choice in "
+                    "all phases: leave `phase` out there."
+                )
+
+    def at_phase(self, phase: Phase) -> BoundGraph:
+        """The plan in one of its phases: itself where nothing is set otherwise.
+
+        Raises ValueError for a phase that it was not bound for.
+        """
+        if phase not in self.phases:
+            raise ValueError(f"the plan was bound for {listed(self.phases)}, and is asked for {phase}")
+        return self.others.get(phase, self)
+
+    @property
+    def distinct(self) -> tuple[BoundGraph, ...]:
+        """This plan, and those of other phases, each once."""
+        return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
     def _same_nodes(self, like: BoundGraph) -> frozenset[str]:
         """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
@@ -210,10 +207,63 @@ class BoundGraph:
         return {node: region for region in active for node in region.nodes}
 
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
-        """This plan with the settings at `places` taken from `source`."""
-        source_settings = {place: source.settings[place] for place in places}
-        settings, regions = {**self.settings, **source_settings}, {**self.regions, **source.regions}
-        return replace(self, settings=settings, regions=regions, like=self)
+        """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
+        return self.with_settings_in(dict.fromkeys(self.phases, tuple(places)), source)
+
+    def with_settings_in(self, places_of: Mapping[Phase, Iterable[Place]], source: BoundGraph) -> BoundGraph:
+        """This plan with the settings at some places of each phase taken from `source`. Raises SpecError, ValueError.
+
+        `source` must have been bound for the same phases.
+        """
+        settings_of: dict[Phase, Mapping[Place, Setting]] = {}
+        for phase in self.phases:
+            theirs = source.at_phase(phase).settings
+            taken = {place: theirs[place] for place in places_of.get(phase, ())}
+            settings_of[phase] = {**self.at_phase(phase).settings, **taken}
+        return _plan(self.graph, self.dtype, settings_of, {**self.regions, **source.regions}, like=self)
+
+    def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
+        """This plan with these settings in all phases. Raises SpecError."""
+        return self.in_phases(dict.fromkeys(self.phases, settings))
+
+    def in_phases(self, changes: ByPhase) -> BoundGraph:
+        """This plan with other settings in some phases. Raises SpecError."""
+        settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
+        return _plan(self.graph, self.dtype, settings_of, self.regions, like=self)
+
+
+def _plan(
+    graph: Graph, dtype: str, settings_of: ByPhase, regions: Mapping[Place, Region], like: BoundGraph | None = None
+) -> BoundGraph:
+    """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
+    the first.
+    """
+    (first, settings), *rest = settings_of.items()
+    same = None if like is None else like.at_phase(first)
+    base = partial(BoundGraph, graph=graph, dtype=dtype, settings=settings, regions=regions, like=same)
+    groups: list[tuple[Phase, ...]] = []
+    for phase, theirs in rest:
+        alike = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
+        if alike is not None:
+            groups[alike] += (phase,)
+        elif theirs != settings:
+            groups.append((phase,))
+    others: dict[Phase, BoundGraph] = {}
+    for group in groups:
+        known = None if like is None else like.at_phase(group[0])
+        try:
+            plan = BoundGraph(
+                graph=graph, dtype=dtype, settings=settings_of[group[0]], regions=regions, phases=group, like=known
+            )
+        except SpecError as error:
+            base()
+            raise SpecError(f"{error} So it is in {listed(group)}.") from None
+        others |= dict.fromkeys(group, plan)
+    return base(phases=tuple(settings_of), others=others)
+
+
+def _sums(count: int) -> str:
+    return "whole" if count == 1 else f"in {count} partial sums"
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
@@ -226,13 +276,6 @@ def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | 
     return None if maker is None else int(maker.params["heads"])
 
 
-def edges_of(graph: Graph, node: Node) -> Iterator[tuple[str, str]]:
-    """The (site, consumer) pairs of a node: edges that may be handed a rounding of their own."""
-    sites = [a.name for a in node.attributes if a.edge]
-    if sites:
-        yield from ((site, consumer) for site in sites for consumer in graph.digraph.successors(node.name))
-
-
 def bind(
     graph: Graph,
     profile: Profile,
@@ -241,72 +284,34 @@ def bind(
     regions: Sequence[Region] = (),
     placement: tuple[Rule, ...] = (),
     over: tuple[Rule, ...] = (),
+    phases: tuple[Phase, ...] = (FORWARD,),
 ) -> BoundGraph:
     """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`,
     `overrides`, `over`.
 
-    Raises SpecError where a value is not allowed, two rules of one layer disagree or two regions overlap, GraphError
-    where a `nodes` selector matches nothing.
+    `phases` are those of the schedules that it will run under, its own and those of mixtures; the first speaks for it.
+
+    Raises SpecError where a value is not allowed, two rules of one layer disagree in a phase, two regions overlap or an
+    override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
-    settings: dict[Place, Setting] = {}
-    for node in graph.nodes:
-        settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
-        settings[node.name, IMPL] = Setting(value="", rule=None)
-        settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
-        for site, consumer in edges_of(graph, node):
-            settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
-    for layer in (*profile.layers, placement, overrides, over):
-        settings |= _layer(graph, layer, settings.keys())
-    for region in regions:
-        settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
-    region_of = {(region.nodes[-1], region.call): region for region in regions}
-    return BoundGraph(graph=graph, dtype=dtype, settings=settings, regions=region_of)
+    for rule in (*overrides, *over):
+        _refuse_other_phases(rule, phases)
+    layers = (*profile.layers, placement, overrides, over)
+    bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
+    settings_of: dict[Phase, Mapping[Place, Setting]] = {}
+    for phase in phases:
+        holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
+        if holding not in bound:
+            in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
+            bound[holding] = layered.settings(graph, dtype, in_phase, regions)
+        settings_of[phase] = bound[holding]
+    return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
 
 
-def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
-    settings: dict[Place, Setting] = {}
-    graph_places = set(places)
-    for rule in rules:
-        values = list(assignments(graph, rule))
-        _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, _ in values])
-        for node, name, value in values:
-            place = (node, name)
-            if place in graph_places:
-                _refuse_conflict(place, settings.get(place), rule, value)
-                settings[place] = Setting(value=value, rule=rule)
-    return settings
-
-
-def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
-    """An attribute that a `nodes` rule names must exist on one of its nodes, or the setting would be lost."""
-    for absent in dict.fromkeys(name for _, name in places) if rule.nodes else ():
-        rule_places = [place for place in places if place[1] == absent]
-        if any(place in graph_places for place in rule_places):
-            continue
-        node = next(node for node in graph.nodes if node.name == rule_places[0][0])
-        attribute = node.op.attribute(absent)
-        assert attribute is not None
-        reason = _absence(node, attribute)
-        raise SpecError(f"{rule.where}: {rule.nodes}:{absent} changes nothing at {node.name}: {reason}. Leave it out.")
-
-
-def _absence(node: Node, attribute: Attribute) -> str:
-    """Why an attribute does not exist on a node."""
-    unset = [name for name in (attribute.parameter,) if name is not None and node.params[name] in UNSET]
-    unset += [name for name, values in attribute.given.items() if not holds({name: values}, node.params)]
-    if unset:
-        return f"its {unset[0]} is {shown(node.params[unset[0]])}"
-    return f"it has no {attribute.weight or f'input {attribute.input}'}"
-
-
-def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:
-    if earlier is not None and earlier.value != value and earlier.rule is not None:
+def _refuse_other_phases(rule: Rule, phases: tuple[Phase, ...]) -> None:
+    """An override that no step would run under would be lost in silence."""
+    if not any(rule.holds_in(phase) for phase in phases):
         raise SpecError(
-            f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
-            f"{_other_place(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
-            "Narrow their selectors so that they do not overlap."
+            f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {listed(rule.phases or ())}, and the "
+            f"schedules here have none; they have {listed(phases)}. Leave it out, or name a phase that there is."
         )
-
-
-def _other_place(where: Where, rule: Rule) -> str:
-    return f"line {where.line}" if where.path == rule.where.path and where != rule.where else str(where)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from moeparity.errors import listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Kind
-from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place, Setting, edges_of
+from moeparity.plan.address import PHASE
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.resting import Pair
+from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
 from moeparity.plan.sides import SIDES
 
 Class = Kind | Literal["dtype", "implementation"]
@@ -52,6 +56,9 @@ class Difference(TwoSided):
     hang together. A site on an edge is named by its consumer's op: `output->rms_norm`. `rule` is the one the difference
     is named after (None: the variants' own dtype). `resting` are the sides in which the value takes no effect, because
     of another choice there.
+
+    `phases` are those of a schedule in which the two disagree. It is one choice in all of them. `parts`, where
+    schedules have several phases, is what it is in each: `projection@decode`.
     """
 
     node: Node
@@ -60,10 +67,12 @@ class Difference(TwoSided):
     rule: Rule | None
     places: tuple[Place, ...]
     resting: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = (FORWARD,)
+    parts: tuple[Difference, ...] = ()
 
 
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
-    """Every choice on which two plans differ, in execution order.
+    """Every choice on which two plans differ in some phase, in execution order.
 
     A value may rest: it takes no effect because of another choice, and would in a mixture. Then it is a difference like
     any other, unless it goes along with the choice that wakes it (`moeparity.plan.resting`).
@@ -71,7 +80,7 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
     pair = Pair(reference, candidate)
     result = list(_regions(pair))
     for node in reference.graph.nodes:
-        result += (_difference((place,), pair) for place in _places(node, pair) if pair.is_difference(place))
+        result += (_with_parts((place,), pair) for place in _places(node, pair) if pair.is_difference(place))
     order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
     return sorted(result, key=lambda difference: order[difference.node.name])
 
@@ -97,7 +106,7 @@ def _regions(pair: Pair) -> Iterator[Difference]:
             # The last of the closing nodes that change speaks for all.
             main = next((place for place in reversed(places) if pair.differ(place)), None)
             if main is not None:
-                yield _difference((main, *(place for place in places if place != main)), pair)
+                yield _difference((main, *(p for p in places if p != main)), pair, pair.phases, shown=pair.phases)
 
 
 def _overlap(name: str, sides: tuple[Mapping[str, Region], ...]) -> set[str]:
@@ -111,11 +120,26 @@ def _overlap(name: str, sides: tuple[Mapping[str, Region], ...]) -> set[str]:
     return inner
 
 
-def _difference(places: tuple[Place, ...], pair: Pair) -> Difference:
-    """The difference at the first of `places`, which the others go along with."""
+def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
+    """The difference at a place and, where there are several phases, what it is in each; a dtype is one in all."""
+    phases = pair.phases_of(places[0])
+    whole = _difference(places, pair, phases, shown=pair.phases)
+    if len(pair.phases) == 1 or places[0][1] == DTYPE:
+        return whole
+    parts = [_difference(places, pair, (phase,), shown=(phase,)) for phase in phases]
+    named = tuple(replace(part, attribute=f"{part.attribute}{PHASE}{part.phases[0]}") for part in parts)
+    return replace(whole, parts=named)
+
+
+def _difference(
+    places: tuple[Place, ...], pair: Pair, phases: tuple[Phase, ...], shown: tuple[Phase, ...]
+) -> Difference:
+    """The difference at the first of `places`, which the others go along with: what the two say in the phases `shown`,
+    and who says so in `phases`, in which they disagree.
+    """
     name, choice = places[0]
     node = pair.nodes[name]
-    ref, cand = (plan.settings[places[0]] for plan in pair.plans)
+    ref, cand = ([plan.at_phase(phase).settings[places[0]] for phase in phases] for plan in pair.plans)
     edge = edge_of(choice)
     attribute = node.op.attribute(edge[0] if edge else choice)
     variants = ("the recipe's reference", "the recipe's candidate")
@@ -123,24 +147,40 @@ def _difference(places: tuple[Place, ...], pair: Pair) -> Difference:
         node=node,
         attribute=choice if edge is None else f"{edge[0]}{EDGE}{pair.nodes[edge[1]].op.name}",
         kind=_OF_EVERY_NODE[choice] if attribute is None else attribute.kind,
-        reference=_words(ref, pair.plans[0], node),
-        candidate=_words(cand, pair.plans[1], node),
-        reference_origin=variants[0] if choice == DTYPE else ref.origin,
-        candidate_origin=variants[1] if choice == DTYPE else cand.origin,
-        reference_set_by=ref.set_by,
-        candidate_set_by=cand.set_by,
-        reference_changed_by=ref.changed_by,
-        candidate_changed_by=cand.changed_by,
-        rule=_naming_rule(ref, cand),
+        reference=by_phase({phase: _words(places[0], pair.plans[0].at_phase(phase)) for phase in shown}),
+        candidate=by_phase({phase: _words(places[0], pair.plans[1].at_phase(phase)) for phase in shown}),
+        reference_origin=variants[0] if choice == DTYPE else _each(setting.origin for setting in ref),
+        candidate_origin=variants[1] if choice == DTYPE else _each(setting.origin for setting in cand),
+        reference_set_by=_each(setting.set_by for setting in ref),
+        candidate_set_by=_each(setting.set_by for setting in cand),
+        reference_changed_by=_each(setting.changed_by for setting in ref),
+        candidate_changed_by=_each(setting.changed_by for setting in cand),
+        rule=next((rule for pair in zip(ref, cand, strict=True) if (rule := _naming_rule(*pair))), None),
         places=places,
-        resting=tuple(SIDES[index] for index in pair.resting(places[0])),
+        resting=tuple(SIDES[index] for index in pair.resting(places[0], phases)),
+        phases=phases,
     )
 
 
-def _words(setting: Setting, plan: BoundGraph, node: Node) -> str:
-    if setting.value == MODEL:
-        return f"model ({plan.dtype_of(node.name)})"
-    return str(setting.value) or "own kernel"
+def _each(words: Iterable[str]) -> str:
+    """What is said in several phases, each once."""
+    return "; ".join(dict.fromkeys(word for word in words if word))
+
+
+def by_phase(values: Mapping[Phase, str]) -> str:
+    """The value of the first phase, and of those that have another: `expanded (decode, verify: absorbed)`."""
+    phases_of: dict[str, list[Phase]] = {}
+    for phase, value in values.items():
+        phases_of.setdefault(value, []).append(phase)
+    first, *others = phases_of
+    more = "; ".join(f"{listed(phases_of[value])}: {value}" for value in others)
+    return f"{first} ({more})" if more else first
+
+
+def _words(place: Place, plan: BoundGraph) -> str:
+    """The value at a place in one phase, as people read it."""
+    value = plan.settings[place].value
+    return f"model ({plan.dtype_of(place[0])})" if value == MODEL else str(value) or "own kernel"
 
 
 def _naming_rule(reference: Setting, candidate: Setting) -> Rule | None:

@@ -15,12 +15,16 @@ from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter, WeightPort
 from moeparity.ops.registry import OPS
 from moeparity.plan.layers import LAYER_RULES
+from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.spec import reader
 
 Json = dict[str, Any]
 
 _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
 """A selector and the colon after it, as `address.split` reads them."""
+
+_PHASES = rf"(@({'|'.join(PHASES)})(, *({'|'.join(PHASES)}))*)?"
+"""The phases behind an attribute, as `address.split` reads them."""
 
 _ORDER = rf"^\s*({'|'.join(FORMS)})\b"
 """How any summation order begins."""
@@ -135,7 +139,7 @@ def _recipe(schema: Json, definitions: Json) -> None:
     variant = definitions["Variant"]["properties"]
     variant["profile"] = _profile_name(variant["profile"])
     attributes = _attributes(OPS.values())
-    patterns = {f"{_SELECTOR}{name}$": values for name, values in attributes["properties"].items()}
+    patterns = {f"{_SELECTOR}{name}{_PHASES}$": values for name, values in attributes["properties"].items()}
     patterns |= {_SELECTOR + site.removeprefix("^"): values for site, values in attributes["patternProperties"].items()}
     variant["set"] = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
     del schema["properties"]["expect"]["default"]

@@ -13,6 +13,7 @@ from moeparity.numerics import orders
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
+from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec import reader, schema
 
 EVIDENCE_LEVELS: Final = get_args(schema.Level)
@@ -35,7 +36,8 @@ class Rule:
     others (`none`: nothing; None: leaving `set_by` out), `profile` the profile it stands in.
 
     Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
-    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`.
+    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`. `phases` are those of
+    a schedule in which it holds (None: all).
     """
 
     op: str | None = None
@@ -45,12 +47,17 @@ class Rule:
     placement: str | None = None
     without: tuple[str, ...] = ()
     model_types: tuple[str, ...] | None = None
+    phases: tuple[Phase, ...] | None = None
     values: tuple[tuple[str, Value], ...]
     where: Where
     evidence: str
     set_by: str | None = None
     changed_by: str | None = None
     profile: str | None = None
+
+    def holds_in(self, phase: Phase) -> bool:
+        """Whether it says anything of steps of this phase."""
+        return self.phases is None or phase in self.phases
 
     @property
     def cause(self) -> str:
@@ -164,8 +171,8 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
         at = Where(where.path, lines.get(address, where.line))
-        selector, attribute = split(address, at)
-        rules.append(Rule(nodes=selector, values=((attribute, value),), where=at, evidence=evidence))
+        selector, attribute, phases = split(address, at)
+        rules.append(Rule(nodes=selector, phases=phases, values=((attribute, value),), where=at, evidence=evidence))
     return tuple(rules)
 
 
@@ -252,6 +259,7 @@ def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
         fusion=fusion.name,
         chain=tuple(fusion.chain),
         model_types=None if fusion.model_type is None else tuple(fusion.model_type),
+        phases=fusion.phases,
         values=tuple(fusion.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
@@ -296,6 +304,7 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
         op=rule.op,
         nodes=rule.nodes,
         model_types=None if rule.model_type is None else tuple(rule.model_type),
+        phases=rule.phases,
         values=tuple(rule.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
 from moeparity.plan.graph import Node
+from moeparity.plan.setting import DTYPE, IMPL, Place
 
 LOWEST_FIRST: Final = (UNKNOWN, "opaque", "inferred", "read", "verified")
 """Levels from the least sure on; what a recipe says itself is surer than any."""
@@ -33,11 +34,13 @@ def in_words(levels: tuple[str, str]) -> str:
 
 def levels(members: Iterable[Difference], plan: BoundGraph) -> tuple[str, ...]:
     """The levels of what some differences are named after on one side, each once, in their order."""
-    return tuple(dict.fromkeys(_level(member.places[0], plan) for member in members))
+    phased = ((member, plan.at_phase(phase)) for member in members for phase in member.phases)
+    return tuple(dict.fromkeys(_level(member.places[0], in_phase) for member, in_phase in phased))
 
 
 def _lowest(members: Sequence[Difference], plan: BoundGraph) -> str:
-    levels_there = list(dict.fromkeys(level for member in members for level in _rests_on(member, plan)))
+    phased = ((member, plan.at_phase(phase)) for member in members for phase in member.phases)
+    levels_there = list(dict.fromkeys(level for member, in_phase in phased for level in _rests_on(member, in_phase)))
     known = [level for level in levels_there if level in LOWEST_FIRST]
     return min(known, key=LOWEST_FIRST.index, default=levels_there[0] if levels_there else BY_RECIPE)
 

@@ -1,44 +1,93 @@
 """Values that rest: which of two plans they take effect in, whether they wake in a mixture, and what goes along then.
 
 A value rests where another choice leaves it nothing to decide: `renormalize_eps` where scores are taken after the
-top-k, a collective where nothing is cut, whatever a user's function stands in place of.
+top-k, a collective where nothing is cut, whatever a user's function stands in place of. It may do so in some phases of
+a schedule alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 
 from moeparity.ops.declaration import Attribute, Value, holds
-from moeparity.plan.bind import DTYPE, IMPL, BoundGraph, Place
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.setting import DTYPE, IMPL, Place
+
+Name = tuple[str, str]
+"""What reports call the differences that one rule makes: its label and an attribute."""
 
 
-def going_along(base: BoundGraph, source: BoundGraph) -> list[Place]:
-    """Where a value that nobody set rests in `base`, and `source` has another one in effect.
+def going_along(base: BoundGraph, source: BoundGraph) -> dict[Phase, list[Place]]:
+    """In which phases and where a value that nobody set rests in `base`, and `source` has another one in effect.
 
     A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
     it is no difference. Two kinds are differences all the same: another model (semantics), which no choice of numerics
-    may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, since its
-    name stands for both.
+    may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, or of this
+    place in another phase, since its name stands for both.
     """
     pair = Pair(base, source)
-    return [place for place in pair.unequal if pair.goes_along(place, resting=0)]
+    places = {phase: [place for place in pair.unequal if pair.goes_along(place, phase)] for phase in base.phases}
+    return {phase: along for phase, along in places.items() if along}
 
 
 class Pair:
-    """Two plans of one graph side by side."""
+    """Two plans of one graph side by side, in all their phases."""
+
+    def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
+        """Nothing is looked at yet."""
+        self.plans = (first, second)
+        self.phases = first.phases
+        self.nodes = {node.name: node for node in first.graph.nodes}
+        self.replaced = (first.replaced(), second.replaced())
+        plans = {phase: (first.at_phase(phase), second.at_phase(phase)) for phase in self.phases}
+        distinct = {(id(one), id(other)): InPhase(one, other) for one, other in plans.values()}
+        self._in = {phase: distinct[id(one), id(other)] for phase, (one, other) in plans.items()}
+        self._distinct = tuple(distinct.values())
+
+    @cached_property
+    def unequal(self) -> list[Place]:
+        """The places at which the two have other values in some phase."""
+        return [place for place in self.plans[0].settings if self.differ(place)]
+
+    def differ(self, place: Place) -> bool:
+        """Whether the two have other values there in some phase."""
+        return any(pair.differ(place) for pair in self._distinct)
+
+    def phases_of(self, place: Place) -> tuple[Phase, ...]:
+        """The phases in which the two have other values there."""
+        return tuple(phase for phase in self.phases if self._in[phase].differ(place))
+
+    def resting(self, place: Place, phases: Collection[Phase]) -> tuple[int, ...]:
+        """Which of the two have a value there that decides nothing in any of these phases."""
+        return tuple(index for index in (0, 1) if all(index in self._in[phase].resting(place) for phase in phases))
+
+    def is_difference(self, place: Place) -> bool:
+        """Whether the two differ there by a choice of its own, which takes effect in either or in some mixture."""
+        return any(pair.is_difference(place, self._names) for pair in self._distinct)
+
+    def goes_along(self, place: Place, phase: Phase) -> bool:
+        """Whether the first's value is nobody's and rests in a phase, and the other's comes with what wakes it."""
+        in_phase = self._in[phase]
+        return in_phase.differ(place) and in_phase.goes_along(place, self._names) and not self.is_difference(place)
+
+    @cached_property
+    def _names(self) -> frozenset[Name]:
+        """What reports call the differences that stand alone in some phase, by the rules of both."""
+        return frozenset(name for pair in self._distinct for name in pair.names)
+
+
+class InPhase:
+    """Two plans side by side in one phase."""
 
     def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
         """Nothing is looked at yet."""
         self.plans = (first, second)
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
-
-    @cached_property
-    def unequal(self) -> list[Place]:
-        """The places at which the two have other values."""
-        return [place for place in self.plans[0].settings if self.differ(place)]
 
     def differ(self, place: Place) -> bool:
         """Whether the two have other values there."""
@@ -52,15 +101,23 @@ class Pair:
         """Which of the two have a value there that decides nothing."""
         return tuple(index for index in (0, 1) if self._rests(place, index))
 
-    def is_difference(self, place: Place) -> bool:
-        """Whether the two differ there by a choice of its own, which takes effect in either or in some mixture."""
+    def is_difference(self, place: Place, names: Collection[Name]) -> bool:
+        """Whether the two differ there by a choice of its own; `names` are those of differences that stand alone."""
         if not self.differ(place) or self._stands_alone(place):
             return self.differ(place)
-        return self.resting(place) != (0, 1) and self._is_named(place)
+        return self.resting(place) != (0, 1) and self._is_named(place, names)
 
-    def goes_along(self, place: Place, resting: int) -> bool:
-        """Whether the value of this one of the two is nobody's and rests, and the other's comes with what wakes it."""
-        return self._is_nobodys(place, resting) and not self._is_named(place)
+    def goes_along(self, place: Place, names: Collection[Name]) -> bool:
+        """Whether the first's value is nobody's and rests, and the other's comes with what wakes it."""
+        return self._is_nobodys(place, 0) and not self._is_named(place, names)
+
+    @cached_property
+    def names(self) -> frozenset[Name]:
+        """What reports call the differences that stand alone, by the rules of both."""
+        unequal = (place for place in self.plans[0].settings if self.differ(place))
+        places = [place for place in unequal if self._stands_alone(place)]
+        rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
+        return frozenset(_line(rule, name) for rule, name in rules if rule is not None)
 
     def _stands_alone(self, place: Place) -> bool:
         """Whether it is a difference whatever others there are."""
@@ -68,16 +125,9 @@ class Pair:
             return self._wakes(place)
         return not any(self._is_nobodys(place, resting) for resting in (0, 1))
 
-    def _is_named(self, place: Place) -> bool:
+    def _is_named(self, place: Place, names: Collection[Name]) -> bool:
         """Whether a report has a name for it in any case, that of a difference of the same rule at another node."""
-        return any(_line(plan.settings[place].rule, place[1]) in self._names for plan in self.plans)
-
-    @cached_property
-    def _names(self) -> set[tuple[str, str]]:
-        """What reports call the differences that stand alone, by the rules of both."""
-        places = [place for place in self.unequal if self._stands_alone(place)]
-        rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
-        return {_line(rule, name) for rule, name in rules if rule is not None}
+        return any(_line(plan.settings[place].rule, place[1]) in names for plan in self.plans)
 
     def _is_nobodys(self, place: Place, resting: int) -> bool:
         """Whether numerics that nobody set rest there in this one of the two only."""
@@ -121,6 +171,6 @@ class Pair:
         return True
 
 
-def _line(rule: Rule | None, name: str) -> tuple[str, str]:
+def _line(rule: Rule | None, name: str) -> Name:
     """The label and the attribute by which reports call what a rule sets; an overlay's parts are one."""
     return ("", "") if rule is None else (rule.label, "" if rule.is_overlay else name)

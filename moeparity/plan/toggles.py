@@ -1,7 +1,7 @@
 """Toggles: the differences between two sides as switches that can be thrown alone or left out alone.
 
 A toggle is a bundle of differences. How they are bundled is the recipe's choice (`by:`), and a bundle can be taken
-apart: into attributes, then into kinds of nodes, then into halves of the layers.
+apart: into attributes, then into phases of the schedule, then into kinds of nodes, then into halves of the layers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from moeparity.plan.address import pattern, role
+from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.base import By
 
@@ -81,19 +83,28 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
     if any(toggle.kind == "schedule" for toggle in members):
         base = replace(base, micro_batch=source.micro_batch)
     # All at once: on the way there may be mixtures that no op would run.
-    places = [place for toggle in members for member in toggle.members for place in member.places]
+    places: dict[Phase, list[Place]] = {}
+    for member in (member for toggle in members for member in toggle.members):
+        for phase in member.phases:
+            places.setdefault(phase, []).extend(member.places)
     if not places:
         return base
-    places += going_along(base.plan, source.plan)
-    return replace(base, plan=base.plan.with_settings(places, source.plan))
+    for phase, along in going_along(base.plan, source.plan).items():
+        places.setdefault(phase, []).extend(along)
+    return replace(base, plan=base.plan.with_settings_in(places, source.plan))
 
 
 def split(toggle: Toggle) -> list[Toggle]:
-    """A toggle taken apart: by attribute, else by kind of node, else into halves of its layers; [] for a single one."""
+    """A toggle taken apart: by attribute, else by phase, else by kind of node, else into halves of its layers; [] for a
+    single one.
+    """
     if len({_attribute(d) for d in toggle.members}) > 1:
         parts = _groups(toggle.members, _attribute)
         by_name = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
         return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
+    by_phase = _by_phase(toggle)
+    if by_phase:
+        return by_phase
     roles = {role(d.node.name) for d in toggle.members}
     if len(roles) > MANY_ROLES:
         by_family = _groups(toggle.members, lambda d: family(d.node))
@@ -106,6 +117,16 @@ def split(toggle: Toggle) -> list[Toggle]:
         half = (len(toggle.members) + 1) // 2
         groups = [list(toggle.members[:half]), list(toggle.members[half:])] if half < len(toggle.members) else []
     by_name = [(f"{pattern(d.node.name for d in members)}:{members[0].attribute}", members) for members in groups]
+    return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
+
+
+def _by_phase(toggle: Toggle) -> list[Toggle]:
+    """What a toggle is in each phase; [] where it is something in one only, or is nothing that rules set by phase."""
+    phases = dict.fromkeys(phase for member in toggle.members for phase in member.phases)
+    if len(phases) == 1 or not all(member.parts for member in toggle.members):
+        return []
+    parts = [part for member in toggle.members for part in member.parts]
+    by_name = [(f"{toggle.name}{PHASE}{phase}", [p for p in parts if p.phases == (phase,)]) for phase in phases]
     return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
 
 

@@ -13,6 +13,7 @@ from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
 from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import reader, schema
 from moeparity.plan.toggles import Toggle, toggles
@@ -70,7 +71,7 @@ def compare(
     placement = placement or schema.Placement()
     ranks = placement_rules(placement, where)
     plans = [
-        bind(graph, load_profile(name, _place()), config.dtype or UNDECLARED_DTYPE, placement=ranks)
+        bind(graph, load_profile(name, _place()), config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=PHASES)
         for name in (first, second)
     ]
     one_side, other_side = (Side(plan=plan, micro_batch=1) for plan in plans)
@@ -131,6 +132,7 @@ def _statements(rule: Rule) -> Iterator[Statement]:
         yield Statement(
             on=rule.op or rule.nodes or f"fusion {rule.fusion} ({', '.join(rule.chain or ())})",
             model_types=rule.model_types or (),
+            phases=rule.phases or (),
             attribute=attribute,
             value=str(value),
             evidence=level,
@@ -163,16 +165,15 @@ def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineTogg
 
 
 def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:
-    """What a committed table says of a choice, if it does."""
+    """What a committed table says of a choice, in the first phase of which it says anything."""
     attribute = difference.node.op.attribute(difference.attribute)
-    for measured in () if attribute is None else attribute.measured:
-        settings = ((name, set(words)) for name, words in measured.settings.items())
-        met = (
-            words & {plan.settings[difference.node.name, name].value for plan in (first, second)}
-            for name, words in settings
-        )
-        if measured.value in (None, difference.reference, difference.candidate) and all(met):
-            return measured.share
+    for part in difference.parts or (difference,):
+        plans = (first.at_phase(part.phases[0]), second.at_phase(part.phases[0]))
+        for measured in () if attribute is None else attribute.measured:
+            settings = ((name, set(words)) for name, words in measured.settings.items())
+            met = (words & {plan.settings[part.node.name, name].value for plan in plans} for name, words in settings)
+            if measured.value in (None, part.reference, part.candidate) and all(met):
+                return measured.share
     return None
 
 
@@ -189,15 +190,17 @@ def _rank(toggle: EngineToggle) -> tuple[int, float, int]:
 def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
     statements: dict[str, list[set[bool]]] = {}
-    for node in first.graph.nodes:
-        active = [plan.active(node) for plan in (first, second)]
-        for attribute in node.attributes:
-            name = attribute.name
-            decides = attribute.kind in ("rounding", "order", "form")
-            if decides and all(name in values for values in active) and active[0][name] == active[1][name]:
-                evidence = statements.setdefault(f"{node.op.name}:{name}", [set(), set()])
-                for plan, levels in zip((first, second), evidence, strict=True):
-                    levels.add(plan.settings[node.name, name].level in EVIDENCE_LEVELS)
+    in_phases = ((first.at_phase(phase), second.at_phase(phase)) for phase in first.phases)
+    for plans in {(id(one), id(other)): (one, other) for one, other in in_phases}.values():
+        for node in first.graph.nodes:
+            active = [plan.active(node) for plan in plans]
+            for attribute in node.attributes:
+                name = attribute.name
+                decides = attribute.kind in ("rounding", "order", "form")
+                if decides and all(name in values for values in active) and active[0][name] == active[1][name]:
+                    evidence = statements.setdefault(f"{node.op.name}:{name}", [set(), set()])
+                    for plan, levels in zip(plans, evidence, strict=True):
+                        levels.add(plan.settings[node.name, name].level in EVIDENCE_LEVELS)
     by: dict[tuple[bool, bool], list[str]] = {}
     for name, (of_first, of_second) in statements.items():
         by.setdefault((of_first == {True}, of_second == {True}), []).append(name)

@@ -30,7 +30,8 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One value that a profile states: on what (`op`, or a fused chain), for which models, how sure.
+    """One value that a profile states: on what (`op`, or a fused chain), for which models, in which phases of a
+    schedule (none named: all), how sure.
 
     `set_by` is what a user gives the engine to have it (`default`: nothing), `changed_by` what would give another
     (`none`: nothing does).
@@ -44,6 +45,7 @@ class Statement:
     source: str
     set_by: str
     changed_by: str
+    phases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

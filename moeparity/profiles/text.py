@@ -37,7 +37,7 @@ def print_profile(profile: EngineProfile, statements: Sequence[Statement], out: 
     out.print(profile.about or profile.says)
     if profile.extends:
         out.print(f"\nThe rest is that of {profile.extends}.")
-    for _, rule in groupby(statements, key=lambda s: (s.on, s.model_types, s.source, s.set_by, s.changed_by)):
+    for _, rule in groupby(statements, key=lambda s: (s.on, s.model_types, s.phases, s.source, s.set_by, s.changed_by)):
         _print_rule(list(rule), out)
     if profile.not_stated:
         out.print(f"\nNot stated: {profile.not_stated}")
@@ -47,7 +47,8 @@ def _print_rule(statements: Sequence[Statement], out: Console) -> None:
     """The values that one rule sets, what they rest on, what sets them and what would change them."""
     first = statements[0]
     models = f"  for {', '.join(first.model_types)}" if first.model_types else ""
-    out.print(Text.assemble("\n", (first.on, "bold"), models))
+    phases = f"  in {', '.join(first.phases)}" if first.phases else ""
+    out.print(Text.assemble("\n", (first.on, "bold"), models, phases))
     values = ", ".join(f"{statement.attribute} {statement.value}" for statement in statements)
     flags = f"set by: {first.set_by}; to change: {first.changed_by}"
     for line in (values, f"{first.evidence}: {first.source}", flags):

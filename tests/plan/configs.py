@@ -12,6 +12,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.steps import FORWARD, Phase
 from moeparity.plan.spec import reader
 from tests.errors.base import CONFIG as QWEN3_MOE
 
@@ -83,7 +84,14 @@ def graph(folder: Path, fields: dict[str, Any], **changes: Any) -> Graph:
 
 
 def bound(
-    of: Graph, folder: Path, rules: str, *, choices: str = "{}", dtype: str = "bf16", name: str = "mine"
+    of: Graph,
+    folder: Path,
+    rules: str,
+    *,
+    choices: str = "{}",
+    dtype: str = "bf16",
+    name: str = "mine",
+    phases: tuple[Phase, ...] = (FORWARD,),
 ) -> BoundGraph:
     """A graph bound to a profile of these rules (YAML from line 4 on), with a recipe's `set` (YAML in one line)."""
     path = folder / f"{name}.yaml"
@@ -97,4 +105,4 @@ def bound(
     )
     settings = reader.read_recipe(recipe).candidate.set
     profile = load_profile(f"./{path.name}", Where(recipe))
-    return bind(of, profile, dtype, overrides(settings, Where(recipe, 6)))
+    return bind(of, profile, dtype, overrides(settings, Where(recipe, 6)), phases=phases)

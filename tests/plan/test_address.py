@@ -88,14 +88,30 @@ def test_the_nearest_name_keeps_the_index_given() -> None:
 @pytest.mark.parametrize(
     ("address", "parts"),
     [
-        ("lm_head:output", ("lm_head", "output")),
-        ("layers[3:61].moe.gate:output", ("layers[3:61].moe.gate", "output")),
-        ("**:output", ("**", "output")),
-        ("layers[:].moe.gate:renormalize_eps", ("layers[:].moe.gate", "renormalize_eps")),
+        ("lm_head:output", ("lm_head", "output", None)),
+        ("layers[3:61].moe.gate:output", ("layers[3:61].moe.gate", "output", None)),
+        ("**:output", ("**", "output", None)),
+        ("layers[:].moe.gate:renormalize_eps", ("layers[:].moe.gate", "renormalize_eps", None)),
+        ("lm_head:output@decode", ("lm_head", "output", ("decode",))),
+        ("**.norm:output->layers[*].q@verify, prefill", ("**.norm", "output->layers[*].q", ("prefill", "verify"))),
     ],
 )
-def test_split(address: str, parts: tuple[str, str]) -> None:
+def test_split(address: str, parts: tuple[str, str, tuple[str, ...] | None]) -> None:
     assert split(address, HERE) == parts
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("lm_head:output@decoding", r"names the phase 'decoding'; expected one of .*verify\. Did you mean 'decode'\?"),
+        ("lm_head:output@", "names the phase ''; expected one of forward, prefill, chunk, decode, verify"),
+        ("lm_head:output@decode,,verify", "names the phase ''"),
+        ("lm_head@decode", "names no attribute"),
+    ],
+)
+def test_a_phase_that_is_none_is_refused(address: str, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        split(address, HERE)
 
 
 @pytest.mark.parametrize("address", ["lm_head", "lm_head:", ":output", "a:b:c", "layers[3:61].moe", "a:B", ""])

@@ -31,6 +31,7 @@ BROKEN = [
     *("graph-weight-where-none-is-taken", "graph-wrong-kind", "graph-wrong-number-of-inputs"),
     *("profile-bad-dtype", "profile-bad-value", "profile-evidence-level-unknown", "profile-extends-unknown"),
     *("profile-no-attributes", "profile-no-selector", "profile-rules-not-a-list", "profile-set-missing"),
+    *("profile-phase-unknown", "profile-phase-of-none", "profile-fusion-phase-unknown", "recipe-set-phase-unknown"),
     *("profile-two-selectors", "profile-unknown-attribute", "profile-unknown-op", "profile-wrong-kind"),
     *("recipe-boolean-in-set", "recipe-dtype-unknown", "recipe-gate-unknown-metric", "recipe-gate-zero"),
     *("recipe-micro-batch-zero", "recipe-missing-key", "recipe-profile-unknown", "recipe-sampled-from-nobody"),
@@ -141,6 +142,9 @@ def test_fusions_and_a_recipes_own_settings() -> None:
         ("**.gate:output", True),
         ("gate", False),
         ("gate:ouput", False),
+        ("**.gate:output@decode", True),
+        ("**.gate:output@chunk, verify", True),
+        ("**.gate:output@decoding", False),
     ):
         candidate = {"profile": "./mine.yaml", "set": {key: "fp32"}}
         assert bool(errors("recipe", {**recipe, "candidate": candidate})) != good

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, Setting, bind
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import Config
 from moeparity.plan.difference import Difference, differences
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.evidence import evidence, in_words, levels
 from moeparity.plan.expand import expand
+from moeparity.plan.setting import Setting
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.compare import architectures, compare

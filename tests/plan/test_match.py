@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import MoeparityError
-from moeparity.plan.bind import edges_of
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import chains
+from moeparity.plan.setting import edges_of
 from tests.plan.configs import QWEN3_MOE, bound, graph
 
 EDGE = "output->layers[0].moe.norm"

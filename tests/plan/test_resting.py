@@ -22,6 +22,7 @@ from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.schema import Placement
@@ -77,7 +78,7 @@ def test_a_resting_value_that_nobody_set_goes_along_with_what_wakes_it(qwen: Gra
     reference, candidate = side(qwen), side(qwen, FLASH)
     (toggle,) = toggles(reference, candidate)
     assert (toggle.name, toggle.members[0].places) == (f"{ATTEND}:implementation", ((ATTEND, "implementation"),))
-    assert going_along(reference.plan, candidate.plan) == [(ATTEND, "kv_block")]
+    assert going_along(reference.plan, candidate.plan) == {FORWARD: [(ATTEND, "kv_block")]}
     assert value(mixed(reference, [toggle], candidate), f"{ATTEND}:kv_block") == 16
 
 
@@ -104,7 +105,7 @@ def test_a_name_stands_for_all_that_its_rule_sets(qwen: Graph) -> None:
     blocks: Settings = {"layers[*].attention.attend:implementation": "flash", "layers[*].attention.attend:kv_block": 16}
     reference = side(qwen, {"layers[0].attention.attend:implementation": "flash"})
     candidate = side(qwen, blocks)
-    assert going_along(reference.plan, candidate.plan) == []
+    assert going_along(reference.plan, candidate.plan) == {}
     assert resting(toggles(reference, candidate)) == {
         "layers[*].attention.attend:kv_block": (3, 2, 0),
         "layers[*].attention.attend:implementation": (2, 0, 0),
@@ -222,7 +223,10 @@ def test_a_place_belongs_to_one_toggle(tmp_path: Path, graphs: list[Graph], bloc
     for seed in range(200 + 10 * block, 210 + 10 * block):
         for reference, candidate in filter(None, [drawn(tmp_path, graphs, seed)]):
             places = [p for t in toggles(reference, candidate) for m in t.members for p in m.places]
-            along = going_along(reference.plan, candidate.plan) + going_along(candidate.plan, reference.plan)
+            both_ways = ((reference.plan, candidate.plan), (candidate.plan, reference.plan))
+            along = [
+                place for pair in both_ways for places_there in going_along(*pair).values() for place in places_there
+            ]
             assert len({*places, *along}) == len(places) + len(along), seed
 
 

@@ -16,6 +16,7 @@ from moeparity.plan.spec.schema import Placement
 from moeparity.profiles.compare import architectures, compare, describe, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
 from tests.command import ROOT, Done, alone, inside
+from tests.plan.configs import DEEPSEEK_V3, graph
 
 RANKS = Placement(tensor=8)
 
@@ -204,3 +205,30 @@ def test_show_prints_the_evidence_of_every_value() -> None:
     evidence = {(row.op, row.attribute): row.evidence for row in rows}
     assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("read", "inferred")
     assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "inferred")
+
+
+def test_phases_stand_side_by_side_where_they_differ(tmp_path: Path) -> None:
+    """One profile prefills and decodes like vLLM; transformers' cache is filled in every phase but `forward`."""
+    toggles = toggle_of(compare("hf-eager", "vllm", "deepseek_v3"))
+    projection = toggles["op mla:projection"]
+    assert (projection.first.value, projection.second.value) == ("expanded", "expanded (decode, verify: absorbed)")
+    assert projection.second.evidence == "read"
+    graph(tmp_path, DEEPSEEK_V3)
+    values = {(row.op, row.attribute): row.values for row in outline_checkpoint(tmp_path, "vllm").rows}
+    assert values["mla", "projection"] == ("expanded (decode, verify: absorbed)",)
+    assert values["mla", "q_latent"] == ("- (decode, verify: bf16)",)
+    assert values["mla", "kv_b"] == ("bf16",)
+    rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "hf-eager").rows
+    layout = next(row for row in rows if row.attribute == "kv_layout")
+    assert layout.values == ("projected (prefill, chunk, decode, verify: cached)",)
+
+
+def test_the_layout_of_keys_is_nothing_to_a_kernel_that_loads_tiles() -> None:
+    assert not {"op attention:kv_layout"} & toggle_of(compare("hf-default", "vllm")).keys()
+    assert not {"op attention:kv_layout"} & toggle_of(compare("hf-default", "hf-v4")).keys()
+
+
+def test_statements_say_in_which_phases_they_hold() -> None:
+    phases = {s.value: s.phases for s in statements("vllm") if (s.on, s.attribute) == ("mla", "projection")}
+    assert phases == {"expanded": ("forward", "prefill", "chunk"), "absorbed": ("decode", "verify")}
+    assert "mla  in decode, verify" in run("vllm").stdout

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.numerics.orders import NATIVE, Order, parse
-from moeparity.plan.bind import BoundGraph, Place
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 DRAWS = 4
@@ -28,13 +29,18 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
 def arrival_draws(side: Side) -> list[Side]:
     """The side with every `unordered` drawn anew, from seeds 1 to `DRAWS` above its own; [] where it has none."""
-    orders = list(_orders(side.plan))
-    return [replace(side, plan=_redrawn(side.plan, orders, offset)) for offset in range(1, DRAWS + 1)] if orders else []
+    if not any(list(_orders(in_phase)) for in_phase in side.plan.distinct):
+        return []
+    return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, DRAWS + 1)]
 
 
-def _redrawn(plan: BoundGraph, orders: Sequence[tuple[Place, Order]], offset: int) -> BoundGraph:
-    settings = {place: replace(plan.settings[place], value=str(_shifted(order, offset))) for place, order in orders}
-    return replace(plan, settings={**plan.settings, **settings})
+def _redrawn(plan: BoundGraph, offset: int) -> BoundGraph:
+    return plan.in_phases({phase: _redrawn_settings(plan.at_phase(phase), offset) for phase in plan.phases})
+
+
+def _redrawn_settings(plan: BoundGraph, offset: int) -> dict[Place, Setting]:
+    orders = _orders(plan)
+    return {place: replace(plan.settings[place], value=str(_shifted(order, offset))) for place, order in orders}
 
 
 def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
-from moeparity.plan.bind import BoundGraph, Place, Setting
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule
+from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import REFERENCE, Side
 
 DRAWS = 2
@@ -62,12 +63,12 @@ def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
     """
     draw = random.Random(seed)  # noqa: S311
     settings = dict(_orders(plan, draw, f"drawn with seed {seed}"))
-    return replace(plan, settings={**plan.settings, **settings}) if settings else None
+    return plan.in_all_phases(settings) if settings else None
 
 
 def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:
     for node in plan.graph.nodes:
-        active = plan.active(node)
+        active = {name for in_phase in plan.distinct for name in in_phase.active(node)}
         for attribute in node.attributes:
             if attribute.kind == "order" and attribute.redrawn and attribute.name in active:
                 value = draw.choice(attribute.values)

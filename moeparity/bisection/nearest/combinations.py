@@ -22,7 +22,7 @@ from moeparity.bisection.nearest.vocabulary import (
     places,
 )
 from moeparity.errors import SpecError
-from moeparity.plan.bind import Place
+from moeparity.plan.setting import Place
 
 MOST: Final = 4
 """Choices that are put together, at most."""

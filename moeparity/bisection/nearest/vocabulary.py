@@ -14,10 +14,11 @@ from moeparity.bisection.nearest.numbers import digits
 from moeparity.errors import MoeparityError, Where
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
-from moeparity.plan.bind import IMPL, BoundGraph, Place, Setting, bind, edges_of
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.region import Region
+from moeparity.plan.setting import IMPL, Place, Setting, edges_of
 from moeparity.plan.spec import reader
 
 Choice = tuple[Place, Value]
@@ -82,9 +83,7 @@ class Replaced:
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
-        return (
-            replace(self.plan, settings={**self.plan.settings, **settings}, like=self.plan) if settings else self.plan
-        )
+        return self.plan.in_all_phases(settings) if settings else self.plan
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
         """A node's parameters with those among the choices in place of its own."""

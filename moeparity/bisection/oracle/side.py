@@ -18,7 +18,7 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     What is no numerics (an eps, a tie-break rule) is the reference's, and so is what decides whether it takes effect:
     the oracle is the reference's exact answer.
     """
-    plan = bind(reference.plan.graph, profile, dtype)
+    plan = bind(reference.plan.graph, profile, dtype, phases=reference.plan.phases)
     places = [(node.name, name) for node in plan.graph.nodes for name in _semantics(node)]
     return Side(plan=plan.with_settings(places, reference.plan), micro_batch=reference.micro_batch)
 

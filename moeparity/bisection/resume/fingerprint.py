@@ -56,7 +56,8 @@ def fingerprint(plan: Plan) -> str:
 
 
 def _side(side: Side) -> list[Any]:
-    nodes = {node.name: (side.plan.active(node), side.plan.read_inputs(node)) for node in side.plan.graph.nodes}
+    plans = [(phase, side.plan.at_phase(phase)) for phase in side.plan.phases]
+    nodes = {phase: {n.name: (plan.active(n), plan.read_inputs(n)) for n in plan.graph.nodes} for phase, plan in plans}
     return [side.plan.dtype, side.micro_batch, nodes]
 
 

@@ -73,11 +73,15 @@ def _cached(
     Imitates transformers 5.23.0, cache_utils.py: DynamicLayer, DynamicSlidingWindowLayer, StaticLayer and
     StaticSlidingWindowLayer, `update`.
     """
-    if at["kv_layout"] == "projected" or at["implementation"] == FLASH:
+    layout = at.get("kv_layout")
+    if layout is None:
+        # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
+        return k.contiguous(), v.contiguous(), mask, 0
+    if layout == "projected":
         return k, v, mask, 0
     keys, free = k.shape[2], 0
     before, reach = keys - queries, None if window is None else window - 1
-    if at["kv_layout"] == "static":
+    if layout == "static":
         places = int(at["allocated"]) if window is None else min(window, int(at["allocated"]))
         if window is None and keys > places:
             raise RefusedError("allocated", f"{keys} tokens do not fit into {places} places. Allocate more.")

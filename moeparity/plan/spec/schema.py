@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec.base import By, Model, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
 from moeparity.plan.spec.gates import Gate, Gates
@@ -103,8 +104,21 @@ class Evidence(Model):
     source: str
 
 
-class Rule(Model):
-    """Values for the attributes of all nodes of an op, or of selected nodes.
+class InPhases(Model):
+    """What holds in some phases of a schedule alone: `phase` names one or several (None: it holds in all)."""
+
+    phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
+
+    @property
+    def phases(self) -> tuple[Phase, ...] | None:
+        """The phases it holds in; None: all."""
+        if self.phase is None:
+            return None
+        return tuple(self.phase) if isinstance(self.phase, list) else (self.phase,)
+
+
+class Rule(InPhases):
+    """Values for the attributes of all nodes of an op, or of selected nodes, in all phases or in some (`phase`).
 
     `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
     would give others, `none` where nothing does (None: leaving `set_by` out).
@@ -128,7 +142,7 @@ class Rule(Model):
         return self
 
 
-class Fusion(Model):
+class Fusion(InPhases):
     """A fused kernel: a chain of ops along edges, and what fusing them sets on the nodes it matches.
 
     Keys of `set` are `op:attribute`, or `op:site->op` for a site on the edge between two ops of the chain. Flags are

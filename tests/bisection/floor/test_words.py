@@ -16,8 +16,9 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.metrics.verdict import Interval
 from moeparity.ops.declaration import Attribute, Value
-from moeparity.plan.bind import Place, bind
+from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Placement
 

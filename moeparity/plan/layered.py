@@ -1,0 +1,85 @@
+"""Rules in layers -> a setting for every place of a graph, in one phase."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from moeparity.errors import SpecError, Where, shown
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.graph import UNSET, Graph, Node
+from moeparity.plan.match import assignments
+from moeparity.plan.region import Region
+from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
+
+
+def settings(
+    graph: Graph, dtype: str, layers: Iterable[Iterable[Rule]], regions: Sequence[Region]
+) -> Mapping[Place, Setting]:
+    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype.
+
+    Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
+    selector matches nothing.
+    """
+    settings: dict[Place, Setting] = {}
+    for node in graph.nodes:
+        settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
+        settings[node.name, IMPL] = Setting(value="", rule=None)
+        settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
+        for site, consumer in edges_of(graph, node):
+            settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
+    for layer in layers:
+        settings |= _layer(graph, layer, settings.keys())
+    for region in regions:
+        settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
+    return settings
+
+
+def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
+    settings: dict[Place, Setting] = {}
+    graph_places = set(places)
+    for rule in rules:
+        values = list(assignments(graph, rule))
+        _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, _ in values])
+        for node, name, value in values:
+            place = (node, name)
+            if place in graph_places:
+                _refuse_conflict(place, settings.get(place), rule, value)
+                settings[place] = Setting(value=value, rule=rule)
+    return settings
+
+
+def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
+    """An attribute that a `nodes` rule names must exist on one of its nodes, or the setting would be lost."""
+    for absent in dict.fromkeys(name for _, name in places) if rule.nodes else ():
+        rule_places = [place for place in places if place[1] == absent]
+        if any(place in graph_places for place in rule_places):
+            continue
+        node = next(node for node in graph.nodes if node.name == rule_places[0][0])
+        attribute = node.op.attribute(absent)
+        assert attribute is not None
+        reason = _absence(node, attribute)
+        raise SpecError(f"{rule.where}: {rule.nodes}:{absent} changes nothing at {node.name}: {reason}. Leave it out.")
+
+
+def _absence(node: Node, attribute: Attribute) -> str:
+    """Why an attribute does not exist on a node."""
+    unset = [name for name in (attribute.parameter,) if name is not None and node.params[name] in UNSET]
+    unset += [name for name, values in attribute.given.items() if not holds({name: values}, node.params)]
+    if unset:
+        return f"its {unset[0]} is {shown(node.params[unset[0]])}"
+    return f"it has no {attribute.weight or f'input {attribute.input}'}"
+
+
+def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:
+    if earlier is not None and earlier.value != value and earlier.rule is not None:
+        what = "phases" if rule.phases or earlier.rule.phases else "selectors"
+        raise SpecError(
+            f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
+            f"{_other_place(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
+            f"Narrow their {what} so that they do not overlap."
+        )
+
+
+def _other_place(where: Where, rule: Rule) -> str:
+    return f"line {where.line}" if where.path == rule.where.path and where != rule.where else str(where)

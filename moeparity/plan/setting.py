@@ -1,0 +1,61 @@
+"""Places, and the settings that stand at them.
+
+A *place* is a node with the name of one of its choices: an attribute of its op, `site->consumer` for a site on one
+edge, `dtype`, or `impl`. Everything two variants of a graph may differ in, schedule aside, is a place, so that a
+mixture of both is made by taking places from the other. A place may have another value in each phase of a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from moeparity.ops.declaration import Value
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.steps import Phase
+
+Place = tuple[str, str]
+"""A node name and the name of a choice there."""
+
+DTYPE, IMPL = "dtype", "impl"
+"""Choices every node has: the dtype it runs in, and a user's function in place of its kernel ("": none)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The value at one place, and the rule it comes from (None: the op's or the variant's default)."""
+
+    value: Value
+    rule: Rule | None
+
+    @property
+    def origin(self) -> str:
+        """Where the value was set, for people."""
+        return "default of the op" if self.rule is None else f"{self.rule.where} ({self.rule.label})"
+
+    @property
+    def set_by(self) -> str:
+        """What makes the engine run it, and the profile that says so; empty outside profiles."""
+        return "" if self.rule is None else self.rule.cause
+
+    @property
+    def changed_by(self) -> str:
+        """What a user of the engine would do to change it; empty where nothing is known to."""
+        return "" if self.rule is None else self.rule.change
+
+    @property
+    def level(self) -> str:
+        """How sure the profile is of the value; empty where nobody set it."""
+        return "" if self.rule is None else self.rule.level
+
+
+ByPhase = Mapping[Phase, Mapping[Place, Setting]]
+"""All settings of a plan in each of its phases."""
+
+
+def edges_of(graph: Graph, node: Node) -> Iterator[tuple[str, str]]:
+    """The (site, consumer) pairs of a node: edges that may be handed a rounding of their own."""
+    sites = [a.name for a in node.attributes if a.edge]
+    if sites:
+        yield from ((site, consumer) for site in sites for consumer in graph.digraph.successors(node.name))

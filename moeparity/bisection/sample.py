@@ -137,7 +137,7 @@ def _forward(plan: Plan, side: Side) -> Forward:
     seconds = steps * seconds_of(model.graph, [sampler], rows, length + steps // 2, device=model.device.type)
     require_time(seconds, f"sampling {steps:,} tokens", "Ask for fewer `new_tokens`, or give the tokens as a file.")
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
-        store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
+        store = WeightStore(store.checkpoint, model.graph, model.device, "resident", store.progress)
 
     def forward(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
         observer = _LastLogits(model.graph.output, last_positions)

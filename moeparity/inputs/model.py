@@ -57,7 +57,7 @@ def open_model(
     target = machine.choose(device)
     keep_freed_memory()
     # A folder without weights is told of before a config.json that does not fit them.
-    checkpoint = Checkpoint(Path(folder)) if synthetic is None else None
+    checkpoint = Checkpoint(Path(folder), progress) if synthetic is None else None
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
@@ -66,7 +66,7 @@ def open_model(
         folder=Path(folder),
         graph=graph,
         dtype=config.dtype or file_dtype(source),
-        weights=WeightStore(source, graph, target, residency),
+        weights=WeightStore(source, graph, target, residency, progress),
         vocab_size=int(config["vocab_size"]),
         constant=constant,
     )

@@ -64,7 +64,9 @@ def main() -> int:
         if not row.same:
             raise SystemExit(f"{row.profile}: the two sides give different bits; their times say nothing.")
     print(f"{header(arguments.threads)}, transformers {transformers.__version__}")
-    print(f"{LAYERS} layers of {EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}")
+    print(
+        f"{LAYERS} layers of {EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}"
+    )
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
     for row in rows:
         times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"

@@ -60,7 +60,7 @@ WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 16, 2
 
 
 def make_wide(folder: Path, layers: int = WIDE_LAYERS, experts: int = WIDE_EXPERTS) -> Path:
-    """Layers as wide as Qwen3-30B-A3B's, with some of its 128 experts, of which 8 are chosen (half, where that is less), bf16.
+    """Layers as wide as Qwen3-30B-A3B's, with some of its 128 experts, of which 8 are chosen, or half of fewer; bf16.
 
     Two layers with 16 experts, which is usual, are 0.4 GB, with 128 they are 2.5 GB.
     """

@@ -40,6 +40,8 @@ class Values:
         self.value_bytes: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
+        # By node, one kernel call of each that can differ.
+        self.calls: dict[str, dict[int, Call]] = {}
         # Distinct calls of nodes with 16-bit GEMMs, by what decides the GEMMs' shapes.
         self.gemms: dict[tuple[str, int, str], set[int]] = {}
         for walker in walkers:
@@ -95,6 +97,7 @@ class Values:
         for values, numerics in calls:
             kind = (node.name, numerics.key, walker.micro_batch, *(value and value.number for value in inputs))
             call = self._call(walker, node, numerics, task.reads, input_bytes)
+            self.calls.setdefault(node.name, {})[self._number(kind)] = call
             self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
             if node.weights and call.dtype in {"bf16", "fp16"}:
                 self.gemms.setdefault((call.dtype, call.tokens, node.name), set()).add(self._number(kind))

@@ -48,11 +48,12 @@ def open_model(
     residency: Residency = "stream",
     synthetic: int | None = None,
     progress: Callback | None = None,
+    check_weights: bool = True,
 ) -> Model:
     """Open and check a checkpoint folder. `resident` keeps the weights in memory between runs.
 
-    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Raises CheckpointError,
-    GraphError, SpecError, DeviceError.
+    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Without `check_weights`
+    no weight is looked at, which is for estimates. Raises CheckpointError, GraphError, SpecError, DeviceError.
     """
     target = machine.choose(device)
     keep_freed_memory()
@@ -61,7 +62,7 @@ def open_model(
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
-    constant = () if checkpoint is None else check(checkpoint, graph, progress)
+    constant = () if checkpoint is None or not check_weights else check(checkpoint, graph, progress)
     return Model(
         folder=Path(folder),
         graph=graph,

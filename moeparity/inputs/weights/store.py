@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from moeparity.inputs.machine import available_bytes
+from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.source import WIDTHS, Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
@@ -27,6 +28,7 @@ SHARE = 0.5
 """Of the available memory; the rest is for activations, logits and what else the machine does."""
 
 
+_FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _BETWEEN_REPORTS = 0.1
 """Seconds between two reports of a pass that waits for weights."""
 
@@ -123,11 +125,26 @@ class WeightStore:
                 stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
         return stack
 
-    def unread_bytes(self, dtypes: tuple[str, ...]) -> int:
+    def unread(self, dtypes: Sequence[str]) -> list[WeightRef]:
+        """The weights that a pass takes from the source."""
+        waiting = [segment for segment in self.graph.segments if (segment.name, tuple(dtypes)) not in self._resident]
+        return [ref for segment in waiting for node in segment.nodes for ref in node.weights.values()]
+
+    def unread_bytes(self, dtypes: Sequence[str]) -> int:
         """Bytes that a pass takes from the source, which hands a tensor out once for every dtype."""
-        segments = [segment for segment in self.graph.segments if (segment.name, dtypes) not in self._resident]
-        refs = [ref for segment in segments for node in segment.nodes for ref in node.weights.values()]
-        return sum(self._bytes(ref) for ref in refs) * len(dtypes)
+        return sum(self._bytes(ref) for ref in self.unread(dtypes)) * len(dtypes)
+
+    def made_bytes(self, ref: WeightRef, dtypes: Sequence[str]) -> int:
+        """Bytes of a weight in all of `dtypes` that are no pages of a file: what is stacked, cast or made."""
+        mapped = isinstance(self.checkpoint, Checkpoint) and self.device.type == "cpu"
+        stored = _FILE_NAMES.get(self.checkpoint.entries[ref.names[0]].dtype)
+        stacked_anew = ref.each and ref.stacked is None
+        targets = ["fp32" if ref.keep_fp32 and not ref.each else dtype for dtype in dtypes]
+        return sum(
+            weight_bytes(ref.shape, ref.count, target)
+            for target in targets
+            if stacked_anew or not mapped or target != stored
+        )
 
     def _bytes(self, ref: WeightRef) -> int:
         elements = torch.Size(ref.shape).numel()

@@ -136,7 +136,7 @@ def measured(name: str, rates: Rates) -> Iterator[Row]:
 
 
 def _bisected(rates: Rates) -> str:
-    """A whole bisection, of two narrow layers, beside the most that it was to take."""
+    """A whole bisection, of two narrow layers, beside what it was to take."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         _graph(folder, "30B", {"num_hidden_layers": 2, "num_experts": 16, "vocab_size": 8192})
@@ -146,7 +146,7 @@ def _bisected(rates: Rates) -> str:
         bisect(recipe, device="cpu")
         seconds = time.process_time() - clock
     tokens = f"{limit.variants} variants, {SEQUENCES * TOKENS} tokens"
-    return f"A bisection of two layers of 16 experts ({tokens}): at most {limit.seconds:.1f} s, took {seconds:.1f} s."
+    return f"A bisection of two layers of 16 experts ({tokens}): predicted {limit.seconds:.1f} s, took {seconds:.1f} s."
 
 
 def _recipe(folder: Path) -> Path:

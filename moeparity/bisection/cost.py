@@ -19,9 +19,10 @@ from moeparity.inputs.model import open_model
 class Expected:
     """What a recipe's first pass takes, and how many more there may be.
 
-    variants: that walk in it. tokens: sequences and their length, sampled ones included. seconds: of the pass at its
-    longest, of which `loading` go into having the weights; checking: of opening the checkpoint. sampling: of continuing
-    the prompts. available: bytes of memory that may be taken (None: unknown). stored: bytes of the weights' files.
+    variants: that walk in it. tokens: sequences and their length, sampled ones included. seconds: of the pass, if
+    variants share nothing once they have differed, of which `loading` go into having the weights; checking: of opening
+    the checkpoint. sampling: of continuing the prompts. available: bytes of memory that may be taken (None: unknown).
+    stored: bytes of the weights' files.
     """
 
     variants: int
@@ -48,8 +49,8 @@ class Expected:
         disk = f"{shown_size(self.stored)} of weights, read once to check them and once in a pass"
         return {
             "work": f"{self.variants} variants, {sequences} sequences of {length} tokens",
-            "time": f"{shown_time(self.seconds)} for the first pass at the most{sampled}, "
-            f"{shown_time(self.loading)} of it for weights{checked}",
+            "time": f"about {shown_time(self.seconds)} for the first pass, {shown_time(self.loading)} of it for weights"
+            f"{sampled}{checked}",
             "memory": f"{shown_size(self.footprint.total)} at the most, in {self.footprint.at}{room}",
             "disk": disk if self.stored else "no weights are read: they are made from a seed, anew in each pass",
             "passes": "1" + "".join(f", and {text}" for text in further),

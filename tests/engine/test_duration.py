@@ -56,7 +56,7 @@ def test_variants_that_differ_late_add_what_is_computed_after(qwen3_moe: Path) -
     model = open_model(qwen3_moe, device="cpu", synthetic=0)
     profile = load_profile("hf-eager", Where(Path("x")))
     late = overrides({"layers[2].moe.experts:activation": "fp32"}, Where(Path("x")))
-    plans = [bind(model.graph, profile, "bf16", rules) for rules in ([], late)]
+    plans = [bind(model.graph, profile, "bf16", rules) for rules in ((), late)]
     walkers = [Walker(name=i, plan=plan, micro_batch=2) for i, plan in enumerate(plans)]
     one = duration.amounts_of(Values(walkers[:1], model.graph, 2, 5))
     both = duration.amounts_of(Values(walkers, model.graph, 2, 5))

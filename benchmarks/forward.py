@@ -28,7 +28,7 @@ from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import WIDE_VOCAB, make_wide
 from tests.hf.reference import ARGUMENTS, load, placed
 
-SEQUENCES, TOKENS = 4, 128
+LAYERS, EXPERTS, SEQUENCES, TOKENS = 2, 128, 4, 128
 BOUND = 1.1
 T = TypeVar("T")
 
@@ -58,13 +58,15 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = make_wide(Path(folder))
+        checkpoint = make_wide(Path(folder), LAYERS, EXPERTS)
         rows = [measure(checkpoint, profile, arguments.repetitions) for profile in ARGUMENTS]
     for row in rows:
         if not row.same:
             raise SystemExit(f"{row.profile}: the two sides give different bits; their times say nothing.")
     print(f"{header(arguments.threads)}, transformers {transformers.__version__}")
-    print(f"{SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}")
+    print(
+        f"{LAYERS} layers of {EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens, bf16, median of {arguments.repetitions}"
+    )
     print(f"{'profile':<12}{'load ours':>11}{'theirs':>9}{'forward ours':>15}{'theirs':>9}{'ratio':>8}")
     for row in rows:
         times = f"{row.load_ours:>9.2f} s{row.load_theirs:>7.2f} s{row.ours:>13.3f} s{row.theirs:>7.3f} s"

@@ -2,7 +2,7 @@
 
     python -m benchmarks.streaming [--threads 2] [--folder /tmp]
 
-Writes 4.9 GB (four layers as wide as Qwen3-30B-A3B's, bf16), and deletes them again. Memory is the peak of anonymous
+Writes 5.0 GB (four layers of Qwen3-30B-A3B, bf16), and deletes them again. Memory is the peak of anonymous
 memory of a process that bisects: the pages of mapped files are no part of it, since the system drops them when it needs
 to. The bound is two layers, embedding, head and the values of all variants, from the shapes alone. For the throughput
 each side reads after the system was told to forget the files (posix_fadvise DONTNEED), which it may or may not do for
@@ -42,7 +42,7 @@ from moeparity.plan.expand import expand
 from moeparity.plan.schedule.steps import MicroBatches
 from tests import checkpoint_factory
 
-LAYERS, SEQUENCES, TOKENS = 4, 2, 32
+LAYERS, EXPERTS, SEQUENCES, TOKENS = 4, 128, 2, 32
 NEEDED = 6 << 30
 
 RECIPE = """kind: recipe
@@ -65,7 +65,7 @@ def main() -> int:
         raise SystemExit(f"{options.folder}: less than {NEEDED / 1e9:.1f} GB free. Give another --folder.")
     with tempfile.TemporaryDirectory(dir=options.folder) as made:
         folder = Path(made)
-        checkpoint_factory.make_wide(folder, LAYERS)
+        checkpoint_factory.make_wide(folder, LAYERS, EXPERTS)
         files = prepared(folder)
         size = sum(path.stat().st_size for path in files)
         memory = _in_a_process("bisect", folder, options.threads)
@@ -80,7 +80,7 @@ def main() -> int:
 
 def _print(options: argparse.Namespace, size: int, memory: dict[str, float], plain: float, stream: float) -> None:
     print(header(options.threads))
-    print(f"checkpoint {size / 1e9:.2f} GB, {LAYERS} layers, {SEQUENCES} x {TOKENS} tokens")
+    print(f"checkpoint {size / 1e9:.2f} GB, {LAYERS} layers of {EXPERTS} experts, {SEQUENCES} x {TOKENS} tokens")
     gigabytes = {key: f"{value / 1e9:.2f} GB" for key, value in memory.items()}
     print(
         f"bisected by {int(memory['variants'])} variants: {gigabytes['taken']} of anonymous memory beside the ", end=""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
+
+if TYPE_CHECKING:
+    from moeparity.bisection.prepare import Options
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
@@ -43,6 +47,10 @@ Attribute = Annotated[
     ),
 ]
 
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Run nothing: print the time, memory and disk that it would take here.")
+]
+
 
 def bisect(
     recipe: Recipe,
@@ -55,6 +63,7 @@ def bisect(
     replay: Replay = None,
     envelope: Envelope = None,
     attribute: Attribute = None,
+    dry_run: DryRun = False,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -81,9 +90,23 @@ def bisect(
         allow_code=allow_code,
         memory_limit=memory_limit,
     )
+    if dry_run:
+        _print_cost(recipe, device, options, json)
+        return
     with outputs({"--json": json}) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
         files.text("--json", report.to_json)
     print_report(report, files.console())
     raise typer.Exit(report.exit_code)
+
+
+def _print_cost(recipe: Path, device: str, options: Options, json: Path | None) -> None:
+    """What the recipe would take on this machine."""
+    from moeparity.bisection.cost import expected
+    from moeparity.cli.render import console
+
+    if json is not None:
+        raise MoeparityError("bisect: --dry-run makes no report for --json to write. Give one of them.")
+    for label, text in expected(recipe, device=device, options=options).lines.items():
+        console().print(f"{label:<9}{text}", markup=False, highlight=False)

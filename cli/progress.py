@@ -30,24 +30,27 @@ def progress_line() -> Iterator[Callback | None]:
 
 
 class Line:
-    """Draws reports; rate and time left count from the start of the step."""
+    """Draws reports; rate and time left count from the start of the step, also of steps that take turns."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar, self.task = bar, bar.add_task("starting", total=None)
-        self.passes, self.drawn = 0, 0.0
-        self.step, self.done, self.started = "", 0, 0.0
+        self.passes, self.drawn, self.heard = 0, 0.0, time.monotonic()
+        self.started: dict[str, float] = {}
+        self.done: dict[str, int] = {}
 
     def __call__(self, progress: Progress) -> None:
         """Draw a report, unless one was drawn a moment ago."""
-        clock = time.monotonic()
-        if progress.step != self.step or progress.done < self.done:
-            self.passes += progress.step == "pass"
-            self.started = clock
-        elif clock - self.drawn < _REFRESH:
-            return
-        self.step, self.done, self.drawn = progress.step, progress.done, clock
-        text = described(progress, self.passes, clock - self.started)
-        self.bar.update(self.task, description=text, completed=progress.done, total=progress.total, refresh=True)
+        clock, step = time.monotonic(), progress.step
+        begins = step not in self.started or progress.done < self.done[step]
+        if begins:
+            self.passes += step == "pass"
+            # What is done already was done since the report before.
+            self.started[step] = self.heard if progress.done else clock
+        self.done[step], self.heard = progress.done, clock
+        if begins or clock - self.drawn >= _REFRESH:
+            self.drawn = clock
+            text = described(progress, self.passes, clock - self.started[step])
+            self.bar.update(self.task, description=text, completed=progress.done, total=progress.total, refresh=True)
 
 
 def described(progress: Progress, passes: int, seconds: float) -> str:

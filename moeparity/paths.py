@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from moeparity.environment import number
 from moeparity.errors import MoeparityError, Where
 
 LIMIT_FACTOR = "MOEPARITY_LIMITS"
@@ -57,15 +58,7 @@ class UnreadableError(OSError):
 
 def limit(most: int) -> int:
     """A limit as it holds in this process: `most`, times the number in the environment. Raises MoeparityError."""
-    text = os.environ.get(LIMIT_FACTOR, "1")
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < float("inf"):
-        raise MoeparityError(
-            f"{LIMIT_FACTOR}={text}: expected a number above 0, such as 10, that limits are raised by."
-        )
+    factor = number(LIMIT_FACTOR, 1, "a number above 0, such as 10, that limits are raised by")
     return int(most * factor)
 
 

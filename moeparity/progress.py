@@ -14,9 +14,10 @@ from dataclasses import dataclass
 class Progress:
     """One report of a long step.
 
-    step: what is being done, for people; a step that starts over begins with a smaller `done`.
+    step: what is being done, for people; a step that starts over begins with a smaller `done`. Steps may take turns,
+        such as a pass and its waiting for weights.
     at: where it is, such as a segment's name.
-    done, total: steps of about equal length, such as nodes times waves of sequences.
+    done, total: parts of about equal length, such as bytes, or nodes times waves of sequences; 0 where it begins.
     work, unit: what has been done since the step began, in a unit that makes a rate, such as op evaluations.
     """
 

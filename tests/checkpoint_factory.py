@@ -55,13 +55,14 @@ def make_fp32(source: Path, folder: Path, lead: int) -> Path:
     return folder
 
 
+WIDE_CHOSEN = 8
 WIDE_LAYERS, WIDE_EXPERTS, WIDE_HIDDEN, WIDE_EXPERT_WIDTH, WIDE_VOCAB = 2, 16, 2048, 768, 512
 
 
 def make_wide(folder: Path, layers: int = WIDE_LAYERS, experts: int = WIDE_EXPERTS) -> Path:
-    """Layers as wide as Qwen3-30B-A3B's, with some of its 128 experts, bf16; two with 16, which is usual, are 0.4 GB.
+    """Layers as wide as Qwen3-30B-A3B's, with some of its 128 experts, of which 8 are chosen, or half of fewer; bf16.
 
-    Half of the experts are chosen.
+    Two layers with 16 experts, which is usual, are 0.4 GB, with 128 they are 2.5 GB.
     """
     config = {
         "model_type": "qwen3_moe",
@@ -73,7 +74,7 @@ def make_wide(folder: Path, layers: int = WIDE_LAYERS, experts: int = WIDE_EXPER
         "num_key_value_heads": 4,
         "head_dim": 128,
         "num_experts": experts,
-        "num_experts_per_tok": experts // 2,
+        "num_experts_per_tok": min(WIDE_CHOSEN, experts // 2),
         "moe_intermediate_size": WIDE_EXPERT_WIDTH,
         "intermediate_size": 6144,
         "norm_topk_prob": True,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import walker
-from moeparity.engine.duration import require_time, seconds_of
-from moeparity.engine.footprint import require
+from moeparity.engine.duration import FASTEST, require_time
+from moeparity.engine.footprint import estimate, require
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.errors import SpecError, TokensError, Where
@@ -135,10 +135,11 @@ def _forward(plan: Plan, side: Side) -> Forward:
     rows, length = plan.tokens.input_ids.shape
     requirement = require([sampler], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
     steps = required_sample(plan).new_tokens
-    seconds = steps * seconds_of(model.graph, [sampler], rows, length + steps // 2, device=model.device.type)
+    step = estimate([sampler], store, rows, length + steps // 2)
+    seconds = steps * FASTEST[model.device.type].seconds_of(step.amounts)
     require_time(seconds, f"sampling {steps:,} tokens", "Ask for fewer `new_tokens`, or give the tokens as a file.")
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
-        store = WeightStore(store.checkpoint, model.graph, model.device, "resident")
+        store = WeightStore(store.checkpoint, model.graph, model.device, "resident", store.progress)
 
     def forward(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
         observer = _LastLogits(model.graph.output, last_positions)

@@ -1,48 +1,148 @@
-"""How long work takes at least, told before it begins: what would run for days is refused, not waited for.
+"""How long work takes, told before it begins: what it consists of, counted from shapes, at the rates of a machine.
 
-The rates are those of a fast machine, so that nothing is refused which would have come to an end in time; how long a
-run really took stands in its report.
+The amounts are for the worst case, as those of memory are: variants whose numerics have differed share nothing any
+more. Of a sum in a stated order, and of a user's function, only what the kernel in its place would do is counted. With
+the rates of `FASTEST` an estimate is one of a machine faster than most, so that little is refused which would have come
+to an end in time; `moeparity.engine.calibration` measures those of the machine at hand.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from moeparity.engine.walker import Walker
+from moeparity.engine.liveness import Values
+from moeparity.environment import number
 from moeparity.errors import MoeparityError
-from moeparity.plan.graph import Graph
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.store import WeightStore
+from moeparity.ops.memory import BYTES, Call
+from moeparity.plan.graph import Node
 
 HOURS = "MOEPARITY_HOURS"
 """An environment variable: hours that a command's estimate may come to."""
 _MOST_HOURS = 24.0
-_MULTIPLY_ADDS = {"cpu": 1e12, "cuda": 2e14}  # per second, of GEMMs
-_EVALUATION = 1e-5  # seconds that a kernel call takes beside what it computes
+_REPORTED = 19
+"""Numbers of eight bytes that the metrics of a logit go through, as moved bytes: measured, AMD EPYC, torch 2.13."""
+
+Amount = tuple[str, str]
+"""What is counted, and the dtype it is counted in ("" where it is not told apart by dtype)."""
+
+MULTIPLY_ADDS, WEIGHT_BYTES, MOVED, CALLS = "multiply-adds", "weight bytes", "moved bytes", "calls"
+MADE, DRAWN, READ = "made bytes", "drawn numbers", "read bytes"
 
 
-def most_hours() -> float:
-    """The hours that may be asked for. Raises MoeparityError for an environment variable that is no such number."""
-    text = os.environ.get(HOURS, str(_MOST_HOURS))
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not hours > 0:
-        raise MoeparityError(f"{HOURS}={text}: expected a number of hours above 0, or inf.")
-    return hours
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What work consists of, by kind and dtype.
 
+    multiply-adds of GEMMs and attention. weight bytes: those that GEMMs go through, however few tokens they have. moved
+    bytes: of values, in and out of kernels and their scratch. calls: of kernels. made bytes: of weights that are
+    stacked, cast or copied. drawn numbers: of synthetic weights. read bytes: of a checkpoint's
+    files, which no rate is measured of: a disk's.
 
-def seconds_of(
-    graph: Graph, walkers: Sequence[Walker], sequences: int, length: int, *, device: str, draws: int = 0
-) -> float:
-    """Seconds that a pass over [sequences, length] tokens takes at least, in which these walk and every op is called
-    `draws` times more, on a `cpu` or `cuda` device.
+    one: as much of the same as calling every kernel once more, in one variant, takes.
     """
-    work = len(walkers) + draws
-    calls = sum(len(walker.schedule.on(sequences, length).steps) for walker in walkers) + draws
-    multiply_adds = _multiply_adds(graph) * sequences * length * work
-    return multiply_adds / _MULTIPLY_ADDS[device] + calls * len(graph.nodes) * _EVALUATION
+
+    of: Mapping[Amount, float]
+    one: Mapping[Amount, float] = field(default_factory=dict)
+
+    def __add__(self, other: Amounts) -> Amounts:
+        """Both one after the other."""
+        return Amounts(of=_sum(self.of, other.of), one=_sum(self.one, other.one))
+
+    def only(self, *kinds: str) -> Amounts:
+        """These kinds of it."""
+        return Amounts(of={key: n for key, n in self.of.items() if key[0] in kinds})
+
+    def repeated(self, draws: int) -> Amounts:
+        """With every kernel called so many times more."""
+        return Amounts(of=_sum(self.of, _times(self.one, draws)), one=self.one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds that a unit of each amount takes; of a dtype that was not measured, as one of the same width."""
+
+    seconds: Mapping[Amount, float]
+
+    def seconds_of(self, amounts: Amounts) -> float:
+        """Seconds that so much takes, one after the other."""
+        return sum(n * self._unit(*key) for key, n in amounts.of.items())
+
+    def _unit(self, what: str, dtype: str) -> float:
+        if (what, dtype) in self.seconds:
+            return self.seconds[what, dtype]
+        known = [(abs(BYTES[other] - BYTES[dtype]), s) for (w, other), s in self.seconds.items() if w == what and other]
+        return min(known)[1] if dtype and known else 0.0
+
+
+FASTEST = {
+    device: Rates(seconds={(MULTIPLY_ADDS, "bf16"): 1 / multiply_adds, (CALLS, ""): 1e-5})
+    for device, multiply_adds in {"cpu": 1e12, "cuda": 2e14}.items()
+}
+"""By device: rates that few machines exceed."""
+
+
+def amounts_of(values: Values) -> Amounts:
+    """What a pass consists of whose values were followed, but for its weights on their way."""
+    of: dict[Amount, float] = {}
+    one: dict[Amount, float] = {}
+    for node in values.graph.nodes:
+        for i, calls in enumerate(values.calls.get(node.name, {}).values()):
+            evaluation: dict[Amount, float] = {}
+            for call, times in calls:
+                evaluation = _sum(evaluation, _times(_of_call(node, call), times))
+            of = _sum(of, evaluation)
+            one = _sum(one, evaluation) if i == 0 else one
+            if node.name == values.graph.scores:
+                tokens = values.sequences * values.length
+                of = _sum(of, {(MOVED, ""): 8.0 * _REPORTED * calls[0][0].outputs[0] * tokens})
+    return Amounts(of=of, one=one)
+
+
+def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
+    """What a pass does to have all weights in each of `dtypes`."""
+    refs = weights.unread(dtypes)
+    made = sum(weights.made_bytes(ref, dtypes) for ref in refs)
+    taken = weights.unread_bytes(dtypes)
+    if isinstance(weights.checkpoint, Checkpoint):
+        return Amounts(of={(MADE, ""): made, (READ, ""): taken})
+    drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1) * len(dtypes)
+    return Amounts(of={(MADE, ""): made, (DRAWN, ""): drawn})
+
+
+def _of_call(node: Node, call: Call) -> dict[Amount, float]:
+    """One kernel call."""
+    dtype = str(call.active.get("inputs", call.dtype))
+    multiply_adds = weight_bytes = 0.0
+    for ref in node.weights.values() if node.op.gemm or node.op.mixes_tokens else ():
+        if len(ref.shape) > 1:
+            elements = math.prod(ref.shape)
+            chosen = call.inputs[1] if ref.each else ref.count
+            # Of the experts those that any of these tokens is sent to, if all are as likely.
+            hit = ref.count * (1 - (1 - chosen / ref.count) ** call.tokens)
+            multiply_adds += call.tokens * chosen * elements
+            weight_bytes += hit * elements * BYTES[dtype]
+    if node.op.mixes_tokens:
+        multiply_adds += 2 * call.tokens * call.length * call.outputs[0]
+    moved = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=True))
+    moved += sum(n * size for n, size in zip(call.outputs, node.op.memory.output_bytes(call), strict=True))
+    return {
+        (MULTIPLY_ADDS, dtype): multiply_adds,
+        (WEIGHT_BYTES, dtype): weight_bytes,
+        (MOVED, ""): call.tokens * moved + node.op.scratch(call),
+        (CALLS, ""): 1,
+    }
+
+
+def _sum(a: Mapping[Amount, float], b: Mapping[Amount, float]) -> dict[Amount, float]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in (*a, *b)}
+
+
+def _times(of: Mapping[Amount, float], factor: float) -> dict[Amount, float]:
+    return {key: n * factor for key, n in of.items()}
 
 
 def require_time(seconds: float, what: str, advice: str) -> None:
@@ -55,13 +155,6 @@ def require_time(seconds: float, what: str, advice: str) -> None:
         )
 
 
-def _multiply_adds(graph: Graph) -> float:
-    """Per token: the elements of all weights, of experts those that a token is sent to."""
-    chosen = max((int(node.params["top_k"]) for node in graph.nodes if node.op.routes), default=1)
-    return float(
-        sum(
-            math.prod(ref.shape) * (min(ref.count, chosen) if ref.each else ref.count)
-            for node in graph.nodes
-            for ref in node.weights.values()
-        )
-    )
+def most_hours() -> float:
+    """The hours that may be asked for. Raises MoeparityError for an environment variable that is no such number."""
+    return number(HOURS, _MOST_HOURS, "a number of hours above 0, or inf", infinite=True)

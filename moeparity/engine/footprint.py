@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from moeparity.engine.duration import Amounts, amounts_of, amounts_of_loading
 from moeparity.engine.liveness import Values
 from moeparity.engine.walker import Walker
 from moeparity.engine.work import Work
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import available_bytes
-from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.store import WeightStore
-from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Segment
 from moeparity.plan.schedule.steps import MicroBatches
 
@@ -27,14 +26,13 @@ _SLACK = 1.1
 # oneDNN compiles a kernel for every shape of a 16-bit GEMM and does not free it: up to 0.7 MB each, measured with torch
 # 2.13 on a processor with AMX, and a loop over experts meets a new number of rows again and again.
 _KERNEL = 720 << 10
-_FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """Bytes at the peak: `weights` of the segment `at` and of the next, `values` of all walkers, `other` fixed.
 
-    `work` is what the pass was found to consist of, for the pass itself.
+    `work` is what the pass was found to consist of, for the pass itself, and `amounts` how much that is.
     """
 
     at: str
@@ -42,6 +40,7 @@ class Footprint:
     values: int
     other: int
     work: Work = field(compare=False, repr=False)
+    amounts: Amounts = field(compare=False, repr=False)
 
     @property
     def total(self) -> int:
@@ -63,12 +62,20 @@ def estimate(
     if weights.device.type == "cpu":
         other += _KERNEL * values.kernels()
     saved_bytes = 0 if saved is None else values.saved(set(saved))
+    amounts = amounts_of(values) + amounts_of_loading(weights, values.dtypes)
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
         loaded_bytes = sum(loaded[i : i + 2]) if weights.residency == "stream" else sum(loaded)
         size = int(_SLACK * values.peak(segment))
         peaks.append(
-            Footprint(at=segment.name, weights=loaded_bytes, values=size + saved_bytes, other=other, work=values.work)
+            Footprint(
+                at=segment.name,
+                weights=loaded_bytes,
+                values=size + saved_bytes,
+                other=other,
+                work=values.work,
+                amounts=amounts,
+            )
         )
     return max(peaks, key=lambda peak: peak.total)
 
@@ -160,14 +167,4 @@ def greatest(fits: Callable[[int], bool], below: int) -> int:
 
 def _segment_bytes(weights: WeightStore, segment: Segment, dtypes: Sequence[str]) -> int:
     """Bytes of a segment's weights that are no pages of a file: stacked experts, and whatever is cast or made."""
-    total = 0
-    mapped = isinstance(weights.checkpoint, Checkpoint) and weights.device.type == "cpu"
-    for node in segment.nodes:
-        for ref in node.weights.values():
-            stored = _FILE_NAMES.get(weights.checkpoint.entries[ref.names[0]].dtype)
-            for dtype in dtypes:
-                target = "fp32" if ref.keep_fp32 and not ref.each else dtype
-                stacked_anew = ref.each and ref.stacked is None
-                if stacked_anew or not mapped or target != stored:
-                    total += weight_bytes(ref.shape, ref.count, target)
-    return total
+    return sum(weights.made_bytes(ref, dtypes) for node in segment.nodes for ref in node.weights.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from moeparity.engine.grid import Grid
@@ -42,6 +43,8 @@ class Values:
         self.value_bytes: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
+        # By node, of each work that can differ its kernel calls, by their rows, and how often they are made.
+        self.calls: dict[str, dict[int, list[tuple[Call, int]]]] = {}
         # Distinct work of nodes with 16-bit GEMMs, by what decides their shapes, and in how many calls it is done.
         self.gemms: dict[tuple[str, int, str], dict[int, int]] = {}
         for walker in walkers:
@@ -97,9 +100,12 @@ class Values:
         for values, numerics in calls:
             kind = (node.name, numerics.key, walker.schedule, *(value and value.number for value in inputs))
             call = self._call(walker, node, numerics, task.reads, input_bytes)
+            waves = -(-self.sequences // self.wave)
+            rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: waves}
+            made = [(replace(call, tokens=tokens), steps) for tokens, steps in rows.items()]
+            self.calls.setdefault(node.name, {})[self._number(kind)] = made
             self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
             if node.weights and call.dtype in {"bf16", "fp16"}:
-                rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: 1}
                 for tokens, steps in rows.items():
                     calls_of = self.gemms.setdefault((call.dtype, tokens, node.name), {})
                     calls_of[self._number(kind)] = steps

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from moeparity.engine.duration import require_time, seconds_of
+from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import Footprint, estimate, greatest, require
 from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.view import Observer
@@ -106,9 +106,7 @@ class PassRunner:
         footprint: Footprint,
         until: str | None,
     ) -> Pass:
-        sequences, length = self.input_ids.shape
-        device = self.weights.device.type
-        seconds = seconds_of(self.weights.graph, walkers, sequences, length, device=device, draws=self.draws)
+        seconds = FASTEST[self.weights.device.type].seconds_of(footprint.amounts.repeated(self.draws))
         require_time(seconds, "this pass", "Give fewer or shorter sequences, or fewer draws.")
         counts = run(
             walkers,

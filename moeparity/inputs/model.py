@@ -48,25 +48,26 @@ def open_model(
     residency: Residency = "stream",
     synthetic: int | None = None,
     progress: Callback | None = None,
+    check_weights: bool = True,
 ) -> Model:
     """Open and check a checkpoint folder. `resident` keeps the weights in memory between runs.
 
-    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Raises CheckpointError,
-    GraphError, SpecError, DeviceError.
+    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Without `check_weights`
+    no weight is looked at, which is for estimates. Raises CheckpointError, GraphError, SpecError, DeviceError.
     """
     target = machine.choose(device)
     keep_freed_memory()
     # A folder without weights is told of before a config.json that does not fit them.
-    checkpoint = Checkpoint(Path(folder)) if synthetic is None else None
+    checkpoint = Checkpoint(Path(folder), progress) if synthetic is None else None
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
-    constant = () if checkpoint is None else check(checkpoint, graph, progress)
+    constant = () if checkpoint is None or not check_weights else check(checkpoint, graph, progress)
     return Model(
         folder=Path(folder),
         graph=graph,
         dtype=config.dtype or file_dtype(source),
-        weights=WeightStore(source, graph, target, residency),
+        weights=WeightStore(source, graph, target, residency, progress),
         vocab_size=int(config["vocab_size"]),
         constant=constant,
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from moeparity.engine.forward import forward
+from moeparity.inputs.model import open_model
+from moeparity.inputs.weights import store
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.synthetic import Synthetic
 from moeparity.progress import Progress
+from tests.checkpoint_factory import make_small
 
 
 def test_a_pass_is_followed_from_end_to_end(qwen3_moe: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -16,13 +22,61 @@ def test_a_pass_is_followed_from_end_to_end(qwen3_moe: Path, capfd: pytest.Captu
     forward(qwen3_moe, torch.zeros(4, 5, dtype=torch.int64), micro_batch=2, device="cpu", progress=heard.append)
     checked = [one for one in heard if one.step == "checking weights"]
     walked = [one for one in heard if one.step == "pass"]
-    assert heard == checked + walked
+    assert [one for one in heard if one.step != "waiting for weights"] == checked + walked
     for reports in (checked, walked):
-        total = reports[0].total
-        assert [one.done for one in reports] == list(range(1, total + 1))
+        assert [one.done for one in reports] == sorted(one.done for one in reports)
         assert [one.work for one in reports] == sorted(one.work for one in reports)
+        assert reports[-1].done == reports[-1].total
+    assert checked[0].done == 0
+    assert [one.done for one in walked] == list(range(1, walked[0].total + 1))
     # One variant in two waves: as many evaluations as steps.
     assert walked[-1].work == walked[-1].total
     assert list(dict.fromkeys(one.at for one in walked)) == ["before", "layers[0]", "layers[1]", "layers[2]", "after"]
     assert checked[-1].work == pytest.approx((qwen3_moe / "model.safetensors").stat().st_size / 1e6, rel=0.05)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_pass_says_how_far_the_weights_are_that_it_waits_for(
+    qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are made from a seed, one pass after the other; each counts from 0 to less than all there is."""
+    monkeypatch.setattr(store, "_BETWEEN_REPORTS", 0.002)
+    tensor = Synthetic.tensor
+
+    def slowly(source: Synthetic, name: str) -> torch.Tensor:
+        time.sleep(0.0005)
+        return tensor(source, name)
+
+    monkeypatch.setattr(Synthetic, "tensor", slowly)
+    heard: list[Progress] = []
+    model = open_model(qwen3_moe, device="cpu", synthetic=0, progress=heard.append)
+    made = sum(entry.bytes for entry in model.weights.checkpoint.entries.values())
+    for _ in range(2):
+        heard.clear()
+        forward(model, torch.zeros(4, 5, dtype=torch.int64))
+        assert {one.step for one in heard} == {"waiting for weights"}
+        assert heard[0].done < made / 3
+        assert [one.done for one in heard] == sorted(one.done for one in heard)
+        assert all(one.done <= one.total == made for one in heard)
+        assert len({one.done for one in heard}) > 10
+        assert all(one.work == one.done / 1e6 for one in heard)
+
+
+def test_each_shard_is_told_of_before_it_is_opened(tmp_path: Path) -> None:
+    heard: list[Progress] = []
+    checkpoint = Checkpoint(make_small("qwen3_moe", tmp_path, "200KB"), heard.append)
+    assert len(heard) > 2
+    assert {one.step for one in heard} == {"opening the checkpoint"}
+    assert [one.done for one in heard] == list(range(len(heard)))
+    assert {one.total for one in heard} == {len(heard)}
+    assert {one.at for one in heard} == {entry.file.name for entry in checkpoint.entries.values()}
+    assert 0 < heard[-1].work < len(checkpoint.entries)
+
+
+def test_nothing_is_told_of_where_nobody_listens(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**fields: object) -> Progress:
+        raise AssertionError(fields)
+
+    monkeypatch.setattr(store, "Progress", refused)
+    model = open_model(qwen3_moe, device="cpu", synthetic=0)
+    forward(model, torch.zeros(1, 2, dtype=torch.int64))

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean
 from moeparity.inputs.weights.source import Entry
+from moeparity.progress import Callback, Progress
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -26,15 +27,20 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Checkpoint:
-    """Reads a folder's tensors by name. Raises CheckpointError for everything that is wrong with its files."""
+    """Reads a folder's tensors by name; `progress` hears of every file that is opened.
 
-    def __init__(self, folder: Path) -> None:
+    Raises CheckpointError for everything that is wrong with its files.
+    """
+
+    def __init__(self, folder: Path, progress: Callback | None = None) -> None:
         self.folder = folder
         if not paths.present(folder):
             raise CheckpointError(f"{Where(folder)}: no such checkpoint folder. Check the path.")
         self.config_path = folder / "config.json"
         self._files: dict[Path, Any] = {}
         self.entries: dict[str, Entry] = {}
+        self.handed_out = 0
+        self.progress = progress
         index = folder / INDEX
         if paths.present(index):
             self._open_sharded(index)
@@ -43,7 +49,9 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Any:
         """The tensor as a view of the mapped file, in the file's dtype."""
-        return self._files[self.entries[name].file].get_tensor(name)
+        tensor = self._files[self.entries[name].file].get_tensor(name)
+        self.handed_out += tensor.nbytes
+        return tensor
 
     def require(self, name: str, needed_by: Where) -> Entry:
         """The entry of a tensor that must be there."""
@@ -70,13 +78,22 @@ class Checkpoint:
         raise CheckpointError(f"{Where(self.folder)}: holds neither {SINGLE} nor {INDEX}. Is this a checkpoint folder?")
 
     def _open_sharded(self, index: Path) -> None:
-        for shard, names in _weight_map(index).items():
+        shards = _weight_map(index)
+        for count, (shard, names) in enumerate(shards.items()):
+            self._report(shard, count, len(shards))
             path = self.folder / shard
             if not _lies_in(self.folder, path):
                 raise CheckpointError(f"{Where(index)}: weight_map points to {shard!r}, outside the checkpoint folder.")
             if not paths.present(path):
                 raise CheckpointError(f"{Where(index)}: shard {shard!r} is missing from the folder. Download it again.")
             self._open(path, names, index)
+
+    def _report(self, shard: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            opened = len(self.entries)
+            self.progress(
+                Progress(step="opening the checkpoint", at=shard, done=done, total=total, work=opened, unit="tensors")
+            )
 
     def _open(self, path: Path, names: Iterable[str] | None, index: Path | None) -> None:
         try:

@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import CheckpointError, Where, listed
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.source import Source
+from moeparity.inputs.weights.source import Entry, Source
 from moeparity.plan.graph import Graph, WeightRef
 from moeparity.progress import Callback, Progress
 
@@ -33,17 +33,23 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
     for ref in refs:
         for name in ref.names:
             _check_entry(checkpoint, name, ref)
-    names = {name for ref in refs for name in ref.names}
-    _check_extra(checkpoint, names, graph)
-    megabytes, constant = 0.0, []
-    for count, name in enumerate(sorted(names), 1):
-        megabytes += _check_finite(checkpoint, name) / 1e6
+    names = sorted({name for ref in refs for name in ref.names})
+    _check_extra(checkpoint, set(names), graph)
+    total, done, constant = sum(checkpoint.entries[name].bytes for name in names), 0, []
+    for name in names:
+        _report(progress, checkpoint.entries[name], done, total)
+        _check_finite(checkpoint, name)
         if _is_constant(checkpoint.tensor(name)):
             constant.append(name)
-        if progress is not None:
-            at = checkpoint.entries[name].file.name
-            progress(Progress(step="checking weights", at=at, done=count, total=len(names), work=megabytes, unit="MB"))
+        done += checkpoint.entries[name].bytes
+        _report(progress, checkpoint.entries[name], done, total)
     return tuple(constant)
+
+
+def _report(progress: Callback | None, entry: Entry, done: int, total: int) -> None:
+    if progress is not None:
+        at = entry.file.name
+        progress(Progress(step="checking weights", at=at, done=done, total=total, work=done / 1e6, unit="MB"))
 
 
 def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
@@ -95,12 +101,12 @@ def _pattern(pattern: str) -> str:
     return re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
 
 
-def _check_finite(checkpoint: Checkpoint, name: str) -> int:
-    """The bytes of the tensor, all of whose values are finite."""
+def _check_finite(checkpoint: Checkpoint, name: str) -> None:
+    """Raises CheckpointError unless all values of the tensor are finite."""
     tensor: torch.Tensor = checkpoint.tensor(name)
     # One quick pass: a NaN or an infinity makes the sum so. A sum may also overflow, hence the count below.
     if math.isfinite(float(tensor.sum(dtype=torch.float32))):
-        return tensor.nbytes
+        return
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):
         bad = int((~finite).sum())
@@ -108,7 +114,6 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> int:
             f"{Where(checkpoint.entries[name].file)}: {name}: {bad} of {tensor.numel()} values are NaN or infinite. "
             "The checkpoint is damaged, or was saved from a diverged run."
         )
-    return tensor.nbytes
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal
 
 import torch
 
 from moeparity.inputs.machine import available_bytes
-from moeparity.inputs.weights.source import Source
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.source import WIDTHS, Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
+from moeparity.progress import Callback, Progress
 
 Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
 """(node name, dtype name) -> weights by port."""
@@ -26,16 +28,30 @@ SHARE = 0.5
 """Of the available memory; the rest is for activations, logits and what else the machine does."""
 
 
+_FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+_BETWEEN_REPORTS = 0.1
+"""Seconds between two reports of a pass that waits for weights."""
+
+
 class WeightStore:
     """Hands out segments' weights; `bytes_read` counts what was taken from the files.
 
     `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
-    of them for as long as the store lives.
+    of them for as long as the store lives. `progress` hears of a pass that waits for weights, from the thread that
+    waits.
     """
 
-    def __init__(self, checkpoint: Source, graph: Graph, device: torch.device, residency: Residency) -> None:
+    def __init__(
+        self,
+        checkpoint: Source,
+        graph: Graph,
+        device: torch.device,
+        residency: Residency,
+        progress: Callback | None = None,
+    ) -> None:
         self.checkpoint, self.graph, self.device, self.residency = checkpoint, graph, device, residency
         self.bytes_read = 0
+        self.progress = progress
         self._resident: dict[tuple[str, tuple[str, ...]], Loaded] = {}
         self._spares: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
 
@@ -109,10 +125,30 @@ class WeightStore:
                 stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
         return stack
 
+    def unread(self, dtypes: Sequence[str]) -> list[WeightRef]:
+        """The weights that a pass takes from the source."""
+        waiting = [segment for segment in self.graph.segments if (segment.name, tuple(dtypes)) not in self._resident]
+        return [ref for segment in waiting for node in segment.nodes for ref in node.weights.values()]
+
+    def unread_bytes(self, dtypes: Sequence[str]) -> int:
+        """Bytes that a pass takes from the source, which hands a tensor out once for every dtype."""
+        return sum(self._bytes(ref) for ref in self.unread(dtypes)) * len(dtypes)
+
+    def made_bytes(self, ref: WeightRef, dtypes: Sequence[str]) -> int:
+        """Bytes of a weight in all of `dtypes` that are no pages of a file: what is stacked, cast or made."""
+        mapped = isinstance(self.checkpoint, Checkpoint) and self.device.type == "cpu"
+        stored = _FILE_NAMES.get(self.checkpoint.entries[ref.names[0]].dtype)
+        stacked_anew = ref.each and ref.stacked is None
+        targets = ["fp32" if ref.keep_fp32 and not ref.each else dtype for dtype in dtypes]
+        return sum(
+            weight_bytes(ref.shape, ref.count, target)
+            for target in targets
+            if stacked_anew or not mapped or target != stored
+        )
+
     def _bytes(self, ref: WeightRef) -> int:
-        width = {"BF16": 2, "F16": 2, "F32": 4}
         elements = torch.Size(ref.shape).numel()
-        return elements * ref.count * width[self.checkpoint.entries[ref.names[0]].dtype]
+        return elements * ref.count * WIDTHS[self.checkpoint.entries[ref.names[0]].dtype]
 
 
 class _Pass:
@@ -121,6 +157,7 @@ class _Pass:
     def __init__(self, store: WeightStore, dtypes: tuple[str, ...], reuse: bool) -> None:
         self.store, self.dtypes, self.reuse = store, dtypes, reuse
         self.segments = list(store.graph.segments)
+        self.before, self.total = store.checkpoint.handed_out, store.unread_bytes(dtypes)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.next: Future[Loaded] | None = None
         self.current: tuple[Segment, Loaded] | None = None
@@ -135,12 +172,24 @@ class _Pass:
             self.pool.shutdown()
             raise StopIteration
         # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
-        segment, weights = self.segments.pop(0), self.next.result()
+        segment = self.segments.pop(0)
+        weights = self._waited_for(self.next, segment.name)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)
         self.current = (segment, weights)
         self._prefetch()
         return self.current
+
+    def _waited_for(self, weights: Future[Loaded], segment: str) -> Loaded:
+        while self.store.progress is not None and not weights.done():
+            taken = self.store.checkpoint.handed_out - self.before
+            self.store.progress(
+                Progress(
+                    step="waiting for weights", at=segment, done=taken, total=self.total, work=taken / 1e6, unit="MB"
+                )
+            )
+            wait([weights], timeout=_BETWEEN_REPORTS)
+        return weights.result()
 
     def _prefetch(self) -> None:
         self.next = self.pool.submit(self.store.load, self.segments[0], self.dtypes) if self.segments else None

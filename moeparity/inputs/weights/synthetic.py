@@ -33,7 +33,7 @@ class Synthetic:
     """
 
     def __init__(self, config: Config, graph: Graph, seed: int) -> None:
-        self.seed = seed
+        self.seed, self.handed_out = seed, 0
         self.dtype = config.dtype or UNDECLARED_DTYPE
         self.std = _standard_deviation(config)
         self.entries: dict[str, Entry] = {}
@@ -52,11 +52,14 @@ class Synthetic:
         entry = self.entries[name]
         dtype = torch.float32 if entry.dtype == "F32" else torch_dtype(self.dtype)
         if name in self._constant:
-            return torch.full(entry.shape, self._constant[name], dtype=dtype)
+            constant = torch.full(entry.shape, self._constant[name], dtype=dtype)
+            self.handed_out += constant.nbytes
+            return constant
         generator = torch.Generator().manual_seed(_stream(self.seed, name))
         tensor = torch.empty(entry.shape, dtype=dtype)
         for part in torch.split(tensor.view(-1), _CHUNK):
             part.copy_(torch.empty(part.shape).normal_(0.0, self.std, generator=generator))
+            self.handed_out += part.nbytes
         return tensor
 
 

@@ -1,0 +1,86 @@
+"""`bisect --dry-run`: time, memory and disk before the run, at rates given, and nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.testing
+
+from moeparity.bisection import cost
+from moeparity.bisection.pipeline import passes
+from moeparity.bisection.prepare import Options
+from moeparity.cli.commands import app
+from moeparity.engine.duration import CALLS, DRAWN, MADE, MOVED, Rates
+from tests.errors.base import BASE
+
+RECIPE = f"""
+kind: recipe
+checkpoint: {BASE}
+tokens: {{file: {BASE}/tokens.safetensors, sampled_from: candidate}}
+reference: {{profile: hf-eager}}
+candidate: {{profile: hf-default}}
+gate: {{metric: k3, below: 1.0e-4}}
+"""
+CALL = Rates(seconds={(CALLS, ""): 1.0})
+
+
+def recipe(folder: Path, more: str = "", text: str = RECIPE) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text + more, "utf-8")
+    return path
+
+
+def test_what_is_expected_bounds_what_it_takes(tmp_path: Path) -> None:
+    """Calls, variants and bytes against the run itself; more is shared there than can be known before."""
+    path = recipe(tmp_path)
+    before = cost.expected(path, device="cpu", rates=CALL)
+    _, observed = passes(path, device="cpu")
+    assert before.seconds >= sum(observed.cost.counts.evaluations.values()) > before.seconds / 10
+    assert before.footprint.total == pytest.approx(observed.cost.memory.estimated)
+    assert before.stored == observed.cost.counts.bytes_read
+
+
+def test_options_change_what_is_expected(tmp_path: Path) -> None:
+    path = recipe(tmp_path)
+    usual, bare, drawn = (
+        cost.expected(path, device="cpu", rates=CALL, options=options)
+        for options in (Options(), Options(attribution=False), Options(envelope=3))
+    )
+    assert bare.variants < usual.variants
+    assert bare.seconds < usual.seconds < drawn.seconds
+    more = cost.expected(path, device="cpu", rates=CALL, options=Options(split=2, attribute=True, memory_limit=3e9))
+    assert "up to 2 more for `split`" in more.lines["passes"]
+    assert "`attribute`" in more.lines["passes"]
+    assert more.lines["memory"].endswith("3.00 GB may be taken")
+
+
+def test_synthetic_weights_are_drawn_and_none_is_read(tmp_path: Path) -> None:
+    rates = Rates(seconds={(DRAWN, ""): 1e-3, (MADE, ""): 0.0, (MOVED, ""): 0.0})
+    before = cost.expected(recipe(tmp_path, "weights: synthetic(0)\n"), device="cpu", rates=rates)
+    assert before.loading == before.seconds > 0
+    assert (before.stored, before.checking) == (0, 0.0)
+    assert "made from a seed" in before.lines["disk"]
+
+
+def test_nothing_is_run_and_no_weight_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("moeparity.inputs.model.check", refused)
+    monkeypatch.setattr("moeparity.engine.passes.run", refused)
+    monkeypatch.setattr(cost, "measured_rates", lambda *_: CALL)
+    answer = typer.testing.CliRunner().invoke(app, ["bisect", str(recipe(tmp_path)), "--dry-run", "--device", "cpu"])
+    assert answer.exit_code == 0, answer.output
+    assert [line.split()[0] for line in answer.output.splitlines() if line[:1].strip()] == [
+        "work", "time", "memory", "disk", "passes"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.44, "0.4 s"), (12.3, "12 s"), (200, "3 min"), (18720, "5.2 hours"), (267840, "3.1 days")],
+)
+def test_times_for_people(seconds: float, text: str) -> None:
+    assert cost.shown_time(seconds) == text

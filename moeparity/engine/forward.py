@@ -59,9 +59,10 @@ def forward(
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed)
+    walked = schedule or MicroBatches(micro_batch or len(tokens))
+    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed, phases=walked.phases)
     recorder = _Recorder(model.graph, list(save))
-    walker = Walker(name="forward", plan=plan, schedule=schedule or MicroBatches(micro_batch or len(tokens)))
+    walker = Walker(name="forward", plan=plan, schedule=walked)
     passes = PassRunner(
         weights=model.weights,
         input_ids=tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -125,7 +125,7 @@ class Grid:
         self.sequences, self.length = sequences, length
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
-        steps = {one: schedule.steps for one, schedule in self.schedules.items()}
+        steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
         turns = {one: list(chain.from_iterable(map(self._turns, all_steps))) for one, all_steps in steps.items()}
         head_turns = {
             one: list(chain.from_iterable(map(self._head_turns, all_steps))) for one, all_steps in steps.items()
@@ -217,6 +217,11 @@ class Grid:
                 edges.append(first)
             reached = max(reached, last)
         return tuple(pairwise([*edges, self.sequences]))
+
+
+def _with_filled_phases(schedule: Schedule) -> list[Step]:
+    """The steps, of which those that fill the grid are in the last phase that there is."""
+    return [replace(step, phase=schedule.phases[-1]) if step.filler else step for step in schedule.steps]
 
 
 def _alike(spans: Sequence[Span]) -> bool:

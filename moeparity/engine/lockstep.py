@@ -128,10 +128,10 @@ class _Lockstep:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
-            inputs[walker.name] = self._inputs(walker.inputs_of or walker.name, todo.reads, wave)
-            turns = self._turns(walker.name, visit, todo)
-            ports = partial(self._ports, visit, todo, inputs=inputs[walker.name])
-            outputs[walker.name] = visit.walked(turns, ports)
+            source = walker.inputs_of or walker.name
+            inputs[walker.name] = self._inputs(source, todo.reads, wave)
+            ports = partial(self._ports, visit, todo, source)
+            outputs[walker.name] = visit.walked(self._turns(walker.name, visit, todo), ports)
             active[walker.name] = todo.numerics.active
             self._keep(walker, node, wave, outputs[walker.name])
         followed = {name: leader for name, leader in leaders.items() if leader in outputs}
@@ -151,13 +151,15 @@ class _Lockstep:
 
     def _turns(self, walker: Name, visit: _Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
-        if not todo.numerics.sees_rows:
-            return (Turn(self.grid.whole(visit.wave)),)
+        if not todo.numerics.sees_rows and not todo.by_phase:
+            return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
         turns = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
         return turns[self.schedules[walker]][visit.wave]
 
-    def _ports(self, visit: _Visit, todo: Task, turn: Turn, inputs: Sequence[list[Block] | None]) -> tuple[Block, ...]:
+    def _ports(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
         """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
+        todo = at.at(turn.phase)
+        inputs = self._inputs(source, todo.reads, visit.wave)
         if todo.replay is not None:
             inputs = (*inputs, *self._replayed(visit, todo.replay))
         ports = self._blocks(visit, todo, todo.numerics, turn, inputs)
@@ -173,7 +175,7 @@ class _Lockstep:
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
-        afresh = _Visit(visit.node, visit.wave, visit.loaded)
+        todo, afresh = todo.at(turn.phase), _Visit(visit.node, visit.wave, visit.loaded)
         blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs[walker])
         return tuple(block.tensor for block in blocks)
 
@@ -183,6 +185,7 @@ class _Lockstep:
         assert source is not None, "a hidden router is refused before"
         inputs = self._inputs(replay.of, source.reads, visit.wave)
         turns = self._turns(replay.of, visit, source)
+        # Of the other walker's phases the first speaks for all.
         routes = partial(self._blocks, visit, source, replay.numerics, inputs=inputs)
         return list(visit.walked(turns, routes)[: replay.ports])
 

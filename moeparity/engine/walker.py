@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.engine.routes import Forced
 from moeparity.plan.bind import BoundGraph
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule
 
 Name = Any
 """What a walker is known by, hashable: a side's name, or the key of a trial."""
@@ -28,3 +28,8 @@ class Walker:
     inputs_of: Name | None = None
     routes: Forced | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def plans(self) -> Mapping[Phase, BoundGraph]:
+        """Its plan in each phase of its schedule, the first of which speaks for it."""
+        return {phase: self.plan.at_phase(phase) for phase in self.schedule.phases}

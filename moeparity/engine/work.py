@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from moeparity.ops.declaration import EDGE, RefusedError
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule
 
 Alike = tuple[object, ...]
 Size = tuple[int, int]
@@ -55,6 +55,7 @@ class Task:
 
     `history`: of each value, whether a token reads it at all earlier tokens of its sequence too.
     `replay`: of a router with forced routes, where they come from.
+    `by_phase`: the tasks of phases in which it is another one.
     """
 
     reads: tuple[str | None, ...]
@@ -62,6 +63,16 @@ class Task:
     numerics: Numerics
     edges: tuple[Numerics | None, ...]
     replay: Replay | None = None
+    by_phase: Mapping[Phase, Task] = field(default_factory=dict)
+
+    @property
+    def every(self) -> tuple[Task, ...]:
+        """This task, and those of other phases."""
+        return (self, *self.by_phase.values())
+
+    def at(self, phase: Phase) -> Task:
+        """The task in a phase."""
+        return self.by_phase.get(phase, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +123,14 @@ class Work:
                     at[place] = None
                     continue
                 if kind not in tasks_of:
-                    task = _task(walker, node, edges[node.name], handed)
-                    forced = walker.routes if node.op.routes else None
-                    tasks_of[kind] = task if forced is None else _replaying(task, node, forced, replayed[walker.name])
+                    tasks_of[kind] = _tasks(walker, node, edges[node.name], handed, replayed.get(walker.name))
                 unreadable = _reads_any(tasks_of[kind], unknown) or _cut_otherwise(node, walker.plan, source)
                 at[place] = None if unreadable else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
-            tasks = (at[walker.name, node.name] for walker in walkers)
-            last_use |= {value: node.name for task in tasks if task for value in task.reads if value is not None}
+            tasks = [task for walker in walkers if (task := at[walker.name, node.name])]
+            reads = (value for task in tasks for one in task.every for value in one.reads if value is not None)
+            last_use |= dict.fromkeys(reads, node.name)
         dying: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for value, node_name in last_use.items():
             dying[node_name].append(value)
@@ -178,7 +188,12 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node_name] += (attribute, setting.value)
         for (closing, _), region in walker.plan.regions.items():
             values[closing].append(region.nodes)
+        for phase, plan in walker.plans.items():
+            for (node_name, attribute), setting in plan.settings.items() if plan is not walker.plan else ():
+                if setting.value != walker.plan.settings[node_name, attribute].value:
+                    values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
+            values[node.name].append(walker.schedule.phases)
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += walker.plan.told_to(node).items()
             values[node.name] += [walker.routes] if node.op.routes else []
@@ -188,7 +203,8 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
     """Whether a task reads one of these values, be it as an edge hands it."""
-    return any(value is not None and value.partition(EDGE)[0] in values for value in task.reads)
+    reads = (value for one in task.every for value in one.reads)
+    return any(value is not None and value.partition(EDGE)[0] in values for value in reads)
 
 
 def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
@@ -213,13 +229,33 @@ def _edges(
     """Per node, the consumers that some walker hands another rounding than the one stored."""
     edges = {}
     for node in graph.nodes:
-        plans = {alike[walker.name, node.name]: walker.plan for walker in walkers}.values()
+        ways = {alike[walker.name, node.name]: walker for walker in walkers}.values()
+        plans = (plan for walker in ways for plan in walker.plans.values())
         edges[node.name] = tuple(dict.fromkeys(consumer for plan in plans for consumer in plan.edges(node)))
     return edges
 
 
-def _task(walker: Walker, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
-    plan, region = walker.plan, walker.plan.region(node.name)
+def _tasks(walker: Walker, node: Node, edges: Sequence[str], handed: set[str], replayed: BoundGraph | None) -> Task:
+    """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another."""
+    tasks = {}
+    for phase, plan in walker.plans.items():
+        task = _task(walker, plan, node, edges, handed)
+        if walker.routes is not None and replayed is not None and node.op.routes:
+            task = _replaying(task, node, walker.routes, replayed.at_phase(phase))
+        tasks[phase] = task
+    first, *others = tasks
+    kind = _kind(tasks[first])
+    return replace(tasks[first], by_phase={phase: tasks[phase] for phase in others if _kind(tasks[phase]) != kind})
+
+
+def _kind(task: Task) -> tuple[object, ...]:
+    """What tells tasks of a walker at one node apart."""
+    replay = None if task.replay is None else task.replay.numerics.key
+    return (task.numerics.key, task.reads, replay, *(edge and edge.key for edge in task.edges))
+
+
+def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
+    region = plan.region(node.name)
     # A node's values with an edge of their rounded_edges are single and carry the node's name.
     inputs = plan.read_inputs(node)
     reads = tuple(v if v is None else _handed(v, node, region, handed) for v in inputs)

@@ -103,8 +103,8 @@ class Schedule:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases there are, in the order of their first steps."""
-        return tuple(dict.fromkeys(step.phase for step in self.steps))
+        """The phases there are, in the order of their first steps; fillers go along with the last."""
+        return tuple(dict.fromkeys(step.phase for step in self.steps if not step.filler)) or (FORWARD,)
 
     @property
     def has_history(self) -> bool:

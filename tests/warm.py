@@ -43,7 +43,7 @@ def load() -> None:
 def serve(listener: socket.socket) -> bool:
     """Fork for each request. True in the fork, which is to run the command; False once standard input has ended."""
     while True:
-        ready, _, _ = select.select([listener, 0], [], [])
+        ready, _, _ = select.select([listener.fileno(), 0], [], [])
         if 0 in ready:
             return False
         asking, _ = listener.accept()

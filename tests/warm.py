@@ -7,6 +7,7 @@ standard input does.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -92,6 +93,8 @@ def _text(number: int, *, open_: bool) -> io.TextIOWrapper:
 
 if __name__ == "__main__":
     load()
+    # What is loaded stays: a fork that collects garbage, at its end at the latest, need not look through it.
+    gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as _listener:
         _listener.bind(sys.argv[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from typer.testing import CliRunner, Result
 from moeparity.check import check
 from moeparity.cli.commands import app
 from moeparity.plan.spec import reader
+from tests.command import launcher
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -154,16 +156,27 @@ def test_the_recipe_of_the_document_loads(tmp_path: Path) -> None:
     assert expect.model_fields_set == type(expect).model_fields.keys()
 
 
-def git(folder: Path, *arguments: str) -> str:
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """The variables of a shell in which `moeparity` forks a warm process."""
+    command = tmp_path / "bin" / "moeparity"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(launcher())} "$@"\n')
+    command.chmod(0o755)
+    return {**ENVIRONMENT, "PATH": f"{command.parent}:{ENVIRONMENT['PATH']}"}
+
+
+def git(folder: Path, shell: dict[str, str], *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        ["git", *identity, *arguments], cwd=folder, env=shell, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_git_bisect_run_names_the_commit(tmp_path: Path) -> None:
+def test_git_bisect_run_names_the_commit(tmp_path: Path, shell: dict[str, str]) -> None:
+    folder = tmp_path / "project"
     rules = {
         "v1.0": "rules: []\n",
         "comment": "rules: []  # nothing yet\n",
@@ -173,17 +186,17 @@ def test_git_bisect_run_names_the_commit(tmp_path: Path) -> None:
         "rounds the gate": "rules:\n  - {op: gate, set: {output: fp32}}\n",
         "more words": "rules:\n  - {op: gate, set: {output: fp32}, changed_by: none}\n",
     }
-    write_recipe(tmp_path / "recipes", candidate="./server.yaml")
-    git(tmp_path, "init", "--quiet")
+    write_recipe(folder / "recipes", candidate="./server.yaml")
+    git(folder, shell, "init", "--quiet")
     for message, text in rules.items():
-        (tmp_path / "recipes" / "server.yaml").write_text(f"kind: profile\nname: server\nextends: hf-eager\n{text}")
-        git(tmp_path, "add", ".")
-        git(tmp_path, "commit", "--quiet", "--message", message)
+        (folder / "recipes" / "server.yaml").write_text(f"kind: profile\nname: server\nextends: hf-eager\n{text}")
+        git(folder, shell, "add", ".")
+        git(folder, shell, "commit", "--quiet", "--message", message)
         if message == "v1.0":
-            git(tmp_path, "tag", message)
+            git(folder, shell, "tag", message)
     (session,) = (text for text in blocks("") if text.startswith("git bisect start"))
     for line in session.splitlines():
-        said = git(tmp_path, *line.split()[1:])
+        said = git(folder, shell, *line.split()[1:])
     assert "is the first bad commit" in said
-    assert git(tmp_path, "log", "-1", "--format=%s", "refs/bisect/bad").strip() == "rounds the gate"
-    assert "git bisect skip" in git(tmp_path, "bisect", "log")
+    assert git(folder, shell, "log", "-1", "--format=%s", "refs/bisect/bad").strip() == "rounds the gate"
+    assert "git bisect skip" in git(folder, shell, "bisect", "log")

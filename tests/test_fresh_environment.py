@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shell(checkout: Path) -> dict[str, str]:
     """The variables of a shell with a new environment activated.
 
-    What the project depends on is lent from this one, so that torch is not downloaded again; the project itself is not:
-    an editable install is a .pth file, which only a site directory of its own would read.
+    What the project depends on is lent from this one, from all of its site directories, so that torch is not installed
+    again; the project itself is not: an editable install is a .pth file, which only a site directory of its own would
+    read.
     """
     environment = checkout.parent / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     (site,) = environment.glob("lib/python*/site-packages")
-    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    lent = [folder for folder in sys.path if Path(folder).name == "site-packages"]
+    (site / "lent.pth").write_text("\n".join(lent) + "\n", "utf-8")
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
     no_gpu = {"CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, "PATH": path, "VIRTUAL_ENV": str(environment), "OMP_NUM_THREADS": "1", **no_gpu}

@@ -94,9 +94,9 @@ class BoundGraph:
         """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
         if self.told != like.told or self.partials != like.partials or self.replaced() or like.replaced():
             return frozenset()
-        set_otherwise = {
-            place[0] for place, setting in self.settings.items() if setting.value != like.settings[place].value
-        }
+        # Most settings are the very same ones.
+        others = ((place, s, like.settings[place]) for place, s in self.settings.items())
+        set_otherwise = {place[0] for place, own, other in others if own is not other and own.value != other.value}
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
         return frozenset(on_whole) - set_otherwise

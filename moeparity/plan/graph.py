@@ -50,7 +50,8 @@ class Node:
     """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`.
 
     `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
-    `values` are the names of the values it produces: its own name, or `name.part` for each part.
+    `values` are the names of the values it produces: its own name, or `name.part` for each part. `ports` are the op's
+    input ports that are there: optional ones may be left out.
     """
 
     name: str
@@ -63,9 +64,11 @@ class Node:
     where: Where
     attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
     values: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    ports: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Binding and walking ask for the attributes and values hundreds of times; a node never changes."""
+        """Binding and walking ask for ports, attributes and values hundreds of times; a node never changes."""
+        object.__setattr__(self, "ports", self.op.inputs[: len(self.inputs)])
         object.__setattr__(self, "attributes", tuple(a for a in self.op.attributes if self._has(a)))
         parts = tuple(f"{self.name}.{part}" for part in self.outputs)
         object.__setattr__(self, "values", (self.name,) if self.outputs == ("out",) else parts)
@@ -77,11 +80,6 @@ class Node:
             and (attribute.weight is None or attribute.weight in self.weights)
             and (attribute.input is None or attribute.input in self.ports)
         )
-
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """The op's input ports that are there: optional ones may be left out."""
-        return self.op.inputs[: len(self.inputs)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

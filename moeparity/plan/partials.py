@@ -60,10 +60,12 @@ def partials(
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
         reads = (True,) * len(node.inputs)
-        if runs_kernel:
+        # Binding comes here for every node of every combination of choices that is tried, and few ops leave inputs out.
+        if runs_kernel and node.op.reads:
             reads = inputs_read(node, {**choices.get(node.name, {}), **node_values})
         inputs = [counts[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
-        _refuse(node, inputs, node.op.takes_partials if runs_kernel else ())
+        if any(count > 1 for count in inputs):
+            _refuse(node, inputs, node.op.takes_partials if runs_kernel else ())
         count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
         counts |= dict.fromkeys(node.values, count)
     return counts

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import moeparity
 from moeparity.engine.forward import forward
 from moeparity.numerics.bits import same_bits
-from tests.command import ROOT, alone, inside
+from tests.command import ROOT, alone, executable, inside
 
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 
@@ -27,7 +27,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_forward_writes_what_python_returns(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     options = ["--profile", "hf-default", "--micro-batch", "2", "--save", "layers[1].moe.combine", "--device", "cpu"]
-    process = alone("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
+    process = executable("forward", CHECKPOINT, "--tokens", tokens, "--out", out, *options)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.count("\n") == 1, "no progress line where there is no terminal"
     tensors = load_file(out)
@@ -92,7 +92,7 @@ def test_show_prints_values_origins_and_toggles() -> None:
 
 
 def test_ops_lists_every_op_and_one_in_full() -> None:
-    everything, text = alone("ops"), inside("ops", "combine")
+    everything, text = executable("ops"), inside("ops", "combine")
     assert everything.returncode == text.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
     assert "read when leaves is expert" in text.stdout

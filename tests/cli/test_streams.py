@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from tests.command import inside
+from tests.command import inside, launcher
 from tests.errors.base import BASE
 
 RECIPE = f"""
@@ -35,8 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shell(folder: Path, recipe: str, redirection: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = f"'{sys.executable}' -m moeparity.cli bisect {recipe} --device cpu --json {recipe}.json {redirection}"
+def shell(
+    folder: Path, recipe: str, redirection: str, start: Sequence[str] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    moeparity = shlex.join(start or launcher())
+    command = f"{moeparity} bisect {recipe} --device cpu --json {recipe}.json {redirection}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
@@ -81,7 +86,8 @@ def test_a_report_that_could_not_be_printed_is_no_answer(folder: Path) -> None:
 def test_a_locale_that_lacks_a_character(folder: Path) -> None:
     name = "schön → 模型.yaml"
     (folder / name).write_text((folder / "broken.yaml").read_text("utf-8"), "utf-8")
-    done = shell(folder, f"'{name}'", "", PYTHONIOENCODING="ascii")
+    # Python reads the variable when it starts.
+    done = shell(folder, f"'{name}'", "", [sys.executable, "-m", "moeparity.cli"], PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert "\\u2192" in done.stderr
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.campaign import Trial, try_one, warm
+from tests.hostile.campaign import Trial, try_one
 from tests.hostile.environment import try_situation
 from tests.hostile.kills import try_kill
 from tests.hostile.subjects import SUBJECTS
+from tests.warm import load
 
 KINDS: dict[str, Callable[[int, Path | None], Iterator[Trial]]] = {
     **{kind: partial(try_one, kind) for kind in SUBJECTS},
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=10**9, help="inputs of each kind at most")
     parser.add_argument("--keep", type=Path, help="a folder that takes every input that breaks the contract")
     options = parser.parse_args()
-    warm()
+    load()
     end, tried, broken = time.monotonic() + 60 * options.minutes, Counter[str](), Counter[str]()
     answers: dict[str, Counter[int | None]] = {}
     for seed in range(options.seed, options.seed + options.number):

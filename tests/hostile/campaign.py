@@ -27,25 +27,6 @@ class Trial:
     says: str
 
 
-def warm() -> None:
-    """Load what commands load, once, in this process."""
-    import torch
-
-    torch.set_num_threads(1)
-    import moeparity.bisection.flips.run
-    import moeparity.bisection.init
-    import moeparity.bisection.pipeline
-    import moeparity.bisection.text
-    import moeparity.check
-    import moeparity.cli.commands
-    import moeparity.cli.progress
-    import moeparity.cli.render
-    import moeparity.engine.forward
-    import moeparity.logs.files
-    import moeparity.logs.text
-    import moeparity.profiles.launch  # noqa: F401
-
-
 def try_one(kind: str, seed: int, keep: Path | None = None) -> Iterator[Trial]:
     """The trials of a seed, one for each command; `keep` takes the folders of those that break the contract."""
     subject = SUBJECTS[kind]

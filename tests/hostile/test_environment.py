@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import scene
-from tests.hostile.campaign import warm
 from tests.hostile.environment import SITUATIONS, try_situation
 from tests.hostile.kills import try_kill
+from tests.warm import load
 
 QUICK = (
     "metrics: stdin closed, stdout closed, stderr closed",
@@ -48,7 +48,7 @@ QUICK = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
-    warm()
+    load()
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -10,15 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.errors.base import WEIGHTS
-from tests.hostile.campaign import try_one, warm
+from tests.hostile.campaign import try_one
 from tests.hostile.contract import CODES, Ended, breach, run
 from tests.hostile.second import false_pass
 from tests.hostile.subjects import BISECT, SUBJECTS
+from tests.warm import load
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
-    warm()
+    load()
 
 
 @pytest.mark.parametrize("kind", SUBJECTS)

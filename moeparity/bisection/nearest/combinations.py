@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Final
 
 from moeparity.bisection.nearest.calls import Kernels, Sample, Score
@@ -121,8 +122,9 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
     exact: list[Choices] = []
     pool: list[Choices] = []
     with suppress(SpentError):
-        singles = sorted(_children(tries, NOTHING), key=lambda choices: max(SLOW, tries.price(choices)))
-        quick = sum(tries.price(choices) <= SLOW for choices in singles)
+        priced = [(max(SLOW, tries.price(choices)), choices) for choices in _children(tries, NOTHING)]
+        singles = [choices for _, choices in sorted(priced, key=itemgetter(0))]
+        quick = sum(price <= SLOW for price, _ in priced)
         slow = takewhile(lambda _: tries.spent < tries.limit * FOR_SLOW, singles[quick:])
         for combinations in (singles[:quick], starts, _solved(tries, NOTHING), slow):
             pool += _tried(tries, combinations, exact)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,9 @@ WHOLE_NUMBERS: Final = tuple(sorted({*range(33), *(2**i for i in range(13)), *(3
 RANKS: Final = (2, 4, 8, 16)
 """Over so many ranks a node is tried."""
 
+KEPT: Final = 16
+"""Of so many combinations the plan is kept."""
+
 ROPE, THETA = "rope", "rope_theta"
 """The parameter of `rotary` that holds the base of its frequencies, and the base's name there."""
 
@@ -48,6 +51,8 @@ class Replaced:
     tail: Node | None
     own: Mapping[Place, Setting]
     segment: frozenset[str]
+    # A combination is priced, run on every micro-batch and built upon in a row, and binding takes as long as a kernel.
+    _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
     def of(cls, region: Region, base: BoundGraph, own: BoundGraph) -> Replaced:
@@ -83,7 +88,13 @@ class Replaced:
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
-        return self.plan.in_all_phases(settings) if settings else self.plan
+        if not settings:
+            return self.plan
+        if choices not in self._latest:
+            if len(self._latest) == KEPT:
+                del self._latest[next(iter(self._latest))]
+            self._latest[choices] = self.plan.in_all_phases(settings)
+        return self._latest[choices]
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
         """A node's parameters with those among the choices in place of its own."""

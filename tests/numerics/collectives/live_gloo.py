@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch._dynamo  # before the fork: the first op on a DTensor imports it, in every rank
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import loss_parallel
 
 from tests.numerics.collectives.data import zero_sum
 
@@ -101,6 +97,11 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 def torchs_own(logits: torch.Tensor, world: int) -> torch.Tensor:
     """torch's log-softmax of a DTensor whose vocabulary is cut, as its cross entropy takes it: this rank's part."""
+    # Not above: they take as long to import as torch, and those who only ask for cases need none of them.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
     shards = distribute_tensor(logits, init_device_mesh("cpu", (world,)), [Shard(1)], src_data_rank=None)
     with loss_parallel():
         log_probs = torch.log_softmax(shards, dim=-1)
@@ -127,6 +128,10 @@ def group(world: int, folder: Path) -> int:
 
 
 def main() -> int:
+    # Before the fork, or every rank would: the first op on a DTensor imports torch._dynamo.
+    import torch._dynamo
+    import torch.distributed.tensor.parallel
+
     torch.set_num_threads(1)
     return max(group(int(world), Path(sys.argv[1])) for world in sys.argv[2:])
 

@@ -61,15 +61,56 @@ class IgnoredKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWarning:
+    """What decides numerics and has no profile: nothing is put in its place.
+
+    `name` is the option's, empty where the engine decides it by several (`value` then says what, `where` its source).
+    """
+
+    role: str
+    name: str
+    value: str
+    where: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchDecision:
+    """What the engine decides for one side from several options or from the model, and where in its source."""
+
+    role: str
+    says: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchModel:
+    """The model that is launched; `architecture` is the class of its config.json, None where it is not known."""
+
+    name: str
+    architecture: str | None
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch configuration of one engine; `source` is where options and defaults of that version were read."""
+    """A launch configuration of one engine; `source` is where options and defaults of that version were read.
+
+    `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
+    change no log-probability; `ignored` were not looked at.
+    """
 
     file: str
     engine: str
     version: str
     source: str
+    model: LaunchModel
+    warnings: tuple[LaunchWarning, ...]
     sides: tuple[LaunchSide, ...]
+    decisions: tuple[LaunchDecision, ...]
     settings: tuple[LaunchSetting, ...]
+    unstated: tuple[str, ...]
+    irrelevant: tuple[str, ...]
     ignored: tuple[IgnoredKey, ...]
 
     def to_json(self) -> str:

@@ -46,13 +46,18 @@ def value(launch: Launch, name: str) -> tuple[str, bool, str]:
             ["{profile: sglang-deterministic, placement: {tensor: 8, expert: 8}}"],
             ["deepep-normal"],
         ),
-        ("sglang.json", "SGLang", ["{profile: sglang-fp32-head, placement: {tensor: 2}}"], []),
+        (
+            "sglang.json",
+            "SGLang",
+            ["{profile: sglang-fp32-head, placement: {tensor: 2}}"],
+            ["sglang-allreduce-norm"],
+        ),
         (
             "verl.yaml",
             "verl",
             [
-                "{profile: megatron, placement: {tensor: 4, expert: 8}}",
-                "{profile: sglang, placement: {tensor: 4}, dtype: bf16}",
+                "{profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}",
+                "{profile: sglang-allreduce-norm, placement: {tensor: 4}, dtype: bf16}",
             ],
             [],
         ),
@@ -86,13 +91,15 @@ def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
 
 def test_keys_that_were_not_looked_at_are_listed() -> None:
     launch = {key.name: key for key in read(FOLDER / "vllm.sh").ignored}
-    assert set(launch) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
+    assert set(launch) == {"moe_backnd"}
     assert launch["moe_backnd"].hint == "Did you mean 'moe_backend'?"
     assert launch["moe_backnd"].where.endswith("vllm.sh:7")
-    assert {key.name for key in read(FOLDER / "verl.yaml").ignored} == {
+    assert read(FOLDER / "vllm.sh").irrelevant == ("gpu_memory_utilization", "CUDA_VISIBLE_DEVICES")
+    assert read(FOLDER / "verl.yaml").ignored == ()
+    assert read(FOLDER / "verl.yaml").irrelevant == (
         "actor_rollout_ref.model.path",
         "actor_rollout_ref.rollout.gpu_memory_utilization",
-    }
+    )
 
 
 def test_megatron_as_nemo_rl_has_it(tmp_path: Path) -> None:
@@ -110,10 +117,10 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
     verl = launch(
         tmp_path,
         "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm \\\n"
-        "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 data.train_files=x\n",
+        "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.ref.x=1\n",
     )
     assert [side.variant for side in verl.sides] == ["{profile: verl-fsdp}", "{profile: vllm, dtype: bf16}"]
-    assert [entry.name for entry in verl.ignored] == ["data.train_files"]
+    assert [entry.name for entry in verl.ignored] == ["actor_rollout_ref.ref.x"]
     assert (
         launch(tmp_path, "vllm serve model -tp 2 -O0").sides[0].variant
         == "{profile: vllm-eager, placement: {tensor: 2}}"
@@ -279,8 +286,8 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0, process.stderr
-    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in process.stdout
+    assert "trainer  {profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}" in process.stdout
     assert "not set: the default" in process.stdout
-    assert "Not looked at: actor_rollout_ref.model.path" in process.stdout
+    assert "Known to change no log-probability: actor_rollout_ref.model.path" in process.stdout
     data = json.loads(out.read_text("utf-8"))
     assert (data["schema"], data["found"]["engine"]) == ("moeparity.launch/1", "verl")

@@ -12,7 +12,10 @@ _NODE = 8
 DISPATCHERS = ("alltoall", "flex", "allgather")
 ROUTER_DTYPES = {
     "fp32": Implied(says="with Megatron-LM: logits in fp32", overlay="megatron-router-fp32"),
-    "fp64": Implied(says="with Megatron-LM: set gate:inputs and gate:output fp64"),
+    "fp64": Implied(
+        says="with Megatron-LM: gate:inputs, gate:output and router:weights fp64",
+        sets={"gate:inputs": "fp64", "gate:output": "fp64", "router:weights": "fp64"},
+    ),
 }
 
 

@@ -38,7 +38,7 @@ MEANINGS = {
     "softmax_type = vanilla": "a sink, or another softmax",
     "fp32_residual_connection": "the residual stream is fp32",
     "apply_query_key_layer_scaling": "scores are scaled by layer",
-    "attention_softmax_in_fp32 = true": "the softmax of attention is not in fp32",
+    "attention_softmax_in_fp32 unless true 1": "the softmax of attention is not in fp32",
     "disable_bf16_reduced_precision_matmul": "cuBLAS adds split sums in fp32",
     "transformer_impl = transformer_engine": "norms, GEMMs and attention are not TransformerEngine's",
     "use_transformer_engine_op_fuser": "ops are fused that are separate here",

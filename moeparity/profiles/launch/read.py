@@ -43,7 +43,10 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
     The model is that of `checkpoint`, a folder with a config.json, where it is given, else the one the file names.
     """
     source = read_source(path)
-    program = _program(source)
+    return _launch(source, _program(source), checkpoint)
+
+
+def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
     values, irrelevant, ignored = _sorted(source, program)
     model = _model(source, program, values, checkpoint)
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
@@ -62,16 +65,18 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
         )
         for role, start in program.start.items()
     }
-    listed_settings = [
+    shown_settings = [
         _setting(option, entry, value, i, sides[option.role])
         for (option, entry, value), i in zip(settings, implied, strict=True)
         if not option.quiet or (entry is not None and i.shows)
     ]
     without_effect = [
-        o.name for (o, entry, _), i in zip(settings, implied, strict=True) if entry and o.quiet and not i.shows
+        IgnoredKey(name=option.name, where=str(entry.where), hint=i.says)
+        for (option, entry, _), i in zip(settings, implied, strict=True)
+        if entry is not None and option.quiet and not i.shows
     ]
     return Launch(
-        file=str(Where(path)),
+        file=str(Where(source.path)),
         engine=program.engine,
         version=program.version,
         source=program.source,
@@ -81,7 +86,7 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
         decisions=tuple(
             LaunchDecision(role=d.role, says=d.implied.says, source=d.source) for d in decisions if d.implied.says
         ),
-        settings=tuple(listed_settings),
+        settings=tuple(shown_settings),
         unstated=_unstated_defaults(settings, implied),
         irrelevant=(*irrelevant, *without_effect),
         ignored=ignored,
@@ -93,11 +98,11 @@ Values = Mapping[str, tuple[Entry, Any]]
 Setting = tuple[Option, Entry | None, Any]
 
 
-def _sorted(source: Source, program: Program) -> tuple[Values, tuple[str, ...], tuple[IgnoredKey, ...]]:
-    """The options that are known, the names of those that change nothing, and the keys that were not looked at."""
+def _sorted(source: Source, program: Program) -> tuple[Values, tuple[IgnoredKey, ...], tuple[IgnoredKey, ...]]:
+    """The options that are known, those that change nothing, and the keys that were not looked at."""
     options = {name: option for option in program.options for name in option.names}
     values: dict[str, tuple[Entry, Any]] = {}
-    irrelevant, ignored = list[str](), []
+    irrelevant, ignored = list[IgnoredKey](), list[IgnoredKey]()
     for entry in (*source.options, *source.environment):
         if entry.value is None and not source.command:
             continue  # A null in a mapping: as if it were not there.
@@ -110,10 +115,12 @@ def _sorted(source: Source, program: Program) -> tuple[Values, tuple[str, ...], 
         elif negated is not None and negated.kind in ("flag", "any"):
             values[negated.name] = entry, False
         elif _irrelevant(entry.name, program):
-            irrelevant += [] if isinstance(entry.value, Mapping) else [entry.name]
+            if not isinstance(entry.value, Mapping):
+                hint = "it names the model" if entry.name in program.model else ""
+                irrelevant.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=hint))
         elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
             ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
-    return values, tuple(dict.fromkeys(irrelevant)), tuple(ignored)
+    return values, tuple(irrelevant), tuple(ignored)
 
 
 def _irrelevant(name: str, program: Program) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moeparity.output.json import to_json
 
@@ -31,7 +31,8 @@ class LaunchSetting:
 class LaunchSide:
     """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
 
-    `further` are profiles on top, of which a recipe can take the values into its `set:`.
+    `further` are profiles on top, of which a recipe can take the values into its `set:`; `sets` are values of ops on
+    top of both.
     """
 
     role: str
@@ -39,6 +40,7 @@ class LaunchSide:
     further: tuple[str, ...]
     placement: Mapping[str, int | bool]
     dtype: str | None
+    sets: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def variant(self) -> str:
@@ -53,7 +55,7 @@ class LaunchSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredKey:
-    """A key that was not looked at, and the nearest one that would be."""
+    """A key that was not looked at, with the nearest one that would be; or one that changes nothing, and why."""
 
     name: str
     where: str
@@ -110,7 +112,7 @@ class Launch:
     decisions: tuple[LaunchDecision, ...]
     settings: tuple[LaunchSetting, ...]
     unstated: tuple[str, ...]
-    irrelevant: tuple[str, ...]
+    irrelevant: tuple[IgnoredKey, ...]
     ignored: tuple[IgnoredKey, ...]
 
     def to_json(self) -> str:

@@ -235,5 +235,5 @@ SGLANG = Program(
         server_rules.sglang_fused_all_reduce,
         server_rules.stored_quantised("server"),
     ),
-    irrelevant=sglang_unstated.IRRELEVANT,
+    irrelevant=sglang_unstated.IRRELEVANT - {"nnodes"},
 )

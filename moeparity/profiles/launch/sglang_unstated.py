@@ -148,7 +148,7 @@ ENVIRONMENT = table(
     {
         "SGLANG_ROPE_CACHE_FP32": "cos and sin are kept in fp32",
         "SGLANG_USE_1STAGE_ALLREDUCE": "which of the custom all-reduce's kernels runs",
-        "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2 = 1 true": "the custom all-reduce's older kernels",
+        "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2 unless 1 true": "the custom all-reduce's older kernels",
         "SGLANG_CUSTOM_ALL_REDUCE_V2_MAX_SIZE_KB": "up to what size the custom all-reduce is taken",
         "SGLANG_FORCE_CUSTOM_ALL_REDUCE_V2_PULL_SIZE_KB": "which kernel adds a message of a given size",
         "SGLANG_FORCE_CUSTOM_ALL_REDUCE_V2_PUSH_SIZE_KB": "which kernel adds a message of a given size",

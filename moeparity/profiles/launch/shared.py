@@ -47,7 +47,7 @@ def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Op
         if value == 1:
             return placement("tensor", value)
         return Implied(
-            says=f"placement tensor {value}; vLLM then has all-reduce, add and norm in one kernel, for small messages",
+            says=f"placement tensor {value}; of vLLM: all-reduce, add and norm in one kernel, for small messages",
             overlay="vllm-allreduce-norm",
             placement={"tensor": value},
         )

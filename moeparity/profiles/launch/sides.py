@@ -39,6 +39,7 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
         further=tuple(overlays),
         placement={axis: ranks for axis, ranks in placement.items() if ranks is True or ranks > 1},
         dtype=dtype,
+        sets={key: value for implied in (*options, *decisions) for key, value in implied.sets.items()},
     )
 
 

@@ -20,6 +20,8 @@ def print_launch(launch: Launch, out: Console) -> None:
         out.print(Text.assemble((side.role, "bold"), f"  {side.variant}"))
         for overlay in side.further:
             out.print(f"  and on top of it what `moeparity engines {overlay}` lists; a recipe takes it into `set:`")
+        for key, value in side.sets.items():
+            out.print(f"  and {key} {value}")
     for decision in launch.decisions:
         out.print(Text(f"{decision.role}: {decision.says} [{decision.source}]"))
     out.print()
@@ -27,7 +29,9 @@ def print_launch(launch: Launch, out: Console) -> None:
     if launch.unstated:
         out.print(Text(f"\nNot stated by any profile, and done unless switched off: {'; '.join(launch.unstated)}."))
     if launch.irrelevant:
-        out.print(Text(f"\nKnown to change no log-probability: {', '.join(launch.irrelevant)}."))
+        names = ", ".join(dict.fromkeys(key.name for key in launch.irrelevant))
+        names = ", ".join(dict.fromkeys(key.name for key in launch.irrelevant))
+        out.print(Text(f"\nKnown to change no log-probability: {names}."))
     if launch.ignored:
         names = ", ".join(f"{i.name} ({i.where}{', ' + i.hint if i.hint else ''})" for i in launch.ignored)
         out.print(Text(f"\nNot looked at: {names}."))

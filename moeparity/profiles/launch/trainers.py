@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from moeparity.profiles.launch import (
@@ -19,6 +19,7 @@ from moeparity.profiles.launch.options import (
     Implied,
     Option,
     Program,
+    Rule,
     Settings,
     count,
     embedded,
@@ -164,6 +165,24 @@ _CONVERTER = (
 )
 
 
+def _temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Settings], bool]) -> Rule:
+    """The sampler's temperature on both sides: on the rollout's where its log-probabilities are of what is sampled."""
+
+    def rule(settings: Settings) -> Iterator[Decision]:
+        temperature = settings[sampler]
+        if isinstance(temperature, str) or temperature in (0, 1):
+            return
+        trained = _bf16(temperature) if fsdp(settings) else temperature
+        sides = {"trainer": trained}
+        if settings[rollout] == "sglang" or str(settings[mode]).startswith("processed"):
+            sides["rollout"] = temperature
+        for role, value in sides.items():
+            implied = Implied(says=f"logits over the temperature {value}", sets={"log_softmax:temperature": value})
+            yield Decision(role=role, implied=implied, source=f"{sampler}")
+
+    return rule
+
+
 def _verls_defaults(settings: Settings) -> Iterator[Decision]:
     """Fusions that verl leaves to mbridge, whose defaults were not read."""
     names = ("moe_router_dtype", "moe_permute_fusion", "apply_rope_fusion", "bias_activation_fusion")
@@ -219,6 +238,12 @@ VERL = Program(
             _MEGATRON_ACTOR, _FIELDS, _on_megatron, lambda s: str(s[f"{_FIELDS}moe_token_dispatcher_type"])
         ),
         _verls_defaults,
+        _temperatures(
+            f"{_ROLLOUT}temperature",
+            mode=f"{_ROLLOUT}logprobs_mode",
+            rollout=f"{_ROLLOUT}name",
+            fsdp=lambda s: not _on_megatron(s),
+        ),
         *(embedded(rule, _VLLM_KWARGS, "rollout", _vllm_of_verl) for rule in servers.VLLM.rules[:2]),
         *(embedded(rule, _SGLANG_KWARGS, "rollout", _sglang_of_verl) for rule in servers.SGLANG.rules[:2]),
         server_rules.stored_quantised("rollout"),
@@ -314,6 +339,12 @@ NEMO_RL = Program(
             _MEGATRON_CFG,
             lambda s: s[f"{_MEGATRON_CFG}enabled"] is True,
             lambda s: str(s[f"{_MEGATRON_CFG}moe_token_dispatcher_type"]),
+        ),
+        _temperatures(
+            "policy.generation.temperature",
+            mode=f"{_VLLM_CFG}logprobs_mode",
+            rollout="policy.generation.backend",
+            fsdp=lambda _: False,
         ),
         *(embedded(rule, _VLLM_KWARGS_OF_NEMO, "rollout", _vllm_of_nemo_rl) for rule in servers.VLLM.rules[:2]),
         server_rules.stored_quantised("rollout"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from moeparity.errors import SpecError
 from moeparity.profiles.launch import read, servers, sglang_unstated, trainers, vllm_unstated
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.report import Launch
@@ -131,3 +134,47 @@ def test_warnings_come_first_and_are_in_the_json(tmp_path: Path) -> None:
     (warning,) = json.loads((tmp_path / "a.json").read_text("utf-8"))["found"]["warnings"]
     assert (warning["name"], warning["value"], warning["where"]) == ("quantization", "fp8", "a.sh:2")
     assert "quantised" in warning["says"]
+
+
+AWKWARD = ("", "0", "-1", "null", "{}", '{"a": 1}', "[1]", "${X}", "nan", "1e9", "'", "deepep", "megatron", None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (servers.VLLM, "vllm serve m"),
+        (servers.SGLANG, "sglang serve Qwen/Qwen3-30B-A3B"),
+        (trainers.VERL, VERL),
+        (trainers.NEMO_RL, ""),
+    ],
+)
+def test_no_value_of_any_option_ends_in_a_trace(tmp_path: Path, program: Program, command: str, seed: int) -> None:
+    """Read, or refused in a line; options and values drawn at random."""
+    draw = random.Random(seed)  # noqa: S311  (no secret)
+    chosen = {
+        option.name: draw.choice(AWKWARD) for option in draw.sample(program.options, 12) if not option.environment
+    }
+    if command and seed % 2:
+        sign = ("", "=") if command == VERL else ("--", " ")
+        text, name = " ".join([command, *(f"{sign[0]}{n}{sign[1]}{v}" for n, v in chosen.items())]), "a.sh"
+    else:
+        text, name = json.dumps(nested(chosen)), "a.json"
+    try:
+        found = launch(tmp_path, text, name)
+    except SpecError as error:
+        assert "\n" not in str(error)
+    else:
+        assert json.loads(found.to_json())["found"]["engine"]
+
+
+def nested(values: dict[str, str | None]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *heads, last = name.rstrip(".").split(".")
+        inside_of = tree
+        for head in heads:
+            inner = inside_of.setdefault(head, {})
+            inside_of = inner if isinstance(inner, dict) else {}
+        inside_of[last] = value
+    return tree

@@ -30,7 +30,6 @@ def print_launch(launch: Launch, out: Console) -> None:
         out.print(Text(f"\nNot stated by any profile, and done unless switched off: {'; '.join(launch.unstated)}."))
     if launch.irrelevant:
         names = ", ".join(dict.fromkeys(key.name for key in launch.irrelevant))
-        names = ", ".join(dict.fromkeys(key.name for key in launch.irrelevant))
         out.print(Text(f"\nKnown to change no log-probability: {names}."))
     if launch.ignored:
         names = ", ".join(f"{i.name} ({i.where}{', ' + i.hint if i.hint else ''})" for i in launch.ignored)

@@ -88,7 +88,7 @@ def placement(
             yield Decision(role="trainer", implied=scattered, source=source)
         ranks = settings.ranks(f"{parallel}expert_model_parallel_size")
         if ranks > 1:
-            backend = str(settings[f"{fields}moe_flex_dispatcher_backend"])
+            backend = str(settings.values.get(f"{fields}moe_flex_dispatcher_backend", "deepep"))
             yield Decision(
                 role="trainer", implied=_dispatched(dispatcher(settings), backend, ranks), source=_DISPATCHER
             )

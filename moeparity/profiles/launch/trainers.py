@@ -170,7 +170,7 @@ def _temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Sett
 
     def rule(settings: Settings) -> Iterator[Decision]:
         temperature = settings[sampler]
-        if isinstance(temperature, str) or temperature in (0, 1):
+        if not isinstance(temperature, int | float) or temperature in (0, 1):
             return
         trained = _bf16(temperature) if fsdp(settings) else temperature
         sides = {"trainer": trained}

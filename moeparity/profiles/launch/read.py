@@ -10,19 +10,11 @@ from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.plan.spec import reader
-from moeparity.profiles.launch import servers, trainers
-from moeparity.profiles.launch.options import Implied, Option, Program
+from moeparity.profiles.launch.options import Implied, Option
+from moeparity.profiles.launch.programs import program_of
 from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, read_source
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, read_source
 
-PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
-_COMMANDS = {
-    "vllm": servers.VLLM,
-    "vllm.entrypoints.openai.api_server": servers.VLLM,
-    "sglang": servers.SGLANG,
-    "sglang.launch_server": servers.SGLANG,
-    "verl.trainer.main_ppo": trainers.VERL,
-}
 _TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
 """A profile and an overlay that are one profile together."""
 _OFF = {
@@ -41,7 +33,7 @@ _UNSET = (None, "none", "None", "null")
 def read(path: Path) -> Launch:
     """What a launch configuration implies. Raises SpecError with file and line."""
     source = read_source(path)
-    program = _program(source)
+    program = program_of(source)
     options = {name: option for option in program.options for name in option.names}
     values: dict[str, tuple[Entry, Any]] = {}
     ignored = []
@@ -83,31 +75,6 @@ def _implied(option: Option, value: Any) -> Implied:
 def _inside(name: str, settings: Mapping[str, Any]) -> bool:
     """Whether this is a key of a mapping that was read whole."""
     return any(name.startswith(f"{option}.") for option in settings)
-
-
-def _program(source: Source) -> Program:
-    """Whose configuration it is: by its command, else by the options it knows."""
-    for word in source.command:
-        if word in _COMMANDS:
-            return _COMMANDS[word]
-    names = {entry.name for entry in source.options}
-    if any(name.startswith("actor_rollout_ref") for name in names):
-        return trainers.VERL
-    if any(name.startswith("policy.") for name in names):
-        return trainers.NEMO_RL
-    scores = {
-        program.name: sum(name in option.names for option in program.options for name in names)
-        for program in (servers.VLLM, servers.SGLANG)
-    }
-    best = max(scores, key=lambda name: scores[name])
-    if list(scores.values()).count(scores[best]) > 1:
-        reason = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
-        raise SpecError(
-            f"{Where(source.path)}: whose configuration this is cannot be told: it has {reason}. Expected one "
-            f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
-            "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
-        )
-    return next(program for program in PROGRAMS if program.name == best)
 
 
 def _value(option: Option, entry: Entry) -> Any:

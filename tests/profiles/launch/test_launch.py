@@ -13,7 +13,7 @@ import pytest
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.profiles.launch import read
-from moeparity.profiles.launch.read import PROGRAMS
+from moeparity.profiles.launch.programs import PROGRAMS
 from moeparity.profiles.launch.report import Launch
 
 FOLDER = Path(__file__).parent

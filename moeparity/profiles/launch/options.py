@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 UNKNOWN = "no shipped profile speaks of {}"
+NO_PROFILE = ""
+"""In place of a profile, where none speaks of a side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.plan.spec import reader
-from moeparity.profiles.launch.options import Implied, Option
-from moeparity.profiles.launch.programs import program_of
-from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, read_source
+from moeparity.profiles.launch.options import NO_PROFILE, Implied, Option, Program
+from moeparity.profiles.launch.programs import programs_of
+from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchNote, LaunchSetting, LaunchSide, joined
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, Unresolved
 
 _TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
 """A profile and an overlay that are one profile together."""
@@ -32,8 +32,10 @@ _UNSET = (None, "none", "None", "null")
 
 def read(path: Path) -> Launch:
     """What a launch configuration implies. Raises SpecError with file and line."""
-    source = read_source(path)
-    program = program_of(source)
+    return joined([_launch(source, program) for source, program in programs_of(path)])
+
+
+def _launch(source: Source, program: Program) -> Launch:
     options = {name: option for option in program.options for name in option.names}
     values: dict[str, tuple[Entry, Any]] = {}
     ignored = []
@@ -53,7 +55,7 @@ def read(path: Path) -> Launch:
         for role, start in program.start.items()
     }
     return Launch(
-        file=str(Where(path)),
+        file=str(Where(source.path)),
         engine=program.engine,
         version=program.version,
         source=program.source,
@@ -63,12 +65,13 @@ def read(path: Path) -> Launch:
             for (option, entry, value), i in zip(settings, implied, strict=True)
         ),
         ignored=tuple(ignored),
+        notes=tuple(LaunchNote(says=note.says, where=str(note.where)) for note in source.notes),
     )
 
 
 def _implied(option: Option, value: Any) -> Implied:
-    if isinstance(value, str) and "${" in value:
-        return Implied(says="refers to another value: not resolved here")
+    if isinstance(value, Unresolved):
+        return Implied(says="not resolved: what it decides is not known")
     return option.implies(value)
 
 
@@ -80,7 +83,7 @@ def _inside(name: str, settings: Mapping[str, Any]) -> bool:
 def _value(option: Option, entry: Entry) -> Any:
     """The value as its option's kind; SpecError where it is none."""
     value = entry.value
-    if isinstance(value, str) and "${" in value:
+    if isinstance(value, Unresolved):
         return value
     if option.kind == "flag":
         return _flag(option, entry)
@@ -158,7 +161,7 @@ def _side(role: str, start: str, effects: Iterable[Implied]) -> LaunchSide:
     """One side: its profile, what comes on top, and where it lies."""
     profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
     for effect in effects:
-        profile = effect.profile or profile
+        profile = profile if effect.profile is None else effect.profile
         overlays += [effect.overlay] if effect.overlay else []
         placement |= {k: v for k, v in effect.placement.items() if v is True or v > 1}
         dtype = effect.dtype or dtype
@@ -177,6 +180,8 @@ def _side(role: str, start: str, effects: Iterable[Implied]) -> LaunchSide:
 
 def _together(profile: str, overlays: list[str]) -> tuple[str, list[str]]:
     """The one profile that says most, and the overlays that it does not hold."""
+    if profile == NO_PROFILE:
+        return profile, []
     base = _chain(profile)
     apply = []
     overlays = [overlay for overlay in dict.fromkeys(overlays) if overlay not in {_UNCOMPILED.get(o) for o in overlays}]
@@ -198,6 +203,8 @@ def _parts(profile: str) -> list[str]:
 
 def _chain(name: str) -> list[str]:
     """A profile and what it extends, itself first."""
+    if name == NO_PROFILE:
+        return []
     names = [name]
     while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
         names.append(base)

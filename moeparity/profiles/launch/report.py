@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moeparity.output.json import to_json
@@ -42,7 +42,9 @@ class LaunchSide:
 
     @property
     def variant(self) -> str:
-        """The side as a recipe writes it."""
+        """The side as a recipe writes it; of a side that no profile speaks of, that."""
+        if not self.profile:
+            return "no shipped profile speaks of it"
         parts = [f"profile: {self.profile}"]
         if self.placement:
             inner = ", ".join(f"{k}: {str(v).lower()}" for k, v in self.placement.items())
@@ -61,8 +63,18 @@ class IgnoredKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchNote:
+    """What the file names and was not followed, or what was taken for given."""
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch configuration of one engine; `source` is where options and defaults of that version were read."""
+    """A launch configuration of one engine, or of several that one file starts; `source` is where options and defaults
+    of that version were read.
+    """
 
     file: str
     engine: str
@@ -71,7 +83,28 @@ class Launch:
     sides: tuple[LaunchSide, ...]
     settings: tuple[LaunchSetting, ...]
     ignored: tuple[IgnoredKey, ...]
+    notes: tuple[LaunchNote, ...] = ()
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
         return to_json(SCHEMA, {"found": self}, indent=2) + "\n"
+
+
+def joined(launches: Sequence[Launch]) -> Launch:
+    """The programs of one file as one launch: each has sides of its own."""
+    if len(launches) == 1:
+        return launches[0]
+
+    def told(name: str) -> str:
+        return " and ".join(getattr(launch, name) for launch in launches)
+
+    return Launch(
+        file=launches[0].file,
+        engine=told("engine"),
+        version=told("version"),
+        source=told("source"),
+        sides=tuple(side for launch in launches for side in launch.sides),
+        settings=tuple(setting for launch in launches for setting in launch.settings),
+        ignored=tuple(key for launch in launches for key in launch.ignored),
+        notes=tuple(dict.fromkeys(note for launch in launches for note in launch.notes)),
+    )

@@ -17,6 +17,13 @@ def print_launch(launch: Launch, out: Console) -> None:
         out.print(Text.assemble((side.role, "bold"), f"  {side.variant}"))
         for overlay in side.further:
             out.print(f"  and on top of it what `moeparity engines {overlay}` lists; a recipe takes it into `set:`")
+    for setting in launch.settings:
+        if setting.value.startswith("unresolved: "):
+            out.print(
+                Text(f"unresolved  {setting.name}: {setting.value.removeprefix('unresolved: ')} ({setting.where})")
+            )
+    for note in launch.notes:
+        out.print(Text(f"note  {note.says} ({note.where})"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("option", "value", "what it implies", "profile", "where"):
         table.add_column(column, overflow="fold")

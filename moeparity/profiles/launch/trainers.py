@@ -6,6 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from moeparity.profiles.launch.megatron_config import overrides
 from moeparity.profiles.launch.options import Implied, Option, Program, number, switch, word, words
 from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, tensor_ranks, vllm_tensor_ranks
 
@@ -21,7 +22,7 @@ _ROLLOUTS = {
 }
 
 
-def _temperature(value: Any) -> Implied:
+def temperature(value: Any) -> Implied:
     """The sampler's temperature, which trainers divide by too; a greedy sampler divides by none."""
     if value in (0, 1):
         return Implied(says="logits are not divided")
@@ -30,7 +31,7 @@ def _temperature(value: Any) -> Implied:
 
 def _verls_temperature(value: Any) -> Implied:
     """As every trainer's, but for FSDP's rounding."""
-    implied, nearest = _temperature(value), _bf16(value)
+    implied, nearest = temperature(value), _bf16(value)
     if value in (0, nearest):
         return implied
     return Implied(says=f"{implied.says}, and {nearest} with FSDP, which rounds it to bf16")
@@ -63,6 +64,13 @@ def _megatron_ranks(prefix: str) -> tuple[Option, Option]:
     )
 
 
+def _composed(value: Any) -> Implied:
+    """verl's own configurations, of which one was the trainer's engine before there was `model_engine`."""
+    if "megatron" in str(value):
+        return _MEGATRON
+    return Implied(says="as actor.strategy and model_engine say")
+
+
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."
 VERL = Program(
     name="verl",
@@ -83,7 +91,16 @@ VERL = Program(
             choices=("fsdp", "fsdp2", "megatron"),
             role="trainer",
         ),
+        word(
+            "model_engine",
+            default="dp",
+            implies=words({"dp": Implied(says="as actor.strategy says"), "megatron": _MEGATRON}),
+            choices=("dp", "megatron"),
+            role="trainer",
+        ),
+        word("config_name", default="ppo_trainer", implies=_composed, role="trainer"),
         *_megatron_ranks(f"{_ACTOR}megatron."),
+        *overrides(f"{_ACTOR}megatron.override_transformer_config."),
     ),
 )
 
@@ -103,7 +120,7 @@ _VLLM_CFG = "policy.generation.vllm_cfg."
 _DTENSOR_CFG, _MEGATRON_CFG = "policy.dtensor_cfg.", "policy.megatron_cfg."
 _NEMO_RL_ROLLOUT = (
     _rollout_engine("policy.generation.backend", ("vllm", "sglang", "megatron", "trtllm")),
-    number("policy.generation.temperature", implies=_temperature, role="rollout"),
+    number("policy.generation.temperature", implies=temperature, role="rollout"),
     vllm_tensor_ranks(f"{_VLLM_CFG}tensor_parallel_size", role="rollout"),
     expert_ranks(f"{_VLLM_CFG}expert_parallel_size", role="rollout"),
     _enforce_eager(f"{_VLLM_CFG}enforce_eager"),

@@ -234,7 +234,7 @@ def test_every_profile_an_option_names_is_shipped() -> None:
         ("a.sh", "vllm serve m --moe-backend tritn", "expected one of .* Did you mean 'triton'"),
         ("a.sh", "vllm serve m --tensor-parallel-size", "a.sh:1: tensor_parallel_size is nothing; expected a whole"),
         ("a.sh", "vllm serve m --hf-overrides head", "hf_overrides is 'head'; expected a mapping in JSON"),
-        ("a.sh", "vllm serve m --served-name 'open", "a.sh:1: .* is no command line: No closing quotation"),
+        ("a.sh", "vllm serve m --served-name 'open", "a.sh:1: .* is no command line that can be read here: a quotation"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=warm", "temperature is 'warm'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=-0.5", "temperature is '-0.5'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=1e39", "temperature is '1e39'; expected a number from 0"),

@@ -18,7 +18,7 @@ _SHORT = {"-tp": "tp", "-O": "O", "-ep": "ep", "-dp": "dp", "-pp": "pp"}
 
 def options(words: Sequence[Word], flags: Collection[str]) -> tuple[list[Entry], list[Word], list[Note]]:
     """Options, the words that belong to none, and what could not be followed. `flags` take no value but a boolean."""
-    entries: list[Entry] = []
+    entries: list[tuple[Entry, str]] = []
     others: list[Word] = []
     notes: list[Note] = []
     rest = list(words)
@@ -28,7 +28,7 @@ def options(words: Sequence[Word], flags: Collection[str]) -> tuple[list[Entry],
         if not known(name):
             notes.append(_unknown(word))
         elif nested := _NESTED.fullmatch(word.text):
-            entries.append(_entry(nested[1], value_of(nested[2]), word))
+            entries.append((_entry(nested[1], value_of(nested[2]), word), word.condition))
         elif word.text.startswith("-") and len(word.text) > 1:
             entries.append(_option(word, rest, flags))
         else:
@@ -41,27 +41,31 @@ def _unknown(word: Word) -> Note:
     return Note(says=f"`{plain(word.text)}` is not resolved{under}: what it sets is not known", where=word.where)
 
 
-def _option(word: Word, rest: list[Word], flags: Collection[str]) -> Entry:
+def _option(word: Word, rest: list[Word], flags: Collection[str]) -> tuple[Entry, str]:
+    """An option and the condition it stands under; the words of its value are taken from `rest`."""
     name, equals, attached = word.text.lstrip("-").partition("=")
     if not word.text.startswith("--"):
         level = re.fullmatch(r"-O(\d)", word.text)
         if level:
-            return _entry("O", level[1], word)
+            return _entry("O", level[1], word), word.condition
         name = _SHORT.get(f"-{name}", name)
     name = name.replace("-", "_")
     if equals:
-        return _entry(name, value_of(attached), word)
+        return _entry(name, value_of(attached), word), word.condition
     following = rest[0] if rest else None
     if following is None or _OPTION.fullmatch(following.text.partition("=")[0]) or following.text == "--":
-        return _entry(name, None, word)
+        return _entry(name, None, word), word.condition
     if name in flags and following.text not in (*TRUE, *FALSE, "yes", "no", "on", "off"):
-        return _entry(name, None, word)
-    rest.pop(0)
-    further = []
-    while rest and known(rest[0].text) and _number(rest[0].text) and _number(following.text):
-        further.append(rest.pop(0).text)
-    value = value_of(" ".join([following.text, *further]))
-    return _entry(name, value, word if not following.condition or word.condition else following)
+        return _entry(name, None, word), word.condition
+    texts = [rest.pop(0)]
+    if texts[0].condition != word.condition:
+        while rest and rest[0].condition and not rest[0].text.startswith("-"):
+            texts.append(rest.pop(0))
+        told = " or ".join(f"{plain(text.text)} if {text.condition}" for text in texts)
+        return Entry(name=name, value=Unresolved(told), where=word.where), word.condition
+    while rest and _number(rest[0].text) and _number(following.text) and rest[0].condition == word.condition:
+        texts.append(rest.pop(0))
+    return _entry(name, value_of(" ".join(text.text for text in texts)), word), word.condition
 
 
 def _number(text: str) -> bool:
@@ -69,21 +73,20 @@ def _number(text: str) -> bool:
 
 
 def _entry(name: str, value: Any, word: Word) -> Entry:
-    shown = "set" if value is None else str(value).removeprefix("unresolved: ")
-    value = Unresolved(f"{shown} if {word.condition}") if word.condition else value
     return Entry(name=name, value=value, where=word.where)
 
 
-def _decided(entries: Sequence[Entry]) -> list[Entry]:
+def _decided(entries: Sequence[tuple[Entry, str]]) -> list[Entry]:
     """What is given only under a condition says what it is otherwise."""
     last: dict[str, Entry] = {}
-    for entry in entries:
+    for entry, condition in entries:
         before = last.get(entry.name)
-        conditional = isinstance(entry.value, Unresolved) and " if " in entry.value.text
-        if conditional:
+        if condition:
             other = "not set" if before is None else _shown(before)
-            entry = replace(entry, value=Unresolved(f"{_shown(entry)}, else {other}"))  # noqa: PLW2901
-        last[entry.name] = entry
+            told = Unresolved(f"{_shown(entry)} if {condition}, else {other}")
+            last[entry.name] = replace(entry, value=told)
+        else:
+            last[entry.name] = entry
     return list(last.values())
 
 

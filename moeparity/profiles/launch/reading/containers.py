@@ -25,9 +25,10 @@ def is_manifest(document: Mapping[str, Any]) -> bool:
 
 def _services(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     services = document.get("services")
-    fits = isinstance(services, dict) and services and all(isinstance(service, dict) for service in services.values())
+    if not isinstance(services, dict) or not all(isinstance(service, dict) for service in services.values()):
+        return None
     known_keys = ("image", "command", "build", "entrypoint")
-    return services if fits and any(key in service for service in services.values() for key in known_keys) else None
+    return services if any(key in service for service in services.values() for key in known_keys) else None
 
 
 def of_manifest(document: Mapping[str, Any], path: Path, notes: list[Note]) -> Iterator[Started]:

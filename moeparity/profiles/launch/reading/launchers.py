@@ -137,9 +137,10 @@ def _submitted(words: Sequence[Word], notes: list[Note]) -> Iterator[tuple[str, 
             continue
         text = attached if equals else (words[place + 1].text if place + 1 < len(words) else "")
         try:
-            # What is not resolved stands between control characters.
-            variables = json.loads(text, strict=False)["env_vars"]
-        except (ValueError, RecursionError, KeyError, TypeError):
+            # What is not resolved stands between control characters, and may hold quotes of its own.
+            quoted = re.sub("\0[^\0]*\0", lambda part: json.dumps(part[0])[1:-1], text)
+            variables = json.loads(quoted, strict=False).get("env_vars", {})
+        except (ValueError, RecursionError, AttributeError):
             says = "`--runtime-env-json` is not resolved: the variables that it sets are not known"
             notes.append(Note(says=says, where=word.where))
             return

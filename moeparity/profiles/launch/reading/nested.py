@@ -18,6 +18,7 @@ from moeparity.profiles.launch.source import Entry, Note, Unresolved
 _MOST_FILES = 50
 _DEEPEST = 50
 _INTERPOLATION = re.compile(r"\$\{")
+_REFERENCE = re.compile(r"\$\{\s*([^{}:$\s]+)\s*\}")
 _RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")
 _LONGEST = 100_000
 """Letters that one interpolated value may have."""
@@ -76,7 +77,7 @@ def of_toml(path: Path) -> list[Entry]:
 
 def _toml_lines(text: str) -> dict[str, int]:
     """The line of every plain key; keys inside of inline tables and texts of several lines have none."""
-    lines, table = {}, ""
+    lines, table = dict[str, int](), ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\[?\s*([\w.\"' -]+?)\s*\]", line):
             table = header[1].replace('"', "").replace(" ", "") + "."
@@ -220,9 +221,14 @@ def _guarded(value: Any) -> Any:
         return {str(key): _guarded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_guarded(item) for item in value]
-    if isinstance(value, str) and (_RESOLVER.search(value) or len(value) > _LONGEST):
+    if isinstance(value, str) and (len(value) > _LONGEST or not _only_names(value)):
         return "\0" + value[:_LONGEST].replace("${", "$\0{")
     return value
+
+
+def _only_names(text: str) -> bool:
+    """Whether every `${` starts a plain reference to another key, no resolver and nothing nested."""
+    return not _RESOLVER.search(text) and len(_REFERENCE.findall(text)) == text.count("${")
 
 
 def _value(value: Any, name: str, tree: Any, *, fits: bool) -> Any:
@@ -258,9 +264,7 @@ class Sizes:
         text = str(self.leaves[name].value)
         if "${" not in text:
             return len(text)
-        references = re.findall(r"\$\{\s*([^{}:]*?)\s*\}", text)
-        if len(references) != text.count("${"):
-            return _LONGEST + 1
+        references = _REFERENCE.findall(text) if _only_names(text) else []
         return len(text) + sum(self.of(_absolute(reference, name), depth + 1) for reference in references)
 
 

@@ -175,6 +175,8 @@ def _source(reader: _Reader, call: ast.Call, environment: tuple[Entry, ...]) -> 
         return None
     notes: list[Note] = []
     entries: list[Entry] = []
+    if call.args and name in ("LLM", "Engine"):
+        entries.append(Entry(name="model", value=reader.resolved(call.args[0]), where=reader.where(call)))
     for keyword in call.keywords:
         where = reader.where(keyword)
         if keyword.arg is not None:

@@ -96,7 +96,7 @@ class Fields:
         for number, word in enumerate(words):
             if number:
                 self.close()
-            if self.current is None:
+            if self.current is None or not self.current.text:
                 self.current = word
             else:
                 self.add(word.text)

@@ -12,10 +12,11 @@ from moeparity.profiles.launch.reading.shell.expand import EXPANSIONS, Expander
 from moeparity.profiles.launch.reading.shell.syntax import text_of
 from moeparity.profiles.launch.reading.words import known
 
-_OPERANDS = (
+OPERANDS = (
     *("string", "raw_string", "ansi_c_string", "word", "number", "concatenation", "extglob_pattern", "regex"),
     *("variable_name", *EXPANSIONS),
 )
+"""Nodes that are a word."""
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda first, second: first == second,
     "-ne": lambda first, second: first != second,
@@ -47,7 +48,7 @@ def tested(node: Node, expander: Expander) -> bool | None:
 
 
 def _tokens(node: Node, expander: Expander) -> Iterator[Token]:
-    if node.type in _OPERANDS:
+    if node.type in OPERANDS:
         pattern = node.type in ("extglob_pattern", "regex")
         text = text_of(node) if pattern and "$" not in text_of(node) else expander.text(node)
         yield Token(text, operand=True, quoted=node.type in ("string", "raw_string"))

@@ -61,7 +61,9 @@ class Expander:
     def _part(self, node: Node, fields: Fields, *, quoted: bool) -> None:
         kind, text = node.type, text_of(node)
         if kind == "string":
-            fields.add("")
+            if not re.fullmatch(r'"\$(@|\{@\}|\{\w+\[@\][^{}]*\})"', text):
+                # All others are a word even where they hold nothing.
+                fields.add("")
             self.inside(node, fields, 1)
         elif kind == "raw_string":
             fields.add(text[1:-1])
@@ -94,13 +96,18 @@ class Expander:
         """What stands between quotes, or in a here-document: text and expansions."""
         end, last = node.start_byte + quotes, node.end_byte - quotes
         for child in _expansions(node):
-            fields.add(_in_quotes(_gap(node, end, child.start_byte)))
+            # The parser takes blanks before an expansion for a part of it.
+            self._quoted(_gap(node, end, child.start_byte) + _blanks(child), fields)
             self._into(child, fields, quoted=True)
             end = child.end_byte
-        fields.add(_in_quotes(_gap(node, end, last)))
+        self._quoted(_gap(node, end, last), fields)
+
+    def _quoted(self, text: str, fields: Fields) -> None:
+        if text:
+            fields.add(_in_quotes(text))
 
     def _expansion(self, node: Node, fields: Fields, *, quoted: bool) -> None:
-        text = self.hidden.get(node.start_byte, text_of(node))
+        text = self.hidden.get(node.start_byte + len(_blanks(node)), text_of(node).lstrip())
         if node.type == "arithmetic_expansion" or (text.startswith("$((") and text.endswith("))")):
             number = whole_number(text[3:-2], self._number)
             fields.add(unresolved(text) if number is None else str(number))
@@ -165,6 +172,11 @@ def _expansions(node: Node) -> Iterator[Node]:
             yield child
         elif child.type not in ("string_content", "heredoc_content"):
             yield from _expansions(child)
+
+
+def _blanks(node: Node) -> str:
+    text = text_of(node)
+    return text[: len(text) - len(text.lstrip())]
 
 
 def _gap(node: Node, start: int, end: int) -> str:

@@ -16,7 +16,7 @@ from tree_sitter import Node
 from moeparity import paths
 from moeparity.errors import SpecError, Where
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
-from moeparity.profiles.launch.reading.shell.conditions import Token, outcome, tested
+from moeparity.profiles.launch.reading.shell.conditions import OPERANDS, Token, outcome, tested
 from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.scope import Scope, environment
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
@@ -157,7 +157,10 @@ class Interpreter:
             return
         document = self.expander.document(node) if "<<" in text_of(node) else None
         started = len(self.scope.commands)
-        self.statement(body)
+        if body.type == "command":
+            self._command(body, tuple(word for child in _behind(node) for word in self.expander.words(child)))
+        else:
+            self.statement(body)
         for child in node.children:
             for further in child.named_children if child.type == "heredoc_redirect" else ():
                 if further.type in ("pipeline", "list", "command"):
@@ -185,7 +188,7 @@ class Interpreter:
         if result is None and wanted and self._prepares(first):
             result = True
         if result is wanted:
-            self.statement(second)
+            self._taken([second])
         elif result is None:
             self._branches([(self._told(first, met=wanted), lambda one: one.statement(second))], exhaustive=False)
 
@@ -249,7 +252,7 @@ class Interpreter:
             if result is False:
                 continue
             if result is True and not open_arms:
-                self.all_of(body)
+                self._taken(body)
                 return
             told = "" if condition is None or result is True else self._told(condition, met=True)
             open_arms.append((both(before, told), partial(_walk, nodes=body)))
@@ -260,6 +263,17 @@ class Interpreter:
             before = both(before, self._told(condition, met=False))
         if open_arms:
             self._branches(open_arms, exhaustive=False, otherwise=before)
+
+    def _taken(self, body: Sequence[Node]) -> None:
+        """A branch that is taken; one that only ends the script is for who starts it without what it asks for."""
+        started, fork = len(self.scope.commands), self.scope.fork()
+        self._in(fork).all_of(body)
+        if fork.stopped == "exit" and len(self.scope.commands) == started:
+            where = self.expander.where(body[0])
+            self.scope.note("ends the script where something is not set that it asks for: taken as set", where)
+            return
+        self.scope.variables, self.scope.functions = fork.variables, fork.functions
+        self.scope.arguments, self.scope.stopped = fork.arguments, fork.stopped
 
     def _branches(
         self,
@@ -290,7 +304,7 @@ class Interpreter:
             if known(text) and any("$" in pattern for pattern in patterns):
                 text = unresolved(text)
             if known(text) and any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns):
-                self.all_of(body)
+                self._taken(body)
                 return
             if not known(text):
                 catches_all = catches_all or "*" in patterns
@@ -305,7 +319,9 @@ class Interpreter:
             return
         values = node.children_by_field_name("value")
         words = tuple(word for value in values for word in self.expander.words(value))
-        plain_words = all(word.known and not word.condition for word in words) and len(words) <= _ROUNDS
+        # What `*.sh` matches is another machine's business.
+        plain_words = all(word.known and not word.condition and not set(word.text) & set("*?") for word in words)
+        plain_words = plain_words and len(words) <= _ROUNDS
         if text_of(node).startswith("select") or not values or not plain_words:
             where = self.expander.where(node)
             self.scope.assign(text_of(name), (Word(unresolved(f"${text_of(name)}"), where),))
@@ -336,13 +352,20 @@ class Interpreter:
     def _words(self, node: Node) -> tuple[Word, ...]:
         parts = [child for child in node.children if child.is_named and child.type != "variable_assignment"]
         parts = [child for child in parts if not child.type.endswith("redirect") and child.type != "comment"]
-        return tuple(word for child in parts for word in self.expander.words(child))
+        words: list[Word] = []
+        for before, child in zip([None, *parts], parts, strict=False):
+            further = self.expander.words(child)
+            if before is not None and words and further and _goes_on(node, before, child):
+                words[-1] = replace(words[-1], text=words[-1].text + further[0].text)
+                further = further[1:]
+            words += further
+        return tuple(words)
 
     def _command_name(self, node: Node) -> None:
         self._command(node)
 
-    def _command(self, node: Node) -> None:
-        words = self._words(node)
+    def _command(self, node: Node, behind: tuple[Word, ...] = ()) -> None:
+        words = (*self._words(node), *behind)
         prefix = []
         for child in node.children:
             value = child.child_by_field_name("value") if child.type == "variable_assignment" else None
@@ -365,6 +388,24 @@ def _arm(node: Node) -> tuple[Node, list[Node]]:
         if child.is_named and child.type not in ("elif_clause", "else_clause")
     ]
     return conditions[-1], body
+
+
+def _goes_on(node: Node, before: Node, after: Node) -> bool:
+    """Whether nothing but the end of a line that a backslash takes away stands between two parts: they are one word."""
+    text = node.text or b""
+    return text[before.end_byte - node.start_byte : after.start_byte - node.start_byte] == b"\\\n"
+
+
+def _behind(node: Node) -> list[Node]:
+    """Arguments that stand behind a redirection: the parser takes them for further files."""
+    arguments: list[Node] = []
+    for redirect in node.children:
+        files = [child for child in redirect.named_children if child.type in OPERANDS]
+        if redirect.type == "file_redirect":
+            arguments += files[1:]
+        elif redirect.type == "heredoc_redirect":
+            arguments += files
+    return arguments
 
 
 def _walk(interpreter: Interpreter, nodes: Sequence[Node]) -> None:

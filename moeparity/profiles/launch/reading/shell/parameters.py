@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from tree_sitter import Node
 
-from moeparity.profiles.launch.reading.shell.scope import Variable
+from moeparity.errors import Where
+from moeparity.profiles.launch.reading.shell.scope import Scope, Variable
 from moeparity.profiles.launch.reading.shell.syntax import text_of
 from moeparity.profiles.launch.reading.words import Fields, Word, known, unresolved
-
-if TYPE_CHECKING:
-    from moeparity.profiles.launch.reading.shell.expand import Expander
 
 _DEFAULTS = (":-", "-", ":=", "=", ":?", "?")
 _LONGEST = 5_000
 """Letters of a text that patterns are tried on."""
 
 
-def expand(expander: Expander, node: Node, fields: Fields, *, quoted: bool) -> None:
+class _Expander(Protocol):
+    """What makes words of nodes, `moeparity.profiles.launch.reading.shell.expand`."""
+
+    scope: Scope
+    path: Path
+
+    def where(self, node: Node) -> Where: ...
+
+    def words(self, node: Node) -> tuple[Word, ...]: ...
+
+    def text(self, node: Node) -> str: ...
+
+
+def expand(expander: _Expander, node: Node, fields: Fields, *, quoted: bool) -> None:
     """Put what a parameter stands for into the words that are being made."""
     names = [child for child in node.children if child.type in ("variable_name", "special_variable_name", "subscript")]
-    written = text_of(node)
+    written = text_of(node).lstrip()
     if written in ("$#", "${#}"):
         fields.add(str(len(expander.scope.arguments)))
         return
@@ -36,7 +48,8 @@ def expand(expander: Expander, node: Node, fields: Fields, *, quoted: bool) -> N
         _elements(expander, name if index else "", after, node, fields, quoted=quoted)
         return
     text, alternatives = _value(expander, name, index, after, node)
-    if not quoted and alternatives is not None and fields.current is None:
+    single = alternatives is None or all(len(word.text.split()) == 1 for word in alternatives)
+    if not quoted and alternatives is not None and not single and fields.current is None:
         for word in alternatives:
             split = Fields(word.where)
             split.split(word.text)
@@ -51,20 +64,22 @@ def expand(expander: Expander, node: Node, fields: Fields, *, quoted: bool) -> N
 
 def _name(node: Node) -> tuple[str, str]:
     if node.type != "subscript":
-        return text_of(node), ""
-    name, _, rest = text_of(node).partition("[")
+        return text_of(node).lstrip(), ""
+    name, _, rest = text_of(node).lstrip().partition("[")
     return name, rest.removesuffix("]").strip("\"'")
 
 
-def _elements(expander: Expander, name: str, after: list[Node], node: Node, fields: Fields, *, quoted: bool) -> None:
+def _elements(expander: _Expander, name: str, after: list[Node], node: Node, fields: Fields, *, quoted: bool) -> None:
     """`"${A[@]}"`, `$@`, and slices of them."""
     scope = expander.scope
     variable = scope.variables.get(name) if name else Variable(words=scope.arguments, array=True)
     if variable is None:
-        scope.note(f"`{text_of(node)}`: nothing in this file sets {name}; taken as empty", expander.where(node))
+        scope.note(
+            f"`{text_of(node).lstrip()}`: nothing in this file sets {name}; taken as empty", expander.where(node)
+        )
         return
     words = variable.words
-    written = text_of(node)
+    written = text_of(node).lstrip()
     if written.startswith("${#"):
         fields.add(unresolved(written) if any(word.condition for word in words) else str(len(words)))
         return
@@ -89,7 +104,7 @@ def _elements(expander: Expander, name: str, after: list[Node], node: Node, fiel
         fields.array(one.under(word.condition) for one in split.words())
 
 
-def _maybe(expander: Expander, words: tuple[Word, ...], after: list[Node], fields: Fields, *, quoted: bool) -> None:
+def _maybe(expander: _Expander, words: tuple[Word, ...], after: list[Node], fields: Fields, *, quoted: bool) -> None:
     """`${A[@]:-word}` and `${A[@]+"${A[@]}"}`: the guard that scripts put around arrays that may be empty."""
     instead = text_of(after[0]) in (":-", "-")
     if bool(words) == instead:
@@ -100,12 +115,12 @@ def _maybe(expander: Expander, words: tuple[Word, ...], after: list[Node], field
 
 
 def _value(
-    expander: Expander, name: str, index: str, after: list[Node], node: Node
+    expander: _Expander, name: str, index: str, after: list[Node], node: Node
 ) -> tuple[str, tuple[Word, ...] | None]:
     """The text of one parameter, and the texts that it may have where that is not decided."""
     variable = _variable(expander, name, index, node)
     operator = text_of(after[0]) if after else ""
-    written = text_of(node)
+    written = text_of(node).lstrip()
     if written.startswith("${#"):
         text = variable.text if variable is not None else unresolved(written)
         return (str(len(text)) if known(text) else unresolved(written)), None
@@ -119,7 +134,7 @@ def _value(
     return _changed(variable.text, operator, after, written), None
 
 
-def _variable(expander: Expander, name: str, index: str, node: Node) -> Variable | None:
+def _variable(expander: _Expander, name: str, index: str, node: Node) -> Variable | None:
     scope = expander.scope
     if name == "0" or (name == "BASH_SOURCE" and index in ("", "0")):
         return Variable(words=(Word(str(expander.path.absolute()), expander.where(node)),))
@@ -136,12 +151,14 @@ def _variable(expander: Expander, name: str, index: str, node: Node) -> Variable
 
 
 def _default(
-    expander: Expander, name: str, variable: Variable | None, operator: str, after: list[Node], node: Node
+    expander: _Expander, name: str, variable: Variable | None, operator: str, after: list[Node], node: Node
 ) -> tuple[str, tuple[Word, ...] | None]:
     text = variable.text if variable is not None else None
     if text is not None and not known(text):
         several = variable is not None and len(variable.words) > 1 and operator not in (":+", "+")
-        return (text, variable.words) if several and variable is not None else (unresolved(text_of(node)), None)
+        return (
+            (text, variable.words) if several and variable is not None else (unresolved(text_of(node).lstrip()), None)
+        )
     is_set = text is not None and (bool(text) or ":" not in operator)
     if text is None:
         expander.scope.assumed.setdefault(name, expander.where(node))
@@ -150,14 +167,14 @@ def _default(
     if is_set:
         return text or "", None
     if "?" in operator:
-        return unresolved(text_of(node)), None
+        return unresolved(text_of(node).lstrip()), None
     default = _word(expander, after)
     if "=" in operator:
         expander.scope.assign(name, (Word(default, expander.where(node)),))
     return default, None
 
 
-def _word(expander: Expander, after: list[Node]) -> str:
+def _word(expander: _Expander, after: list[Node]) -> str:
     return "".join(expander.text(child) for child in after[1:])
 
 

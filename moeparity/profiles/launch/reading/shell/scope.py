@@ -28,8 +28,10 @@ class Variable:
     @property
     def text(self) -> str:
         """Its text: of an array the first element's; of several that may be, one that is not resolved."""
-        if self.array:
+        if self.array and not any(word.condition for word in self.words):
             return self.words[0].text if self.words else ""
+        if self.array:
+            return unresolved("the first of an array that a branch decides")
         if len(self.words) == 1 and not self.words[0].condition:
             return self.words[0].text
         return unresolved(" or ".join(f"'{plain(word.text)}' if {word.condition}" for word in self.words))

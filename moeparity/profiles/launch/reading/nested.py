@@ -20,8 +20,10 @@ _DEEPEST = 50
 _INTERPOLATION = re.compile(r"\$\{")
 _REFERENCE = re.compile(r"\$\{\s*([^{}:$\s]+)\s*\}")
 _RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")
-_LONGEST = 100_000
-"""Letters that one interpolated value may have."""
+_LONGEST = 5_000
+"""Letters that one value may have with its references written out."""
+_ALL = 200_000
+"""Letters that all of them may have together."""
 
 
 @dataclass(slots=True)
@@ -201,10 +203,15 @@ def _resolved(leaves: Mapping[str, Entry]) -> dict[str, Entry]:
     from omegaconf import OmegaConf
 
     nested: dict[str, Any] = {entry.name: entry.value for entry in _whole(leaves) if "." not in entry.name}
-    tree = OmegaConf.create(_guarded(nested))
+    try:
+        tree = OmegaConf.create(_guarded(nested))
+    except Exception:  # noqa: BLE001  # keys that omegaconf does not take: nothing is resolved then
+        tree = OmegaConf.create({})
     sizes = Sizes(leaves)
     return {
-        name: replace(entry, value=_value(entry.value, name, tree, fits=sizes.of(name) <= _LONGEST))
+        name: replace(entry, value=_value(entry.value, name, tree, fits=sizes.allow(name)))
+        if _asks(entry.value)
+        else entry
         for name, entry in leaves.items()
     }
 
@@ -232,8 +239,6 @@ def _only_names(text: str) -> bool:
 
 
 def _value(value: Any, name: str, tree: Any, *, fits: bool) -> Any:
-    if not _asks(value):
-        return value
     if isinstance(value, list) or not fits:
         return Unresolved(str(value)[:200])
     from omegaconf import Container, OmegaConf
@@ -250,7 +255,13 @@ class Sizes:
     """How many letters values would have with every reference written out, so that none grows without bound."""
 
     def __init__(self, leaves: Mapping[str, Entry]) -> None:
-        self.leaves, self.known = leaves, dict[str, int]()
+        self.leaves, self.known, self.left = leaves, dict[str, int](), _ALL
+
+    def allow(self, name: str) -> bool:
+        """Whether a key may be written out; what it takes is no longer there for others."""
+        size = self.of(name)
+        self.left -= size if size <= _LONGEST else 0
+        return size <= _LONGEST and self.left >= 0
 
     def of(self, name: str, depth: int = 0) -> int:
         """The letters of a key, or of all keys inside it; beyond every limit where it refers to itself."""

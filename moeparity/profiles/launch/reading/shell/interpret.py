@@ -13,20 +13,19 @@ from pathlib import Path
 
 from tree_sitter import Node
 
-from moeparity import paths
-from moeparity.errors import SpecError, Where
+from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
-from moeparity.profiles.launch.reading.shell.conditions import OPERANDS, Token, outcome, tested
+from moeparity.profiles.launch.reading.shell.builtins import Builtins
+from moeparity.profiles.launch.reading.shell.conditions import Token, outcome, tested
 from moeparity.profiles.launch.reading.shell.expand import Expander
-from moeparity.profiles.launch.reading.shell.scope import Scope, environment
+from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item, goes_on
+from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
 from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _ROUNDS = 200
 """Rounds of a loop that are walked one by one."""
-_SILENT = ("echo", "printf", "true", ":", "set", "shopt", "trap", "wait", "sleep", "ulimit", "alias", "pushd", "popd")
-"""Builtins that neither start a program nor set what is followed."""
 _PREPARES = (
     *("cd", "source", ".", "export", "mkdir", "conda", "pip", "pip3", "uv", "apt", "apt-get", "module", "ulimit"),
     *("ray", "echo", "rm", "cp", "mv", "pkill", "sleep", "hf", "huggingface-cli", "git", "chmod", "touch", "wait"),
@@ -158,7 +157,7 @@ class Interpreter:
         document = self.expander.document(node) if "<<" in text_of(node) else None
         started = len(self.scope.commands)
         if body.type == "command":
-            self._command(body, tuple(word for child in _behind(node) for word in self.expander.words(child)))
+            self._command(body, tuple(word for child in behind(node) for word in self.expander.words(child)))
         else:
             self.statement(body)
         for child in node.children:
@@ -237,8 +236,8 @@ class Interpreter:
         return text if met else f"not ({text})"
 
     def _if_statement(self, node: Node) -> None:
-        arms: list[tuple[Node | None, list[Node]]] = [_arm(node)]
-        arms += [_arm(child) for child in node.children if child.type == "elif_clause"]
+        arms: list[tuple[Node | None, list[Node]]] = [arm(node)]
+        arms += [arm(child) for child in node.children if child.type == "elif_clause"]
         arms += [(None, [child]) for child in node.children if child.type == "else_clause"]
         self._arms(arms)
 
@@ -300,7 +299,7 @@ class Interpreter:
         for item in node.children:
             if item.type != "case_item":
                 continue
-            patterns, body = _case_item(item)
+            patterns, body = case_item(item)
             if known(text) and any("$" in pattern for pattern in patterns):
                 text = unresolved(text)
             if known(text) and any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns):
@@ -355,7 +354,7 @@ class Interpreter:
         words: list[Word] = []
         for before, child in zip([None, *parts], parts, strict=False):
             further = self.expander.words(child)
-            if before is not None and words and further and _goes_on(node, before, child):
+            if before is not None and words and further and goes_on(node, before, child):
                 words[-1] = replace(words[-1], text=words[-1].text + further[0].text)
                 further = further[1:]
             words += further
@@ -375,111 +374,8 @@ class Interpreter:
         if words:
             where = self.expander.where(node)
             self.scope.budget.step(where, sum(len(word.text) for word in words))
-            Builtins(self).run(words, tuple(prefix), where)
-
-
-def _arm(node: Node) -> tuple[Node, list[Node]]:
-    """The condition and the body of `if` or `elif`."""
-    start = next(i for i, child in enumerate(node.children) if child.type == "then")
-    conditions = [child for child in node.children[1:start] if child.is_named and child.type != "comment"]
-    body = [
-        child
-        for child in node.children[start + 1 :]
-        if child.is_named and child.type not in ("elif_clause", "else_clause")
-    ]
-    return conditions[-1], body
-
-
-def _goes_on(node: Node, before: Node, after: Node) -> bool:
-    """Whether nothing but the end of a line that a backslash takes away stands between two parts: they are one word."""
-    text = node.text or b""
-    return text[before.end_byte - node.start_byte : after.start_byte - node.start_byte] == b"\\\n"
-
-
-def _behind(node: Node) -> list[Node]:
-    """Arguments that stand behind a redirection: the parser takes them for further files."""
-    arguments: list[Node] = []
-    for redirect in node.children:
-        files = [child for child in redirect.named_children if child.type in OPERANDS]
-        if redirect.type == "file_redirect":
-            arguments += files[1:]
-        elif redirect.type == "heredoc_redirect":
-            arguments += files
-    return arguments
+            Builtins(self.scope, self.path, Interpreter).run(words, tuple(prefix), where)
 
 
 def _walk(interpreter: Interpreter, nodes: Sequence[Node]) -> None:
     interpreter.all_of(nodes)
-
-
-def _case_item(item: Node) -> tuple[list[str], list[Node]]:
-    """The patterns and the body of one case."""
-    end = next((i for i, child in enumerate(item.children) if child.type == ")"), len(item.children))
-    patterns = [text_of(child).strip("\"'") for child in item.children[:end] if child.is_named]
-    return patterns, [child for child in item.children[end + 1 :] if child.is_named]
-
-
-class Builtins:
-    """What a command does to the script itself; all others are commands that it starts."""
-
-    def __init__(self, interpreter: Interpreter) -> None:
-        self.interpreter, self.scope = interpreter, interpreter.scope
-
-    def run(self, words: tuple[Word, ...], prefix: tuple[tuple[str, Word], ...], where: Where) -> None:
-        """A command with its words."""
-        name = words[0].text
-        if name in self.scope.functions:
-            self._call(name, words[1:])
-        elif name in ("source", "."):
-            self._source(words, where)
-        elif name in ("exit", "return"):
-            self.scope.stopped = name
-        elif name in ("read", "mapfile", "readarray", "let"):
-            for word in words[1:]:
-                self.scope.assign(word.text.partition("=")[0], (Word(unresolved(f"{name}"), where),))
-        elif name == "shift":
-            self.scope.arguments = self.scope.arguments[1:]
-        elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):
-            self._nested(words[1:] if name == "eval" else words[_letter_c(words) + 1 :][:1], where)
-        elif name not in _SILENT:
-            given = (*environment(self.scope.variables), *prefix)
-            self.scope.commands.append(Command(words, given, where, self.scope.condition))
-
-    def _call(self, name: str, arguments: tuple[Word, ...]) -> None:
-        body, home = self.scope.functions[name]
-        before = self.scope.arguments
-        self.scope.arguments = arguments
-        Interpreter(self.scope, home.path, home.line, home.expander.hidden).statement(body)
-        self.scope.arguments = before
-        if self.scope.stopped == "return":
-            self.scope.stopped = ""
-
-    def _nested(self, words: tuple[Word, ...], where: Where) -> None:
-        text = " ".join(word.text for word in words)
-        if not known(text) or any(word.condition for word in words):
-            self.scope.note(f"`{plain(text)[:60]}` is run as a script and not resolved", where)
-            return
-        scope = self.scope
-        scope.budget.enter(where)
-        Interpreter(scope, where.path, where.line or 1).script(text)
-        scope.budget.leave()
-
-    def _source(self, words: tuple[Word, ...], where: Where) -> None:
-        name = words[1].text if len(words) > 1 else ""
-        path = self.interpreter.path.parent / plain(name)
-        if not known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
-            what = f"`source {plain(name)}` is not there" if known(name) else f"`source {plain(name)}` is not resolved"
-            self.scope.note(f"{what}: what it sets is not known", where)
-            return
-        try:
-            text = paths.contents(path, "launch configuration").decode("utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise SpecError(f"{where}: {plain(name)!r} cannot be read as a script. Check the path.") from None
-        Interpreter(self.scope, path).script(text)
-        if self.scope.stopped == "return":
-            self.scope.stopped = ""
-
-
-def _letter_c(words: Sequence[Word]) -> int:
-    """Where `-c` stands among the first words, 0 where it does not."""
-    return next((i for i, word in enumerate(words[:4]) if word.text in ("-c", "-lc", "-ic", "-xc", "-ec")), 0)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from moeparity.profiles.launch.architecture import Model
 
 UNKNOWN = "no shipped profile speaks of {}"
+NO_PROFILE = ""
+"""In place of a profile, where none speaks of a side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,29 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
-from moeparity.profiles.launch import servers, trainers
 from moeparity.profiles.launch.architecture import Model, model_of, of_config
 from moeparity.profiles.launch.options import Decision, Implied, Option, Program, Settings
+from moeparity.profiles.launch.programs import programs_of
 from moeparity.profiles.launch.report import (
     IgnoredKey,
     Launch,
     LaunchDecision,
     LaunchModel,
+    LaunchNote,
     LaunchSetting,
     LaunchSide,
     LaunchWarning,
+    joined,
 )
 from moeparity.profiles.launch.sides import parts, side
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, read_source
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, Unresolved
 
-PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
-_COMMANDS = {
-    "vllm": servers.VLLM,
-    "vllm.entrypoints.openai.api_server": servers.VLLM,
-    "sglang": servers.SGLANG,
-    "sglang.launch_server": servers.SGLANG,
-    "verl.trainer.main_ppo": trainers.VERL,
-}
 _TOO_LARGE = 2.0**128
 """For fp32."""
 _UNSET = (None, "none", "None", "null")
@@ -42,8 +36,7 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
 
     The model is that of `checkpoint`, a folder with a config.json, where it is given, else the one the file names.
     """
-    source = read_source(path)
-    return _launch(source, _program(source), checkpoint)
+    return joined([_launch(source, program, checkpoint) for source, program in programs_of(path)])
 
 
 def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
@@ -90,6 +83,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         unstated=_unstated_defaults(settings, implied),
         irrelevant=(*irrelevant, *without_effect),
         ignored=ignored,
+        notes=tuple(LaunchNote(says=note.says, where=str(note.where)) for note in source.notes),
     )
 
 
@@ -140,7 +134,10 @@ def _model(source: Source, program: Program, values: Values, checkpoint: Path | 
     if checkpoint is not None:
         return of_config(checkpoint / "config.json", str(checkpoint))
     entries = {entry.name: entry.value for entry in (*source.options, *source.environment)}
-    name = next((str(entries[key]) for key in program.model if entries.get(key)), None)
+    named = next((entries[key] for key in program.model if entries.get(key)), None)
+    if isinstance(named, Unresolved):
+        return Model(name="", architecture=None, known_by=f"its name is {named}")
+    name = None if named is None else str(named)
     if name is None and "serve" in source.command[:-1]:
         name = source.command[source.command.index("serve") + 1]
     return model_of(name, source.path.parent)
@@ -176,9 +173,9 @@ def _implied(option: Option, value: Any, inactive: Mapping[str, str]) -> Implied
     implied = option.implies(value) if option.kind == "any" else None
     if implied is not None and not implied.warns:
         return implied
-    if isinstance(value, str) and "${" in value:
-        says = "refers to another value: not resolved here"
-        return Implied(says=says, warns=f"{value} is not resolved: what it stands for is not known here")
+    if isinstance(value, Unresolved):
+        says = "not resolved: what it decides is not known"
+        return Implied(says=says, warns=says)
     return option.implies(value)
 
 
@@ -187,35 +184,10 @@ def _inside(name: str, settings: Mapping[str, Any]) -> bool:
     return any(name.startswith(f"{option}.") for option in settings)
 
 
-def _program(source: Source) -> Program:
-    """Whose configuration it is: by its command, else by the options it knows."""
-    for word in source.command:
-        if word in _COMMANDS:
-            return _COMMANDS[word]
-    names = {entry.name for entry in source.options}
-    if any(name.startswith("actor_rollout_ref") for name in names):
-        return trainers.VERL
-    if any(name.startswith("policy.") for name in names):
-        return trainers.NEMO_RL
-    scores = {
-        program.name: sum(name in option.names for option in program.options for name in names)
-        for program in (servers.VLLM, servers.SGLANG)
-    }
-    best = max(scores, key=lambda name: scores[name])
-    if list(scores.values()).count(scores[best]) > 1:
-        reason = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
-        raise SpecError(
-            f"{Where(source.path)}: whose configuration this is cannot be told: it has {reason}. Expected one "
-            f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
-            "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
-        )
-    return next(program for program in PROGRAMS if program.name == best)
-
-
 def _value(option: Option, entry: Entry) -> Any:
     """The value as its option's kind; SpecError where it is none."""
     value = entry.value
-    if isinstance(value, str) and "${" in value:
+    if isinstance(value, Unresolved):
         return value
     if option.kind == "flag":
         return _flag(option, entry)

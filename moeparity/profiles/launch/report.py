@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.output.json import to_json
@@ -44,7 +44,9 @@ class LaunchSide:
 
     @property
     def variant(self) -> str:
-        """The side as a recipe writes it."""
+        """The side as a recipe writes it; of a side that no profile speaks of, that."""
+        if not self.profile:
+            return "no shipped profile speaks of it"
         parts = [f"profile: {self.profile}"]
         if self.placement:
             inner = ", ".join(f"{k}: {str(v).lower()}" for k, v in self.placement.items())
@@ -95,8 +97,17 @@ class LaunchModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchNote:
+    """What the file names and was not followed, or what was taken for given."""
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch configuration of one engine; `source` is where options and defaults of that version were read.
+    """A launch configuration of one engine, or of several that one file starts; `source` is where options and defaults
+    of that version were read.
 
     `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
     change no log-probability; `ignored` were not looked at.
@@ -114,7 +125,33 @@ class Launch:
     unstated: tuple[str, ...]
     irrelevant: tuple[IgnoredKey, ...]
     ignored: tuple[IgnoredKey, ...]
+    notes: tuple[LaunchNote, ...] = ()
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
         return to_json(SCHEMA, {"found": self}, indent=2) + "\n"
+
+
+def joined(launches: Sequence[Launch]) -> Launch:
+    """The programs of one file as one launch: each has sides of its own."""
+    if len(launches) == 1:
+        return launches[0]
+
+    def told(name: str) -> str:
+        return " and ".join(getattr(launch, name) for launch in launches)
+
+    return Launch(
+        file=launches[0].file,
+        engine=told("engine"),
+        version=told("version"),
+        source=told("source"),
+        model=launches[0].model,
+        warnings=tuple(warning for launch in launches for warning in launch.warnings),
+        sides=tuple(side for launch in launches for side in launch.sides),
+        decisions=tuple(decision for launch in launches for decision in launch.decisions),
+        settings=tuple(setting for launch in launches for setting in launch.settings),
+        unstated=tuple(line for launch in launches for line in launch.unstated),
+        irrelevant=tuple(key for launch in launches for key in launch.irrelevant),
+        ignored=tuple(key for launch in launches for key in launch.ignored),
+        notes=tuple(dict.fromkeys(note for launch in launches for note in launch.notes)),
+    )

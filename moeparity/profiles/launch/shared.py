@@ -60,9 +60,9 @@ def placement(axis: str, ranks: int) -> Implied:
     return Implied(says=f"placement {axis} {ranks}" if ranks > 1 else "one rank", placement={axis: ranks})
 
 
-def logprobs_mode(name: str, *, default: str, role: str = "server") -> Option:
+def logprobs_mode(*names: str, default: str, role: str = "server") -> Option:
     """vLLM's logprobs_mode, wherever it is set."""
-    return word(name, default=default, implies=words(LOGPROBS_MODES, "{}"), choices=tuple(LOGPROBS_MODES), role=role)
+    return word(*names, default=default, implies=words(LOGPROBS_MODES, "{}"), choices=tuple(LOGPROBS_MODES), role=role)
 
 
 def custom_all_reduce(engine: str, otherwise: str) -> Option:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from moeparity.plan.spec import reader
-from moeparity.profiles.launch.options import Implied
+from moeparity.profiles.launch.options import NO_PROFILE, Implied
 from moeparity.profiles.launch.report import LaunchSide
 
 _TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
@@ -24,7 +24,7 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
     """One side: its profile, what comes on top, and where it lies. Decisions stand in place of single options."""
     profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
     for implied in (*options, *decisions):
-        profile = implied.profile or profile
+        profile = profile if implied.profile is None else implied.profile
         overlays += [implied.overlay] if implied.overlay else []
         dtype = implied.dtype or dtype
     for implied in options:
@@ -45,6 +45,8 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
 
 def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:
     """The one profile that says most, and the overlays that it does not hold."""
+    if profile == NO_PROFILE:
+        return profile, []
     base = _chain(profile)
     apply = []
     overlays = list(dict.fromkeys(overlays))
@@ -67,6 +69,8 @@ def parts(profile: str) -> list[str]:
 
 def _chain(name: str) -> list[str]:
     """A profile and what it extends, itself first."""
+    if name == NO_PROFILE:
+        return []
     names = [name]
     while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
         names.append(base)

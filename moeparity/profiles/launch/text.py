@@ -24,6 +24,13 @@ def print_launch(launch: Launch, out: Console) -> None:
             out.print(f"  and {key} {value}")
     for decision in launch.decisions:
         out.print(Text(f"{decision.role}: {decision.says} [{decision.source}]"))
+    for setting in launch.settings:
+        if setting.value.startswith("unresolved: "):
+            out.print(
+                Text(f"unresolved  {setting.name}: {setting.value.removeprefix('unresolved: ')} ({setting.where})")
+            )
+    for note in launch.notes:
+        out.print(Text(f"note  {note.says} ({note.where})"))
     out.print()
     out.print(_table(launch))
     if launch.unstated:

@@ -43,7 +43,7 @@ _ROLLOUTS = {
 }
 
 
-def _temperature(value: Any) -> Implied:
+def temperature(value: Any) -> Implied:
     """The sampler's temperature, which trainers divide by too; a greedy sampler divides by none."""
     if value in (0, 1):
         return Implied(says="logits are not divided")
@@ -52,7 +52,7 @@ def _temperature(value: Any) -> Implied:
 
 def _verls_temperature(value: Any) -> Implied:
     """As every trainer's, but for FSDP's rounding."""
-    implied, nearest = _temperature(value), _bf16(value)
+    implied, nearest = temperature(value), _bf16(value)
     if value in (0, nearest):
         return implied
     return Implied(says=f"{implied.says}, and {nearest} with FSDP, which rounds it to bf16")
@@ -215,7 +215,6 @@ VERL = Program(
         _enforce_eager(f"{_ROLLOUT}enforce_eager"),
         number(f"{_ROLLOUT}temperature", implies=_verls_temperature, role="rollout"),
         logprobs_mode(f"{_ROLLOUT}logprobs_mode", default="processed_logprobs", role="rollout"),
-        word("config_name", default="none", implies=_config_name, role="trainer"),
         word(
             f"{_ACTOR}strategy",
             default="fsdp",
@@ -223,7 +222,8 @@ VERL = Program(
             choices=("fsdp", "fsdp2", "megatron"),
             role="trainer",
         ),
-        word("model_engine", default="none", implies=words(_ENGINES), role="trainer"),
+        word("config_name", default="none", implies=_config_name, role="trainer"),
+        word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
         *_megatron_ranks(_MEGATRON_ACTOR),
         _sequence(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),
@@ -263,7 +263,7 @@ _VLLM_CFG, _VLLM_KWARGS_OF_NEMO = "policy.generation.vllm_cfg.", "policy.generat
 _DTENSOR_CFG, _MEGATRON_CFG = "policy.dtensor_cfg.", "policy.megatron_cfg."
 _NEMO_RL_ROLLOUT = (
     _rollout_engine("policy.generation.backend", ("vllm", "sglang", "megatron", "trtllm")),
-    number("policy.generation.temperature", implies=_temperature, role="rollout"),
+    number("policy.generation.temperature", implies=temperature, role="rollout"),
     vllm_tensor_ranks(f"{_VLLM_CFG}tensor_parallel_size", role="rollout"),
     expert_ranks(f"{_VLLM_CFG}expert_parallel_size", role="rollout"),
     _enforce_eager(f"{_VLLM_CFG}enforce_eager"),

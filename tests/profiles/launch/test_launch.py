@@ -13,7 +13,8 @@ import pytest
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.profiles.launch import read
-from moeparity.profiles.launch.read import PROGRAMS
+from moeparity.profiles.launch.options import NO_PROFILE
+from moeparity.profiles.launch.programs import PROGRAMS
 from moeparity.profiles.launch.report import Launch
 
 FOLDER = Path(__file__).parent
@@ -214,7 +215,7 @@ def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> No
 def test_every_profile_an_option_names_is_shipped() -> None:
     names: set[str] = set()
     for program in PROGRAMS:
-        names |= set(program.start.values())
+        names |= set(program.start.values()) - {NO_PROFILE}
         for option in program.options:
             values = [option.default, *option.choices] if option.kind == "word" else [True, False]
             values = (
@@ -226,7 +227,7 @@ def test_every_profile_an_option_names_is_shipped() -> None:
             )
             for value in values:
                 implied = option.implies(value)
-                names |= {name for name in (implied.profile, implied.overlay) if name is not None}
+                names |= {name for name in (implied.profile, implied.overlay) if name}
                 assert implied.says
     assert len(names) > 12
     for name in names:
@@ -246,7 +247,11 @@ def test_every_profile_an_option_names_is_shipped() -> None:
         ("a.sh", "vllm serve m --moe-backend tritn", "expected one of .* Did you mean 'triton'"),
         ("a.sh", "vllm serve m --tensor-parallel-size", "a.sh:1: tensor_parallel_size is nothing; expected a whole"),
         ("a.sh", "vllm serve m --hf-overrides head", "hf_overrides is 'head'; expected a mapping in JSON"),
-        ("a.sh", "vllm serve m --served-name 'open", "a.sh:1: .* is no command line: No closing quotation"),
+        (
+            "a.sh",
+            "vllm serve m --served-name 'open",
+            "a.sh:1: .* is no command line that can be read here",
+        ),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=warm", "temperature is 'warm'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=-0.5", "temperature is '-0.5'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=1e39", "temperature is '1e39'; expected a number from 0"),

@@ -223,7 +223,7 @@ VERL = Program(
             choices=("fsdp", "fsdp2", "megatron"),
             role="trainer",
         ),
-        word("model_engine", default="none", implies=words(_ENGINES), role="trainer"),
+        word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
         *_megatron_ranks(_MEGATRON_ACTOR),
         _sequence(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),

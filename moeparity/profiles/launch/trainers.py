@@ -215,7 +215,6 @@ VERL = Program(
         _enforce_eager(f"{_ROLLOUT}enforce_eager"),
         number(f"{_ROLLOUT}temperature", implies=_verls_temperature, role="rollout"),
         logprobs_mode(f"{_ROLLOUT}logprobs_mode", default="processed_logprobs", role="rollout"),
-        word("config_name", default="none", implies=_config_name, role="trainer"),
         word(
             f"{_ACTOR}strategy",
             default="fsdp",
@@ -223,6 +222,7 @@ VERL = Program(
             choices=("fsdp", "fsdp2", "megatron"),
             role="trainer",
         ),
+        word("config_name", default="none", implies=_config_name, role="trainer"),
         word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
         *_megatron_ranks(_MEGATRON_ACTOR),
         _sequence(_MEGATRON_ACTOR, default=True),

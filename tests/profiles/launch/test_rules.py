@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.errors import SpecError
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.architecture import model_of
 from moeparity.profiles.launch.report import Launch
@@ -172,3 +173,24 @@ def test_a_temperature_is_set_on_both_sides(tmp_path: Path, engine: str, trained
     assert (trainer.sets, rollout.sets) == ({"log_softmax:temperature": trained}, {"log_softmax:temperature": 0.7})
     raw = launch(tmp_path, f"{VERL} {ROLLOUT}temperature=0.7 {ROLLOUT}logprobs_mode=raw_logprobs").sides[1]
     assert raw.sets == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "profile"),
+    [
+        ("--config-name=ppo_megatron_trainer", "megatron"),
+        ("--config-name=ppo_trainer", "verl-fsdp"),
+        ("model_engine=megatron", "megatron"),
+        ("model_engine=dp", "verl-fsdp"),
+        (f"{ACTOR}strategy=megatron", "megatron"),
+        ("", "verl-fsdp"),
+    ],
+)
+def test_three_ways_to_say_which_trainer_verl_starts(tmp_path: Path, options: str, profile: str) -> None:
+    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True"
+    assert launch(tmp_path, f"{VERL} {options} {fused}").sides[0].profile == profile
+
+
+def test_an_engine_of_verl_that_no_profile_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="model_engine is 'veomni'; expected one of"):
+        launch(tmp_path, f"{VERL} model_engine=veomni")

@@ -82,7 +82,7 @@ def placement(
         if not runs(settings):
             return
         tensor = settings.ranks(f"{parallel}tensor_model_parallel_size")
-        if tensor > 1 and settings[f"{parallel}sequence_parallel"] is True:
+        if tensor > 1 and settings.values.get(f"{parallel}sequence_parallel") is True:
             scattered = Implied(says="sequence parallel: sums are scattered by tokens", placement={"sequence": True})
             source = "Megatron-LM d98e8a64dd, megatron/core/tensor_parallel/layers.py RowParallelLinear"
             yield Decision(role="trainer", implied=scattered, source=source)

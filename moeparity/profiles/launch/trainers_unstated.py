@@ -170,6 +170,10 @@ NEMO_RL = (
 OF_NEMO_RL = frozenset(
     (
         *(
+            "ppo.",
+            "data_plane.",
+            "policy.dtensor_cfg.env_vars.",
+            f"{_GENERATION}mcore_generation_config.",
             "grpo.",
             "dpo.",
             "sft.",

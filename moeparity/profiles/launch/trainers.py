@@ -248,7 +248,11 @@ VERL = Program(
         *(embedded(rule, _SGLANG_KWARGS, "rollout", _sglang_of_verl) for rule in servers.SGLANG.rules[:2]),
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=trainers_unstated.OF_VERL | megatron_unstated.irrelevant(_FIELDS) | vllm_unstated.IRRELEVANT,
+    irrelevant=trainers_unstated.OF_VERL
+    | megatron_unstated.irrelevant(_FIELDS)
+    | vllm_unstated.IRRELEVANT
+    | {f"{_VLLM_KWARGS}{name}" for name in servers.VLLM.irrelevant}
+    | {f"{_SGLANG_KWARGS}{name}" for name in servers.SGLANG.irrelevant},
     inactive=_of_verl,
 )
 
@@ -305,6 +309,8 @@ def _of_nemo_rl(settings: Settings) -> Mapping[str, str]:
     backend = settings["policy.generation.backend"]
     if backend != "vllm":
         inactive |= dict.fromkeys((_VLLM_CFG, _VLLM_KWARGS_OF_NEMO), f"the backend is {backend}")
+    if backend != "megatron":
+        inactive |= {"policy.generation.mcore_generation_config.": f"the backend is {backend}"}
     return inactive
 
 
@@ -349,6 +355,9 @@ NEMO_RL = Program(
         *(embedded(rule, _VLLM_KWARGS_OF_NEMO, "rollout", _vllm_of_nemo_rl) for rule in servers.VLLM.rules[:2]),
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=trainers_unstated.OF_NEMO_RL | megatron_unstated.irrelevant(_MEGATRON_CFG) | vllm_unstated.IRRELEVANT,
+    irrelevant=trainers_unstated.OF_NEMO_RL
+    | megatron_unstated.irrelevant(_MEGATRON_CFG)
+    | vllm_unstated.IRRELEVANT
+    | {f"{_VLLM_KWARGS_OF_NEMO}{name}" for name in servers.VLLM.irrelevant},
     inactive=_of_nemo_rl,
 )

@@ -135,7 +135,11 @@ NEMO_RL = (
             "vllm_cfg.use_activation_pow2_scale": _QUANTISED,
             "vllm_cfg.pow2_weight_scaling_factors": _QUANTISED,
             "vllm_cfg.hf_overrides": "fields of config.json are replaced",
+            "vllm_cfg.enable_prefix_caching ! false": "prefix caching: keys and values come from another call",
+            "bad_words": "logits of these tokens are taken out before the sampler",
             "mcore_generation_config.num_speculative_tokens": _SPECULATIVE,
+            "mcore_generation_config.enable_chunked_prefill": f"chunked prefill: {_BATCHES}",
+            "mcore_generation_config.enable_prefix_caching": "prefix caching: keys and values come from another call",
             "sglang_cfg.": "options of SGLang, which are not read here",
         },
         prefix=_GENERATION,
@@ -166,6 +170,10 @@ NEMO_RL = (
 OF_NEMO_RL = frozenset(
     (
         *(
+            "ppo.",
+            "data_plane.",
+            "policy.dtensor_cfg.env_vars.",
+            f"{_GENERATION}mcore_generation_config.",
             "grpo.",
             "dpo.",
             "sft.",
@@ -189,6 +197,7 @@ OF_NEMO_RL = frozenset(
                 *("train_global_batch_size", "train_micro_batch_size", "generation_batch_size", "logprob_batch_size"),
                 *("max_total_sequence_length", "logprob_chunk_size", "offload_optimizer_for_logprob", "max_grad_norm"),
                 *("make_sequence_length_divisible_by", "dtensor_cfg._v2", "dtensor_cfg.cpu_offload"),
+                *("dtensor_cfg.dp_replicate_size", "megatron_cfg.converter_type"),
                 *("dtensor_cfg.activation_checkpointing", "megatron_cfg.force_reconvert_from_hf"),
                 *("megatron_cfg.empty_unused_memory_level", "megatron_cfg.freeze_moe_router", "megatron_cfg.env_vars"),
                 *("megatron_cfg.use_gloo_process_groups", "megatron_cfg.fused_linear_logprobs_chunk_size"),
@@ -201,7 +210,8 @@ OF_NEMO_RL = frozenset(
                 *("stop_token_ids", "stop_strings", "refit_transport", "real_quant_export_cpu_offload"),
                 *("vllm_cfg.async_engine", "vllm_cfg.pipeline_parallel_size", "vllm_cfg.gpu_memory_utilization"),
                 *("vllm_cfg.max_model_len", "vllm_cfg.load_format", "vllm_cfg.skip_tokenizer_init"),
-                *("mcore_generation_config.buffer_size_gb", "mcore_generation_config.num_cuda_graphs"),
+                *("vllm_cfg.enable_vllm_metrics_logger", "vllm_cfg.vllm_metrics_logger_interval", "vllm_cfg.use_tqdm"),
+                *("vllm_cfg.reset_encoder_cache_after_weight_update", "vllm_cfg.http_server_serving_chat_kwargs."),
             )
         ),
     )

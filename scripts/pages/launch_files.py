@@ -20,6 +20,8 @@ constructs of the frameworks' public examples. `tests/profiles/launch/expected.p
 hand, and a test compares. What a script hands to a program is held to bash itself
 (`tests/profiles/launch/test_shell_words.py`), chains of `defaults:` to OmegaConf and hydra.
 
+`docs/launch-files.md` says how they are read.
+
 - **set**: options that the file sets and a profile or a placement depends on, with how many were read.
 - **unresolved**: options whose value the file alone does not tell, with what stands there. They imply nothing.
 - **noted**: what was not followed, or was taken for given.

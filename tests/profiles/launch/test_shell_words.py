@@ -61,7 +61,11 @@ SNIPPETS = (
     'A=(x); show "${A[@]:-none}"; B=(); show "${B[@]:-none}" ${B[@]+"${B[@]}"} end',
     'A=(1 2 3); show "${A[@]}" "${#A[@]}"; A=(); show ${#A[@]}',
     "until true; do show never; done; while false; do show never; done; show on",
-    "set -- a 'b c'; show on",
+    'set -- a \'b c\'; show "$@" $# "$2"; shift 2; show on $#',
+    'A=(1 "2 3"); show "${A[*]}" ${A[*]} x"${A[*]}"; set -- p "q r"; show "$*" $*',
+    "for i in a b c; do if [ $i = b ]; then continue; fi; show $i; done; for i in a b; do show $i; break; done",
+    "f() { [ $1 = a ] && return; show $1; }; f a; f b",
+    "set -a; A=1; set +a; B=2; bash -c 'true'; show $A $B",
     ': "${TP:=$((2 + 2))}"; show $TP',
     "N=8; show --x=$(( (N + 1) * 2 ))",
     'A=a; B=b; show "$A $B" "$A"" ""$B" $A\' \'b',
@@ -98,6 +102,18 @@ def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
     read = as_read(script, tmp_path / "a.sh")
     assert all(resolved for _, resolved in read), read
     assert [words or [""] for words, _ in read] == judged(script, tmp_path)
+
+
+def test_what_is_exported_is_handed_on(tmp_path: Path) -> None:
+    script = "A=1; export B=2 C; set -a; D=3; set +a; E=4; F=5 show x"
+    (command,) = [c for c in interpreted(script, tmp_path / "a.sh").commands if c.words[0].text == "show"]
+    assert {name: word.text for name, word in command.environment} == {"B": "2", "D": "3", "F": "5"}
+    (tmp_path / "b.sh").write_text(script.replace("show x", "env"), "utf-8")
+    assert BASH is not None
+    environment = {"PATH": os.environ["PATH"]}
+    out = subprocess.run([BASH, "--norc", "b.sh"], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    true = dict(line.split("=", 1) for line in out.stdout.decode().splitlines())
+    assert {name: true[name] for name in "ABCDEF" if name in true} == {"B": "2", "D": "3", "F": "5"}
 
 
 OPEN = (

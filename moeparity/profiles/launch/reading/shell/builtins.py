@@ -40,18 +40,29 @@ class Builtins:
             self._call(name, words[1:])
         elif name in ("source", "."):
             self._source(words, where)
-        elif name in ("exit", "return"):
+        elif name in ("exit", "return", "break", "continue"):
             self.scope.stopped = name
         elif name in ("read", "mapfile", "readarray", "let"):
             for word in words[1:]:
                 self.scope.assign(word.text.partition("=")[0], (Word(unresolved(f"{name}"), where),))
         elif name == "shift":
-            self.scope.arguments = self.scope.arguments[1:]
+            count = words[1].text if len(words) > 1 else "1"
+            self.scope.arguments = self.scope.arguments[int(count) if count.isdecimal() and len(count) < 5 else 1 :]
+        elif name == "set":
+            self._set(words)
         elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):
             self._nested(words[1:] if name == "eval" else words[_letter_c(words) + 1 :][:1], where)
         elif name not in _SILENT:
             given = (*environment(self.scope.variables), *prefix)
             self.scope.commands.append(Command(words, given, where, self.scope.condition))
+
+    def _set(self, words: tuple[Word, ...]) -> None:
+        """`set -- words` are the script's arguments from here on; `set -a` hands on all that is set."""
+        texts = [word.text for word in words]
+        if "--" in texts:
+            self.scope.arguments = words[texts.index("--") + 1 :]
+        if "allexport" in texts or any(text.startswith(("-", "+")) and "a" in text[1:] for text in texts[1:2]):
+            self.scope.exports_all = texts[1].startswith("-")
 
     def _call(self, name: str, arguments: tuple[Word, ...]) -> None:
         body, home = self.scope.functions[name]

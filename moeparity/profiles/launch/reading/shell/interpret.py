@@ -189,7 +189,11 @@ class Interpreter:
         if result is wanted:
             self._taken([second])
         elif result is None:
-            self._branches([(self._told(first, met=wanted), lambda one: one.statement(second))], exhaustive=False)
+            self._branches(
+                [(self._told(first, met=wanted), lambda one: one.statement(second))],
+                self.expander.where(node),
+                exhaustive=False,
+            )
 
     def _prepares(self, node: Node) -> bool:
         words = text_of(node).split()
@@ -227,7 +231,10 @@ class Interpreter:
         if first is None:
             fork = self._in(self.scope.fork(self._told(node.named_children[0], met=wanted)))
             second = fork.condition(node.named_children[-1])
-            self.scope.join([(fork.scope.condition, fork.scope), (self._told(node, met=False), self.scope.fork())])
+            self.scope.join(
+                [(fork.scope.condition, fork.scope), (self._told(node, met=False), self.scope.fork())],
+                self.expander.where(node),
+            )
             return second if second is (not wanted) else None
         return self.condition(node.named_children[-1])
 
@@ -239,9 +246,9 @@ class Interpreter:
         arms: list[tuple[Node | None, list[Node]]] = [arm(node)]
         arms += [arm(child) for child in node.children if child.type == "elif_clause"]
         arms += [(None, [child]) for child in node.children if child.type == "else_clause"]
-        self._arms(arms)
+        self._arms(arms, self.expander.where(node))
 
-    def _arms(self, arms: Sequence[tuple[Node | None, list[Node]]]) -> None:
+    def _arms(self, arms: Sequence[tuple[Node | None, list[Node]]], where: Where) -> None:
         open_arms: list[tuple[str, Callable[[Interpreter], None]]] = []
         before = ""
         for condition, body in arms:
@@ -256,12 +263,12 @@ class Interpreter:
             told = "" if condition is None or result is True else self._told(condition, met=True)
             open_arms.append((both(before, told), partial(_walk, nodes=body)))
             if result is True:
-                self._branches(open_arms, exhaustive=True)
+                self._branches(open_arms, where, exhaustive=True)
                 return
             assert condition is not None
             before = both(before, self._told(condition, met=False))
         if open_arms:
-            self._branches(open_arms, exhaustive=False, otherwise=before)
+            self._branches(open_arms, where, exhaustive=False, otherwise=before)
 
     def _taken(self, body: Sequence[Node]) -> None:
         """A branch that is taken; one that only ends the script is for who starts it without what it asks for."""
@@ -273,10 +280,12 @@ class Interpreter:
             return
         self.scope.variables, self.scope.functions = fork.variables, fork.functions
         self.scope.arguments, self.scope.stopped = fork.arguments, fork.stopped
+        self.scope.exports_all = fork.exports_all
 
     def _branches(
         self,
         arms: Sequence[tuple[str, Callable[[Interpreter], None]]],
+        where: Where,
         *,
         exhaustive: bool,
         otherwise: str = "",
@@ -289,7 +298,7 @@ class Interpreter:
             ends.append((condition, fork))
         if not exhaustive:
             ends.append((otherwise or f"not ({arms[0][0]})", self.scope.fork()))
-        self.scope.join(ends)
+        self.scope.join(ends, where)
 
     def _case_statement(self, node: Node) -> None:
         subject = node.child_by_field_name("value")
@@ -310,7 +319,7 @@ class Interpreter:
                 told = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
                 arms.append((told, partial(_walk, nodes=body)))
         if arms:
-            self._branches(arms, exhaustive=catches_all)
+            self._branches(arms, self.expander.where(node), exhaustive=catches_all)
 
     def _for_statement(self, node: Node) -> None:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
@@ -329,7 +338,9 @@ class Interpreter:
         for word in words:
             self.scope.assign(text_of(name), (word,))
             self.statement(body)
-            if self.scope.stopped:
+            ended, self.scope.stopped = self.scope.stopped, ""
+            if ended in ("break", "exit", "return"):
+                self.scope.stopped = "" if ended == "break" else ended
                 return
 
     def _c_style_for_statement(self, node: Node) -> None:
@@ -346,7 +357,9 @@ class Interpreter:
 
     def _perhaps(self, node: Node, body: Node) -> None:
         """A loop whose rounds are not counted is walked once, and may not have been."""
-        self._branches([(self._told(node, met=True), lambda one: one.statement(body))], exhaustive=False)
+        self._branches(
+            [(self._told(node, met=True), lambda one: one.statement(body))], self.expander.where(node), exhaustive=False
+        )
 
     def _words(self, node: Node) -> tuple[Word, ...]:
         parts = [child for child in node.children if child.is_named and child.type != "variable_assignment"]

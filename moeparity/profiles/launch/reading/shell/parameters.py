@@ -45,7 +45,7 @@ def expand(expander: _Expander, node: Node, fields: Fields, *, quoted: bool) -> 
     name, index = _name(names[0])
     after = [child for child in node.children if child.start_byte >= names[0].end_byte and text_of(child) != "}"]
     if name in "@*" or index in ("@", "*"):
-        _elements(expander, name if index else "", after, node, fields, quoted=quoted)
+        _elements(expander, name if index else "", after, node, fields, quoted=quoted, star="*" in (name, index))
         return
     text, alternatives = _value(expander, name, index, after, node)
     single = alternatives is None or all(len(word.text.split()) == 1 for word in alternatives)
@@ -69,8 +69,10 @@ def _name(node: Node) -> tuple[str, str]:
     return name, rest.removesuffix("]").strip("\"'")
 
 
-def _elements(expander: _Expander, name: str, after: list[Node], node: Node, fields: Fields, *, quoted: bool) -> None:
-    """`"${A[@]}"`, `$@`, and slices of them."""
+def _elements(
+    expander: _Expander, name: str, after: list[Node], node: Node, fields: Fields, *, quoted: bool, star: bool
+) -> None:
+    """`"${A[@]}"`, `$@`, and slices of them; quoted, `${A[*]}` is one word."""
     scope = expander.scope
     variable = scope.variables.get(name) if name else Variable(words=scope.arguments, array=True)
     if variable is None:
@@ -94,7 +96,11 @@ def _elements(expander: _Expander, name: str, after: list[Node], node: Node, fie
             return
         start = int(numbers[0])
         words = words[start : start + int(numbers[1])] if len(numbers) > 1 else words[start:]
-    if quoted and written[-3:-2] != "*" and not written.endswith("*}"):
+    if quoted and star:
+        one = " ".join(word.text for word in words)
+        fields.add(unresolved(written) if any(word.condition for word in words) else one)
+        return
+    if quoted:
         fields.array(words)
         return
     for word in words:

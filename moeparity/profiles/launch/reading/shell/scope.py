@@ -50,6 +50,7 @@ class Scope:
     assumed: dict[str, Where] = field(default_factory=dict)
     condition: str = ""
     stopped: str = ""
+    exports_all: bool = False
 
     def fork(self, condition: str = "") -> Scope:
         """The same, of which what is set from now on is not seen here."""
@@ -65,7 +66,7 @@ class Scope:
     def assign(self, name: str, words: tuple[Word, ...], *, array: bool = False) -> None:
         """Give a variable its value; it stays exported."""
         before = self.variables.get(name)
-        exported = before is not None and before.exported
+        exported = self.exports_all or (before is not None and before.exported)
         self.variables[name] = Variable(words=words, array=array, exported=exported)
 
     def export(self, name: str, where: Where) -> None:
@@ -81,9 +82,12 @@ class Scope:
         variable = self.variables.get(name)
         return variable.text if variable is not None and known(variable.text) else None
 
-    def join(self, arms: Sequence[tuple[str, Scope]]) -> None:
+    def join(self, arms: Sequence[tuple[str, Scope]], where: Where) -> None:
         """Go on from branches of which one was taken, nobody knows which; one that ends the script was not."""
         open_arms = [(condition, scope) for condition, scope in arms if not scope.stopped]
+        for condition, scope in arms:
+            if scope.stopped in ("break", "continue", "return"):
+                self.note(f"`{scope.stopped}` is taken as not met: {condition}", where)
         if not open_arms:
             self.stopped = arms[0][1].stopped if arms else ""
             return

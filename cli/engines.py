@@ -22,9 +22,7 @@ def engines(
     expert: Annotated[int, typer.Option(min=1, help="Compared over so many ranks, expert parallel.")] = 1,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="A launch configuration of vLLM, SGLang, verl or NeMo-RL, or a file with their command line."
-        ),
+        typer.Option(help="A launch file: a script, YAML, TOML, a manifest, a unit, Python (docs/launch-files.md)."),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write what is found to this file as JSON.")] = None,
 ) -> None:

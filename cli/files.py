@@ -14,10 +14,17 @@ def init(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json, with or without weights.")],
     out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    server: Annotated[
+        Path | None, typer.Option(help="The server's launch file: the candidate is what it starts.")
+    ] = None,
+    trainer: Annotated[
+        Path | None, typer.Option(help="The trainer's: the reference; it may start the server too.")
+    ] = None,
 ) -> None:
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
 
-    All weights are read once, and a checkpoint that cannot be run is refused.
+    All weights are read once, and a checkpoint that cannot be run is refused. With launch files, both sides are what
+    those start, each value with its file and line.
     """
     from moeparity.bisection.init import write_starter
     from moeparity.cli.outputs import outputs
@@ -25,8 +32,13 @@ def init(
     from moeparity.cli.render import console
 
     with outputs({"--out": out}, unprinted=("--out",)), progress_line() as progress:
-        starter = write_starter(checkpoint, out, force=force, progress=progress)
-    console().print(f"wrote {starter.recipe} and {starter.tokens}")
+        starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
+    written = (starter.recipe, *starter.profiles, starter.tokens)
+    console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
+    for warning in starter.warnings:
+        console().print(f"warning: no profile has it: {warning}", markup=False)
+    if starter.obstacle:
+        console().print(f"It does not run: {starter.obstacle}", markup=False)
     if starter.note:
         console().print(f"note: {starter.note}")
     if starter.synthetic:

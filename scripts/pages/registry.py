@@ -5,7 +5,17 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from scripts.pages import benchmarks, combine, engine_matrix, engines, evidence, fidelity, metrics, sessions
+from scripts.pages import (
+    benchmarks,
+    combine,
+    engine_matrix,
+    engines,
+    evidence,
+    fidelity,
+    launch_files,
+    metrics,
+    sessions,
+)
 from scripts.pages.page import Page, blocks, printed, put_out
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
@@ -15,6 +25,7 @@ FROM_CODE = {
     "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
     "engines": Page(path="docs/generated/engines.md", takes="a second", write=engines.page),
     "fidelity": Page(path="docs/fidelity.md", takes="seconds", write=blocks({"fidelity": fidelity.tables})),
+    "launch-files": Page(path="docs/generated/launch-files.md", takes="seconds", write=launch_files.page),
     "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),
 }
 """A test keeps these in step."""

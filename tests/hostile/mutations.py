@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -111,8 +112,52 @@ def _another(value: Any, random: Random) -> Any:
 
 
 def of_yaml(raw: bytes, random: Random) -> bytes:
-    """The tree of a YAML file changed."""
-    return yaml.safe_dump(of_tree(yaml.safe_load(raw), random), sort_keys=False).encode("utf-8", "surrogatepass")
+    """The tree of a YAML file changed; of several documents one."""
+    documents = list(yaml.safe_load_all(raw))
+    at = random.randrange(len(documents)) if len(documents) > 1 else 0
+    documents[at] = of_tree(documents[at], random)
+    return yaml.safe_dump_all(documents, sort_keys=False).encode("utf-8", "surrogatepass")
+
+
+_FRAGMENTS = (
+    *("$(", ")", "$((", "))", "${A:-", "}", "`", '"', "'", "<<EOF", "EOF", "\\\n", "&&", "||", "|", ";", ";;", "&"),
+    *(
+        "if",
+        "then",
+        "fi",
+        "for i in",
+        "do",
+        "done",
+        "case $A in",
+        "esac",
+        "A=(",
+        'A+=("${A[@]}" "${A[@]}")',
+        'A="$A$A"',
+    ),
+    *("f() {", "f", "eval", "source run.sh", "source serve.sh", "bash -c", "exit", "{1..9}", "[[", "]]", "$@", "${!A}"),
+    *("docker run -e A", "ray job submit --", "--config x.yaml", "@ rl.toml", "-m", "vllm serve", "\x00", "\u202e"),
+    *("LLM(**A)", "lambda:", "[[a]]", "a.b.c = {", "%%", "ExecStart=", "=" * 50, "(" * 80, "x" * 3000),
+)
+
+
+def of_script(raw: bytes, random: Random) -> bytes:
+    """Words and lines of a script dropped, repeated, moved, or made of something that scripts are made of."""
+    words = re.split(r"(\s+)", raw.decode())
+    for _ in range(random.randint(1, 4)):
+        at, other = random.randrange(len(words)), random.randrange(len(words))
+        kind = random.randrange(5)
+        if kind == 0:
+            del words[min(at, other) : min(at, other) + random.randrange(1, 6)]
+            words = words or [""]
+        elif kind == 1:
+            words[at:at] = words[other : other + random.randrange(1, 12)]
+        elif kind == 2:
+            words[at] = random.choice((*_FRAGMENTS, *_TEXTS))
+        elif kind == 3:
+            words[at] += random.choice(_FRAGMENTS)
+        else:
+            words.insert(at, f" {random.choice(_FRAGMENTS)} ")
+    return "".join(words).encode("utf-8", "surrogatepass")
 
 
 def of_json(raw: bytes, random: Random) -> bytes:
@@ -174,6 +219,7 @@ TREES: dict[str, Mutation] = {
     ".json": of_json,
     ".jsonl": of_lines,
     ".safetensors": of_tensors,
+    **dict.fromkeys((".sh", ".py", ".toml", ".service"), of_script),
 }
 
 

@@ -13,6 +13,14 @@ from tests.errors.base import BASE, TOKENS, WEIGHTS
 
 FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
 LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
+LAUNCH_FILES = (
+    *("vllm/serve.sh", "vllm/undecided.sh", "vllm/docker.sh", "vllm/compose.yaml", "vllm/deployment.yaml"),
+    *("vllm/policy.service", "vllm/offline.py", "vllm/with-config.sh", "sglang/launch.sh", "sglang/two-nodes.sh"),
+    *("sglang/engine.py", "sglang/heredoc.sh", "verl/megatron.sh", "verl/composed.yaml", "slime/run.sh"),
+    *("nemo-rl/override.yaml", "skyrl/fsdp.sh", "trl/server-and-trainer.sh", "trl/grpo.py", "megatron/pretrain.sh"),
+    *("prime-rl/rl.toml", "prime-rl/run.sh"),
+)
+"""One for every way of writing."""
 RECIPE = """
 kind: recipe
 checkpoint: .
@@ -98,6 +106,15 @@ def _copied(source: Path, name: str) -> Callable[[Path], None]:
     return make
 
 
+def _beside(source: Path) -> Callable[[Path], None]:
+    """A launch file with all that stands beside it, which it may name."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+
+    return make
+
+
 def _routes(folder: Path) -> None:
     rows = [{"routed_experts": [[[0, 1], [2, 3]], [[1, 2], [3, 0]]], "input_ids": [5, 6]} for _ in range(3)]
     for name in ("a.jsonl", "b.jsonl"):
@@ -158,5 +175,11 @@ SUBJECTS: dict[str, Subject] = {
     **{
         f"launch {name}": Subject(_copied(LAUNCHES / name, name), name, (("engines", "--config", name),))
         for name in ("nemo-rl.yaml", "sglang.json", "sglang.sh", "verl.yaml", "vllm.sh")
+    },
+    **{
+        f"launch {name}": Subject(
+            _beside(LAUNCHES / "files" / name), Path(name).name, (("engines", "--config", Path(name).name),)
+        )
+        for name in LAUNCH_FILES
     },
 }

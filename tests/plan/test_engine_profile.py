@@ -157,8 +157,8 @@ def test_a_norm_fused_with_an_all_reduce_has_an_order_of_its_own(name: str, fusi
 def test_vllm_takes_flashinfers_mnnvl_kernel_on_one_node() -> None:
     norm, reduce = "layers[0].moe.norm", "layers[0].attention.reduce"
     for overlay, order, square, collective in (
-        ("vllm-allreduce-norm", "flashinfer.mnnvl_rms_norm", "model", "flashinfer.mnnvl_one_shot"),
-        ("vllm-allreduce-norm-trtllm", "trtllm.all_reduce_rms_norm", "fp32", "flashinfer.one_shot_fp32"),
+        ("vllm-allreduce-norm", "flashinfer.mnnvl_rms_norm", "model", "vllm.all_reduce_sm90"),
+        ("vllm-allreduce-norm-trtllm", "trtllm.all_reduce_rms_norm", "fp32", "vllm.all_reduce_trtllm_sm90"),
     ):
         assert active(overlay, "qwen3_moe", norm, "order", 4)[0] == order
         assert active(overlay, "qwen3_moe", norm, "square", 4)[0] == square

@@ -39,7 +39,7 @@ def test_an_engine_differs_from_itself_in_nothing(name: str) -> None:
 def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     difference = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
     assert {name: (t.first.value, t.second.value) for name, t in toggle_of(difference).items()} == {
-        "op all_reduce:collective": ("flashinfer.mnnvl", "vllm.one_stage")
+        "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage")
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
     assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}

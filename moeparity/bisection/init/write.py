@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from moeparity import paths
+from moeparity.bisection.init.launched import LaunchedSides, comments, launched, sides_of_recipe
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
@@ -35,30 +36,41 @@ NEW_TOKENS, NEW_TOKENS_STREAMED = 16, 4
 class Starter:
     """The two files written, whether the weights are synthetic, and what is to be known of them, in a sentence.
 
-    `note` is empty where there is nothing.
+    `note` is empty where there is nothing. Of launch files: `profiles` are those written beside the recipe, `warnings`
+    what decides numerics and has no profile, `obstacle` why the recipe does not run, empty where it does.
     """
 
     recipe: Path
     tokens: Path
     synthetic: bool
     note: str = ""
+    profiles: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+    obstacle: str = ""
 
 
-def write_starter(checkpoint: Path, out: Path, *, force: bool = False, progress: Callback | None = None) -> Starter:
+def write_starter(
+    checkpoint: Path,
+    out: Path,
+    *,
+    force: bool = False,
+    server: Path | None = None,
+    trainer: Path | None = None,
+    progress: Callback | None = None,
+) -> Starter:
     """Write a recipe for a checkpoint folder to `out`, and prompts beside it as `<name of out>.tokens.jsonl`.
 
-    Every tensor is read once, and `progress` hears of each, since a recipe that cannot run is no start. Raises
-    MoeparityError where a file is there already and may not be overwritten (`force`), and for whatever is wrong with
-    the folder's config.json or its weights: missing, misshapen, quantised, not finite.
+    With launch files of a `server` or a `trainer`, the sides are what those start; profiles made of several are written
+    beside the recipe too. Every tensor is read once, and `progress` hears of each, since a recipe that cannot run is no
+    start. Raises MoeparityError where a file is there already and may not be overwritten (`force`), for a launch file
+    that cannot be read, and for whatever is wrong with the folder's config.json or its weights: missing, misshapen,
+    quantised, not finite.
     """
-    refuse_unwritable(out)
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
-    refuse_unwritable(tokens_file)
-    for path in (out, tokens_file):
-        if paths.present(path) and not force:
-            raise MoeparityError(f"{Where(path)}: is there already. Name another file with --out, or add --force.")
+    _refuse_present((out, tokens_file), force=force)
     config = Config(checkpoint / "config.json")
     graph = expand(config)
+    both = None if server is None and trainer is None else launched(checkpoint, server, trainer)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
     if weight_files is not None:
@@ -66,6 +78,8 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False, progress:
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
+    sides = sides_of_recipe(both, graph, dtype, out) if both else None
+    _refuse_present(tuple(sides.profiles) if sides else (), force=force)
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
         title=f"{graph.model_type}, {graph.layers} layers, {dtype}",
@@ -75,10 +89,22 @@ def write_starter(checkpoint: Path, out: Path, *, force: bool = False, progress:
         note=note,
         tokens_file=tokens_file.name,
         prompt_set=prompt_set,
+        sides=sides,
     )
-    write_text(tokens_file, prompt_set.lines)
-    write_text(out, text)
-    return Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
+    for path, lines in {tokens_file: prompt_set.lines, **(sides.profiles if sides else {}), out: text}.items():
+        write_text(path, lines)
+    starter = Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
+    if sides is None:
+        return starter
+    return replace(starter, profiles=tuple(sides.profiles), warnings=sides.warnings, obstacle=sides.obstacle)
+
+
+def _refuse_present(files: Sequence[Path], *, force: bool) -> None:
+    for path in files:
+        refuse_unwritable(path)
+    for path in files:
+        if paths.present(path) and not force:
+            raise MoeparityError(f"{Where(path)}: is there already. Name another file with --out, or add --force.")
 
 
 def _note(graph: Graph, weight_files: Checkpoint | None) -> str:
@@ -103,26 +129,22 @@ def _recipe(
     note: str,
     tokens_file: str,
     prompt_set: Prompts,
+    sides: LaunchedSides | None,
 ) -> str:
     tokenizer = f"tokenizer: {prompt_set.tokenizer}" if prompt_set.tokenizer else "# tokenizer: bytes"
     return f"""\
 # For a checkpoint of {title}.
-# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.
-{_commented(note)}kind: recipe
+{_heading(sides)}{_commented(note)}kind: recipe
 checkpoint: {_quoted(checkpoint)}
 {_weights(synthetic=synthetic)}
 tokens:
   # {prompt_set.comment}.
   file: {_quoted(tokens_file)}
   {tokenizer}
-{_sample(graph, dtype)}
+{_sample(graph, dtype, sides)}
   # With a rollout of your server in the file, take this line in place of `sample:`.
   # sampled_from: candidate
-reference:
-  profile: hf-eager
-  dtype: {dtype}
-  micro_batch: 8
-{_candidate(graph, dtype)}
+{sides.text if sides else _starting_sides(graph, dtype)}
 gate: {{metric: k3, below: 1e-3}}
 
 # How differences are bundled into toggles: rule, attribute, node, layer or block.
@@ -143,6 +165,22 @@ gate: {{metric: k3, below: 1e-3}}
 # expect: {{verdict: pass}}"""
 
 
+def _heading(sides: LaunchedSides | None) -> str:
+    if sides is None:
+        return (
+            "# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.\n"
+        )
+    lines = ["Both sides as their launch files start them: run it with `moeparity bisect`."]
+    lines += [f"It does not run: {sides.obstacle}"] if sides.obstacle else []
+    if sides.warnings:
+        lines.append("WARNING: decides numerics and no profile has it; nothing is put in its place:")
+    return comments([*lines, *(f"- {line}" for line in sides.warnings)])
+
+
+def _starting_sides(graph: Graph, dtype: str) -> str:
+    return f"reference:\n  profile: hf-eager\n  dtype: {dtype}\n  micro_batch: 8\n{_candidate(graph, dtype)}"
+
+
 def _commented(note: str) -> str:
     return "".join(f"# {line}\n" for line in textwrap.wrap(note, 118))
 
@@ -156,13 +194,14 @@ def _weights(*, synthetic: bool) -> str:
     return "# Random weights in place of the files:\n# weights: synthetic(0)"
 
 
-def _sample(graph: Graph, dtype: str) -> str:
+def _sample(graph: Graph, dtype: str, sides: LaunchedSides | None) -> str:
     resident = fits(graph, [dtype], torch.device("cpu"))
+    temperature = 1.0 if sides is None or sides.temperature is None else sides.temperature
     comment = "Each prompt is continued by the candidate before the run; only these tokens are scored."
     count = NEW_TOKENS
     if not resident:
         comment, count = f"{comment[:-1]}.\n  # Each reads all weights again, so there are few.", NEW_TOKENS_STREAMED
-    return f"  # {comment}\n  sample: {{from: candidate, new_tokens: {count}, temperature: 1.0, seed: 0}}"
+    return f"  # {comment}\n  sample: {{from: candidate, new_tokens: {count}, temperature: {temperature}, seed: 0}}"
 
 
 def _candidate(graph: Graph, dtype: str) -> str:

@@ -13,6 +13,7 @@ from moeparity.numerics.collectives.declaration import Collective, Evidence
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import (
     ASCENDING,
+    UNBOUNDED,
     EveryPart,
     Message,
     OrderMap,
@@ -129,9 +130,7 @@ CUTEDSL_BT = _collective(
     ("bf16",),
 )
 
-# vLLM's own kernels: two stages give another order than one. Sizes in the table: custom_all_reduce.py at 00d618aab6,
-# full NVLink, without symmetric memory. With it, the default, other kernels take what is larger: of 8 ranks on SM90 all
-# above 256 KiB (vLLM 0.33.0, all_reduce_utils.py:31-37), not above 8 MiB.
+# vLLM's own kernels: two stages give another order than one.
 _VLLM = "vLLM csrc/custom_all_reduce.cuh at 036bb68558: packed_reduce"
 VLLM_ONE_STAGE = _collective(
     "vllm.one_stage", OrderMap(Whole(), ASCENDING, "fp32"), f"{_VLLM}, cross_device_reduce_1stage", (2, 4, 6, 8)
@@ -142,16 +141,6 @@ VLLM_TWO_STAGE = _collective(
     f"{_VLLM}, cross_device_reduce_2stage",
     (2, 4, 6, 8),
 )
-VLLM_TABLE = Selection(
-    "vllm.custom",
-    (
-        (When(ranks=(2,), bytes_below=8 * _MIB), VLLM_ONE_STAGE.name),
-        (When(ranks=(4,), bytes_below=512 * _KIB), VLLM_ONE_STAGE.name),
-        (When(ranks=(6, 8), bytes_below=256 * _KIB), VLLM_ONE_STAGE.name),
-        (When(ranks=(4, 6, 8), bytes_below=8 * _MIB), VLLM_TWO_STAGE.name),
-    ),
-)
-
 # SGLang's custom all-reduce: three kernels, one order, from the first rank on. Not imitated: push makes the first of a
 # pair of +0 a -0, and 4 ranks and more let the switch add (multimem) above some size.
 _SGLANG = "sglang 0.5.23, kernels/jit/csrc/distributed/custom_all_reduce.cuh"
@@ -203,6 +192,45 @@ VLLM_SYMM_MEM_TABLE = Selection(
     ),
 )
 
+# Of vLLM 0.33.0 on SM90, one node, full NVLink, by the bytes of one call: custom_all_reduce.py:510 with the limits of
+# all_reduce_utils.py:22-31, as with symmetric memory, the default; above them torch's symmetric memory up to
+# all_reduce_utils.py:53-59. What is larger still NCCL adds by a rule of its own: no row holds.
+_CUSTOM = (
+    (When(ranks=(2,), bytes_below=8 * _MIB), VLLM_ONE_STAGE.name),
+    (When(ranks=(4,), bytes_below=512 * _KIB), VLLM_ONE_STAGE.name),
+    (When(ranks=(6, 8), bytes_below=256 * _KIB), VLLM_ONE_STAGE.name),
+    (When(ranks=(4,), bytes_below=8 * _MIB), VLLM_TWO_STAGE.name),
+    (When(ranks=(6,), bytes_below=512 * _KIB), VLLM_TWO_STAGE.name),
+    (When(ranks=(2,), bytes_below=64 * _MIB + 1), "torch.symm_mem_two_shot"),
+    (When(ranks=(4,), bytes_below=32 * _MIB + 1), MULTIMEM.name),
+    (When(ranks=(6, 8), bytes_below=64 * _MIB + 1), MULTIMEM.name),
+)
+VLLM_TABLE = Selection("vllm.custom", _CUSTOM)
+_MNNVL_LIMITS = ((2, 64 * _MIB), (4, 2 * _MIB), (8, _MIB // 2))
+"""Ranks, and the bytes up to which FlashInfer's mnnvl is taken before: allreduce_rms_fusion.py:104-109."""
+VLLM_SM90_TABLE = Selection(
+    "vllm.all_reduce_sm90",
+    (
+        *(
+            (When(ranks=(ranks,), bytes_below=most + 1, total_bytes_up_to=total), name)
+            for ranks, most in _MNNVL_LIMITS
+            for total, name in ((_MIB, MNNVL_ONE_SHOT.name), (UNBOUNDED, MNNVL_TWO_SHOT.name))
+        ),
+        *_CUSTOM,
+    ),
+)
+# The same with FlashInfer's trtllm backend; of 2 ranks two-shot above 32 MiB: allreduce_rms_fusion.py:133-137.
+VLLM_TRTLLM_SM90_TABLE = Selection(
+    "vllm.all_reduce_trtllm_sm90",
+    (
+        (When(ranks=(2,), bytes_below=32 * _MIB + 1), "flashinfer.one_shot_fp32"),
+        (When(ranks=(2,), bytes_below=64 * _MIB + 1), "flashinfer.two_shot_fp32"),
+        (When(ranks=(4,), bytes_below=2 * _MIB + 1), "flashinfer.one_shot_fp32"),
+        (When(ranks=(8,), bytes_below=_MIB // 2 + 1), "flashinfer.one_shot_fp32"),
+        *_CUSTOM,
+    ),
+)
+
 QUICK_REDUCE = _collective(
     "vllm.quick_reduce_fp",
     OrderMap(Whole(), ASCENDING, "io", from_zero=True),
@@ -226,4 +254,4 @@ ALL = (
     MULTIMEM,
     QUICK_REDUCE,
 )
-TABLES = (TRTLLM_TABLE, MNNVL_TABLE, VLLM_TABLE, VLLM_SYMM_MEM_TABLE)
+TABLES = (TRTLLM_TABLE, MNNVL_TABLE, VLLM_TABLE, VLLM_SM90_TABLE, VLLM_TRTLLM_SM90_TABLE, VLLM_SYMM_MEM_TABLE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ class Mapping(dict[str, Any]):
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
     return _parse(path, _text(path))
+
+
+def documents(path: Path) -> list[Mapping]:
+    """The mappings of a YAML file of several documents, parted by `---`. Raises SpecError with file and line."""
+    text = _text(path)
+    starts = [match.start() for match in re.finditer(r"^---[ \t]*(#.*)?$", text, re.MULTILINE)]
+    edges = [0, *starts, len(text)] if starts else [0, len(text)]
+    parts = [(text.count("\n", 0, start), text[start:end].removeprefix("---")) for start, end in pairwise(edges)]
+    held = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
+    # Empty lines before a document keep the numbers of its own.
+    return [_parse(path, "\n" * lines + part) for lines, part in held or parts[:1]]
 
 
 def scalar(text: str, where: Where) -> Any:

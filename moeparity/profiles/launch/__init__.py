@@ -1,4 +1,4 @@
-"""Launch configurations of vLLM, SGLang, verl and NeMo-RL, and which profiles they imply. No torch here."""
+"""Launch files of servers and trainers, and which profiles they imply. No torch here."""
 
 from moeparity.profiles.launch.read import read
 

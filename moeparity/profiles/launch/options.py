@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from moeparity.profiles.launch.architecture import Model
+
 UNKNOWN = "no shipped profile speaks of {}"
+NO_PROFILE = ""
+"""In place of a profile, where none speaks of a side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implied:
     """What a value means for one side: another base profile, an overlay, a placement, a dtype, or words only.
 
-    `says` is for people; a value of which no profile knows says so there.
+    `says` is for people. `warns`: what it changes that no profile states, empty where one does; nothing is put in its
+    place. `drops` are overlays that it switches off, `sets` values on top of the profile (`gate:output`: fp64).
+    `shows`: whether a quiet option is shown for it: not where it has no effect.
     """
 
     says: str
@@ -21,6 +27,10 @@ class Implied:
     overlay: str | None = None
     placement: Mapping[str, int | bool] = field(default_factory=dict)
     dtype: str | None = None
+    warns: str = ""
+    drops: tuple[str, ...] = ()
+    sets: Mapping[str, str | float] = field(default_factory=dict)
+    shows: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +38,17 @@ class Option:
     """One option: `names` are its spellings with underscores, the engine's own first; dotted in nested files.
 
     `default` is what it becomes where it is not set. `environment`: it is an environment variable. `role` is the side
-    it concerns: `server`, or `trainer` and `rollout`.
+    it concerns: `server`, or `trainer` and `rollout`. `quiet`: it is shown only where it is set, or warns.
     """
 
     names: tuple[str, ...]
-    kind: Literal["count", "number", "flag", "word", "mapping"]
+    kind: Literal["count", "number", "flag", "word", "mapping", "any"]
     default: Any
     implies: Callable[[Any], Implied]
     choices: tuple[str, ...] = ()
     environment: bool = False
     role: str = "server"
+    quiet: bool = False
 
     @property
     def name(self) -> str:
@@ -45,9 +56,11 @@ class Option:
         return self.names[0]
 
 
-def count(*names: str, implies: Callable[[Any], Implied], default: int = 1, role: str = "server") -> Option:
+def count(
+    *names: str, implies: Callable[[Any], Implied], default: int = 1, role: str = "server", quiet: bool = False
+) -> Option:
     """An option that is a whole number from 1."""
-    return Option(names=names, kind="count", default=default, implies=implies, role=role)
+    return Option(names=names, kind="count", default=default, implies=implies, role=role, quiet=quiet)
 
 
 def number(*names: str, implies: Callable[[Any], Implied], default: float = 1.0, role: str = "server") -> Option:
@@ -56,7 +69,13 @@ def number(*names: str, implies: Callable[[Any], Implied], default: float = 1.0,
 
 
 def switch(
-    *names: str, on: Implied, off: Implied, default: bool = False, role: str = "server", environment: bool = False
+    *names: str,
+    on: Implied,
+    off: Implied,
+    default: bool = False,
+    role: str = "server",
+    environment: bool = False,
+    quiet: bool = False,
 ) -> Option:
     """An option that is set or not."""
     return Option(
@@ -66,6 +85,7 @@ def switch(
         implies=lambda value: on if value else off,
         role=role,
         environment=environment,
+        quiet=quiet,
     )
 
 
@@ -90,15 +110,83 @@ def word(
 
 
 def words(meanings: Mapping[str, Implied], otherwise: str = UNKNOWN) -> Callable[[Any], Implied]:
-    """What a word implies; for one that no profile speaks of, `otherwise` with the word put in."""
-    return lambda value: meanings.get(str(value), Implied(says=otherwise.format(value)))
+    """What a word implies; for any other, `otherwise` with the word put in, which warns where no profile has it."""
+
+    def implies(value: Any) -> Implied:
+        says = otherwise.format(value)
+        return meanings.get(str(value), Implied(says=says, warns=says if otherwise == UNKNOWN else ""))
+
+    return implies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a launch configuration sets, or leaves at its default: by the engine's own names, and the model it runs."""
+
+    values: Mapping[str, Any]
+    given: frozenset[str]
+    model: Model
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def ranks(self, name: str) -> int:
+        """A number of ranks; 1 where it refers to another value."""
+        value = self.values[name]
+        return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What an engine decides for one side from several options, or from the model; `source` is where it does.
+
+    Its placement stands in place of what single options say.
+    """
+
+    role: str
+    implied: Implied
+    source: str
+
+
+Rule = Callable[[Settings], Iterable[Decision]]
+"""What an engine decides by several options and the model."""
+
+
+def prefixed(options: Iterable[Option], prefix: str, role: str) -> tuple[Option, ...]:
+    """A server's options as a trainer passes them on: under a prefix, for one of its sides; shown where set."""
+    return tuple(
+        replace(option, names=tuple(f"{prefix}{name}" for name in option.names), role=role, quiet=True)
+        for option in options
+        if not option.environment
+    )
+
+
+def embedded(rule: Rule, prefix: str, role: str, given: Callable[[Settings], Mapping[str, Any]]) -> Rule:
+    """A server's rule for a server that a trainer starts: by options under `prefix`, and what `given` says of others.
+
+    `given` maps the server's names to values; an empty mapping says that this server is not started.
+    """
+
+    def rule_of_trainer(settings: Settings) -> Iterator[Decision]:
+        named = given(settings)
+        if not named:
+            return
+        below = {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
+        set_below = {n.removeprefix(prefix) for n in settings.given if n.startswith(prefix)}
+        inner = Settings(values={**below, **named}, given=frozenset(set_below), model=settings.model)
+        for decision in rule(inner):
+            yield replace(decision, role=role)
+
+    return rule_of_trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """An engine that is launched: the profile each of its sides starts from, its options, and what is said of them.
 
-    `source` is where options and defaults were read.
+    `source` is where options and defaults were read. `model`: the options that name the checkpoint. `rules` are applied
+    in turn, after all options. `irrelevant`: options known to change no log-probability; one that ends in a dot stands
+    for all below it. `inactive` says, for beginnings of names, why options that begin so have no effect.
     """
 
     name: str
@@ -107,3 +195,7 @@ class Program:
     source: str
     start: Mapping[str, str]
     options: tuple[Option, ...]
+    model: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    irrelevant: frozenset[str] = frozenset()
+    inactive: Callable[[Settings], Mapping[str, str]] = lambda _: {}

@@ -4,79 +4,178 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
-from moeparity.plan.spec import reader
-from moeparity.profiles.launch import servers, trainers
-from moeparity.profiles.launch.options import Implied, Option, Program
-from moeparity.profiles.launch.report import IgnoredKey, Launch, LaunchSetting, LaunchSide
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, read_source
+from moeparity.profiles.launch.architecture import Model, model_of, of_config
+from moeparity.profiles.launch.options import Decision, Implied, Option, Program, Settings
+from moeparity.profiles.launch.programs import programs_of
+from moeparity.profiles.launch.report import (
+    IgnoredKey,
+    Launch,
+    LaunchDecision,
+    LaunchModel,
+    LaunchNote,
+    LaunchSetting,
+    LaunchSide,
+    LaunchWarning,
+    joined,
+)
+from moeparity.profiles.launch.sides import parts, side
+from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, Unresolved
 
-PROGRAMS = (servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL)
-_COMMANDS = {
-    "vllm": servers.VLLM,
-    "vllm.entrypoints.openai.api_server": servers.VLLM,
-    "sglang": servers.SGLANG,
-    "sglang.launch_server": servers.SGLANG,
-    "verl.trainer.main_ppo": trainers.VERL,
-}
-_TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
-"""A profile and an overlay that are one profile together."""
-_OFF = {
-    ("vllm-batch-invariant", "vllm-allreduce-norm"),
-    ("sglang-deterministic", "sglang-allreduce-norm"),
-    ("sglang-rl-on-policy", "sglang-allreduce-norm"),
-}
-"""Overlays that a profile switches off."""
-_UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
-"""Overlays without which another is not made: vLLM fuses as it compiles."""
 _TOO_LARGE = 2.0**128
 """For fp32."""
 _UNSET = (None, "none", "None", "null")
 
 
-def read(path: Path) -> Launch:
-    """What a launch configuration implies. Raises SpecError with file and line."""
-    source = read_source(path)
-    program = _program(source)
-    options = {name: option for option in program.options for name in option.names}
-    values: dict[str, tuple[Entry, Any]] = {}
-    ignored = []
-    for entry in (*source.options, *source.environment):
-        option = options.get(entry.name)
-        negated = options.get(entry.name.removeprefix("no_")) if entry.name.startswith("no_") else None
-        if option is not None and option.environment == (entry in source.environment):
-            values[option.name] = entry, _value(option, entry)
-        elif negated is not None and negated.kind == "flag":
-            values[negated.name] = entry, False
-        elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
-            ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
+def read(path: Path, checkpoint: Path | None = None) -> Launch:
+    """What a launch configuration implies. Raises SpecError with file and line.
+
+    The model is that of `checkpoint`, a folder with a config.json, where it is given, else the one the file names.
+    """
+    return joined([_launch(source, program, checkpoint) for source, program in programs_of(path)])
+
+
+def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
+    values, irrelevant, ignored = _sorted(source, program)
+    model = _model(source, program, values, checkpoint)
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
-    implied = [_implied(option, value) for option, _, value in settings]
+    resolved = Settings(
+        values={option.name: value for option, _, value in settings}, given=frozenset(values), model=model
+    )
+    inactive = program.inactive(resolved)
+    implied = [_implied(option, value, inactive) for option, _, value in settings]
+    decisions = [decision for rule in program.rules for decision in rule(resolved)]
     sides = {
-        role: _side(role, start, [i for (o, *_), i in zip(settings, implied, strict=True) if o.role == role])
+        role: side(
+            role,
+            start,
+            [i for (o, *_), i in zip(settings, implied, strict=True) if o.role == role],
+            [decision.implied for decision in decisions if decision.role == role],
+        )
         for role, start in program.start.items()
     }
+    shown_settings = [
+        _setting(option, entry, value, i, sides[option.role])
+        for (option, entry, value), i in zip(settings, implied, strict=True)
+        if not option.quiet or (entry is not None and i.shows)
+    ]
+    without_effect = [
+        IgnoredKey(name=option.name, where=str(entry.where), hint=i.says)
+        for (option, entry, _), i in zip(settings, implied, strict=True)
+        if entry is not None and option.quiet and not i.shows
+    ]
     return Launch(
-        file=str(Where(path)),
+        file=str(Where(source.path)),
         engine=program.engine,
         version=program.version,
         source=program.source,
+        model=LaunchModel(name=model.name, architecture=model.architecture, known_by=model.known_by),
+        warnings=(*_warnings(settings, implied), *_of_decisions(decisions)),
         sides=tuple(sides.values()),
-        settings=tuple(
-            _setting(option, entry, value, i, sides[option.role])
-            for (option, entry, value), i in zip(settings, implied, strict=True)
+        decisions=tuple(
+            LaunchDecision(role=d.role, says=d.implied.says, source=d.source) for d in decisions if d.implied.says
         ),
-        ignored=tuple(ignored),
+        settings=tuple(shown_settings),
+        unstated=_unstated_defaults(settings, implied),
+        irrelevant=(*irrelevant, *without_effect),
+        ignored=ignored,
+        notes=tuple(LaunchNote(says=note.says, where=str(note.where)) for note in source.notes),
     )
 
 
-def _implied(option: Option, value: Any) -> Implied:
-    if isinstance(value, str) and "${" in value:
-        return Implied(says="refers to another value: not resolved here")
+Values = Mapping[str, tuple[Entry, Any]]
+"""By an option's own name: where it stands, and its value."""
+Setting = tuple[Option, Entry | None, Any]
+
+
+def _sorted(source: Source, program: Program) -> tuple[Values, tuple[IgnoredKey, ...], tuple[IgnoredKey, ...]]:
+    """The options that are known, those that change nothing, and the keys that were not looked at."""
+    options = {name: option for option in program.options for name in option.names}
+    values: dict[str, tuple[Entry, Any]] = {}
+    irrelevant, ignored = list[IgnoredKey](), list[IgnoredKey]()
+    for entry in (*source.options, *source.environment):
+        if entry.value is None and not source.command:
+            continue  # A null in a mapping: as if it were not there.
+        option = options.get(entry.name) or next(
+            (options[head] for head in _heads(entry.name) if head in options), None
+        )
+        negated = options.get(entry.name.removeprefix("no_")) if entry.name.startswith("no_") else None
+        if option is not None and option.environment == (entry in source.environment):
+            values[option.name] = entry, _value(option, entry)
+        elif negated is not None and negated.kind in ("flag", "any"):
+            values[negated.name] = entry, False
+        elif _irrelevant(entry.name, program):
+            if not isinstance(entry.value, Mapping):
+                hint = "it names the model" if entry.name in program.model else ""
+                irrelevant.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=hint))
+        elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
+            ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
+    return values, tuple(irrelevant), tuple(ignored)
+
+
+def _irrelevant(name: str, program: Program) -> bool:
+    """Whether an option is known to change nothing: itself, or all below one that ends in a dot."""
+    names = {name, name.removeprefix("no_"), f"{name}.", *_heads(name)}
+    return bool(names & program.irrelevant)
+
+
+def _heads(name: str) -> list[str]:
+    """The beginnings of a dotted name, each with its dot."""
+    words = name.split(".")
+    return [".".join(words[:end]) + "." for end in range(1, len(words))]
+
+
+def _model(source: Source, program: Program, values: Values, checkpoint: Path | None) -> Model:
+    """The model that is launched: of a checkpoint, of an option that names it, or of the word behind `serve`."""
+    if checkpoint is not None:
+        return of_config(checkpoint / "config.json", str(checkpoint))
+    entries = {entry.name: entry.value for entry in (*source.options, *source.environment)}
+    named = next((entries[key] for key in program.model if entries.get(key)), None)
+    if isinstance(named, Unresolved):
+        return Model(name="", architecture=None, known_by=f"its name is {named}")
+    name = None if named is None else str(named)
+    if name is None and "serve" in source.command[:-1]:
+        name = source.command[source.command.index("serve") + 1]
+    return model_of(name, source.path.parent)
+
+
+def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[LaunchWarning, ...]:
+    """Options that are set and decide what no profile states."""
+    return tuple(
+        LaunchWarning(role=option.role, name=option.name, value=_shown(value), where=str(entry.where), says=i.warns)
+        for (option, entry, value), i in zip(settings, implied, strict=True)
+        if entry is not None and i.warns
+    )
+
+
+def _of_decisions(decisions: Sequence[Decision]) -> tuple[LaunchWarning, ...]:
+    return tuple(
+        LaunchWarning(role=d.role, name="", value=d.implied.says, where=d.source, says=d.implied.warns)
+        for d in decisions
+        if d.implied.warns
+    )
+
+
+def _unstated_defaults(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[str, ...]:
+    """What an engine does unless it is told not to, and no profile states."""
+    rows = zip(settings, implied, strict=True)
+    return tuple(f"{option.name}: {i.warns}" for (option, entry, _), i in rows if entry is None and i.warns)
+
+
+def _implied(option: Option, value: Any, inactive: Mapping[str, str]) -> Implied:
+    for beginning, reason in inactive.items():
+        if option.name.startswith(beginning):
+            return Implied(says=f"no effect: {reason}", shows=False)
+    implied = option.implies(value) if option.kind == "any" else None
+    if implied is not None and not implied.warns:
+        return implied
+    if isinstance(value, Unresolved):
+        says = "not resolved: what it decides is not known"
+        return Implied(says=says, warns=says)
     return option.implies(value)
 
 
@@ -85,35 +184,10 @@ def _inside(name: str, settings: Mapping[str, Any]) -> bool:
     return any(name.startswith(f"{option}.") for option in settings)
 
 
-def _program(source: Source) -> Program:
-    """Whose configuration it is: by its command, else by the options it knows."""
-    for word in source.command:
-        if word in _COMMANDS:
-            return _COMMANDS[word]
-    names = {entry.name for entry in source.options}
-    if any(name.startswith("actor_rollout_ref") for name in names):
-        return trainers.VERL
-    if any(name.startswith("policy.") for name in names):
-        return trainers.NEMO_RL
-    scores = {
-        program.name: sum(name in option.names for option in program.options for name in names)
-        for program in (servers.VLLM, servers.SGLANG)
-    }
-    best = max(scores, key=lambda name: scores[name])
-    if list(scores.values()).count(scores[best]) > 1:
-        reason = "no option that only one engine knows" if scores[best] else "no option of an engine known here"
-        raise SpecError(
-            f"{Where(source.path)}: whose configuration this is cannot be told: it has {reason}. Expected one "
-            f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
-            "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
-        )
-    return next(program for program in PROGRAMS if program.name == best)
-
-
 def _value(option: Option, entry: Entry) -> Any:
     """The value as its option's kind; SpecError where it is none."""
     value = entry.value
-    if isinstance(value, str) and "${" in value:
+    if isinstance(value, Unresolved):
         return value
     if option.kind == "flag":
         return _flag(option, entry)
@@ -126,6 +200,8 @@ def _value(option: Option, entry: Entry) -> Any:
         return _number(option, entry)
     if option.kind == "mapping":
         return _mapping(option, entry)
+    if option.kind == "any":
+        return value
     word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
     word = option.default if word in (None, "null") else str(word)
     if option.choices and word not in option.choices:
@@ -172,66 +248,21 @@ def _hint(name: str, names: Iterable[str]) -> str:
     return did_you_mean(name, names, cutoff=0.85).strip()
 
 
-def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, side: LaunchSide) -> LaunchSetting:
+def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, whose: LaunchSide) -> LaunchSetting:
     """An option in words; the profile it stands for is told where its side has it."""
     stands_for = implied.overlay or implied.profile or ""
-    shown_value = json.dumps(value) if isinstance(value, bool | Mapping) else str(value)
     return LaunchSetting(
         role=option.role,
         name=option.name,
         given=entry is not None,
-        value=shown_value,
+        value=_shown(value),
         implies=implied.says,
-        profile=stands_for if stands_for in {*_parts(side.profile), *side.further} else "",
+        profile=stands_for if stands_for in {*parts(whose.profile), *whose.further} else "",
         where=str(entry.where) if entry is not None else "default",
     )
 
 
-def _side(role: str, start: str, effects: Iterable[Implied]) -> LaunchSide:
-    """One side: its profile, what comes on top, and where it lies."""
-    profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
-    for effect in effects:
-        profile = effect.profile or profile
-        overlays += [effect.overlay] if effect.overlay else []
-        placement |= {k: v for k, v in effect.placement.items() if v is True or v > 1}
-        dtype = effect.dtype or dtype
-    if placement.get("expert") is True:
-        # vLLM's experts lie on all ranks of the tensor-parallel group.
-        placement["expert"] = placement.get("tensor", 1)
-    profile, overlays = _together(profile, overlays)
-    return LaunchSide(
-        role=role,
-        profile=profile,
-        further=tuple(overlays),
-        placement={name: ranks for name, ranks in placement.items() if ranks != 1},
-        dtype=dtype,
-    )
-
-
-def _together(profile: str, overlays: list[str]) -> tuple[str, list[str]]:
-    """The one profile that says most, and the overlays that it does not hold."""
-    base = _chain(profile)
-    apply = []
-    overlays = [overlay for overlay in dict.fromkeys(overlays) if overlay not in {_UNCOMPILED.get(o) for o in overlays}]
-    for overlay in overlays:
-        if (profile, overlay) in _TOGETHER:
-            profile = _TOGETHER[profile, overlay]
-        elif (profile, overlay) not in _OFF and (_chain(overlay)[1] in base or overlay.startswith("deepep")):
-            apply.append(overlay)
-    if len(base) == 1 and apply and _chain(apply[0])[1] == profile:
-        profile = apply.pop(0)
-    return profile, apply
-
-
-def _parts(profile: str) -> list[str]:
-    """A profile, what it extends, and the two it is made of."""
-    made_of = [part for parts, whole in _TOGETHER.items() if whole == profile for part in parts]
-    return [*_chain(profile), *made_of]
-
-
-def _chain(name: str) -> list[str]:
-    """A profile and what it extends, itself first."""
-    names = [name]
-    while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
-        names.append(base)
-    return names
+def _shown(value: Any) -> str:
+    if value is None:
+        return "set"
+    return json.dumps(value, default=str) if isinstance(value, bool | Mapping | list) else str(value)

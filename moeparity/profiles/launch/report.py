@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from moeparity.output.json import to_json
 
@@ -31,7 +31,8 @@ class LaunchSetting:
 class LaunchSide:
     """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
 
-    `further` are profiles on top, of which a recipe can take the values into its `set:`.
+    `further` are profiles on top, of which a recipe can take the values into its `set:`; `sets` are values of ops on
+    top of both.
     """
 
     role: str
@@ -39,10 +40,13 @@ class LaunchSide:
     further: tuple[str, ...]
     placement: Mapping[str, int | bool]
     dtype: str | None
+    sets: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def variant(self) -> str:
-        """The side as a recipe writes it."""
+        """The side as a recipe writes it; of a side that no profile speaks of, that."""
+        if not self.profile:
+            return "no shipped profile speaks of it"
         parts = [f"profile: {self.profile}"]
         if self.placement:
             inner = ", ".join(f"{k}: {str(v).lower()}" for k, v in self.placement.items())
@@ -53,7 +57,7 @@ class LaunchSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredKey:
-    """A key that was not looked at, and the nearest one that would be."""
+    """A key that was not looked at, with the nearest one that would be; or one that changes nothing, and why."""
 
     name: str
     where: str
@@ -61,17 +65,93 @@ class IgnoredKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWarning:
+    """What decides numerics and has no profile: nothing is put in its place.
+
+    `name` is the option's, empty where the engine decides it by several (`value` then says what, `where` its source).
+    """
+
+    role: str
+    name: str
+    value: str
+    where: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchDecision:
+    """What the engine decides for one side from several options or from the model, and where in its source."""
+
+    role: str
+    says: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchModel:
+    """The model that is launched; `architecture` is the class of its config.json, None where it is not known."""
+
+    name: str
+    architecture: str | None
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchNote:
+    """What the file names and was not followed, or what was taken for given."""
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch configuration of one engine; `source` is where options and defaults of that version were read."""
+    """A launch configuration of one engine, or of several that one file starts; `source` is where options and defaults
+    of that version were read.
+
+    `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
+    change no log-probability; `ignored` were not looked at.
+    """
 
     file: str
     engine: str
     version: str
     source: str
+    model: LaunchModel
+    warnings: tuple[LaunchWarning, ...]
     sides: tuple[LaunchSide, ...]
+    decisions: tuple[LaunchDecision, ...]
     settings: tuple[LaunchSetting, ...]
+    unstated: tuple[str, ...]
+    irrelevant: tuple[IgnoredKey, ...]
     ignored: tuple[IgnoredKey, ...]
+    notes: tuple[LaunchNote, ...] = ()
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
         return to_json(SCHEMA, {"found": self}, indent=2) + "\n"
+
+
+def joined(launches: Sequence[Launch]) -> Launch:
+    """The programs of one file as one launch: each has sides of its own."""
+    if len(launches) == 1:
+        return launches[0]
+
+    def told(name: str) -> str:
+        return " and ".join(getattr(launch, name) for launch in launches)
+
+    return Launch(
+        file=launches[0].file,
+        engine=told("engine"),
+        version=told("version"),
+        source=told("source"),
+        model=launches[0].model,
+        warnings=tuple(warning for launch in launches for warning in launch.warnings),
+        sides=tuple(side for launch in launches for side in launch.sides),
+        decisions=tuple(decision for launch in launches for decision in launch.decisions),
+        settings=tuple(setting for launch in launches for setting in launch.settings),
+        unstated=tuple(line for launch in launches for line in launch.unstated),
+        irrelevant=tuple(key for launch in launches for key in launch.irrelevant),
+        ignored=tuple(key for launch in launches for key in launch.ignored),
+        notes=tuple(dict.fromkeys(note for launch in launches for note in launch.notes)),
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch.options import Implied, Option, Program, switch, word, words
+from moeparity.profiles.launch import server_rules, sglang_unstated, vllm_unstated
+from moeparity.profiles.launch.options import Implied, Option, Program, count, switch, word, words
 from moeparity.profiles.launch.shared import (
     COMPILED,
     DTYPES,
@@ -39,10 +41,16 @@ def _optimised(value: Any) -> Implied:
 
 def _overrides(value: Any) -> Implied:
     """What vLLM's hf_overrides say of the head."""
-    head = value.get("head_dtype") if isinstance(value, Mapping) else None
-    if head in ("float32", "float"):
-        return fp32_head("vllm-fp32-head")
-    return Implied(says="logits in the model's dtype; other overrides are not looked at")
+    overrides = value if isinstance(value, Mapping) else {}
+    others = sorted(str(name) for name in overrides if name != "head_dtype")
+    warns = f"{', '.join(others)}: fields of config.json are replaced" if others else ""
+    if overrides.get("head_dtype") in ("float32", "float"):
+        return replace(fp32_head("vllm-fp32-head"), warns=warns)
+    return Implied(says="logits in the model's dtype", warns=warns)
+
+
+def _replicas(value: Any) -> Implied:
+    return Implied(says="one replica" if value == 1 else f"{value} replicas of attention; experts lie on all of them")
 
 
 _VLLM_EXPERTS = {
@@ -68,10 +76,11 @@ _VLLM_FLASHINFER_ALL_REDUCE = {
 }
 _VLLM_ARGUMENTS = (
     vllm_tensor_ranks("tensor_parallel_size", "tp"),
+    count("data_parallel_size", "dp", implies=_replicas),
     switch(
         "enable_expert_parallel",
         "ep",
-        on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+        on=Implied(says="experts lie on the ranks as wholes"),
         off=Implied(says="experts are cut like everything else"),
     ),
     word("dtype", default="auto", implies=dtype, choices=DTYPES),
@@ -81,6 +90,13 @@ _VLLM_ARGUMENTS = (
     word("all2all_backend", default="allgather_reducescatter", implies=words(_VLLM_ALL_TO_ALL), choices=_ALL_TO_ALL),
     word("attention_backend", default="auto", implies=words(_VLLM_ATTENTION)),
     Option(names=("hf_overrides",), kind="mapping", default={}, implies=_overrides),
+    Option(
+        names=("compilation_config", "cc"),
+        kind="mapping",
+        default={},
+        implies=lambda _: Implied(says="as its optimization level has it, but for what is set"),
+        quiet=True,
+    ),
     custom_all_reduce("vLLM", " where FlashInfer's does not apply"),
     logprobs_mode("logprobs_mode", default="raw_logprobs"),
 )
@@ -97,7 +113,9 @@ _VLLM_ENVIRONMENT = (
         "VLLM_ALLREDUCE_USE_FLASHINFER",
         default=True,
         on=Implied(says="FlashInfer's all-reduce where it applies"),
-        off=Implied(says="set all_reduce:collective vllm.custom"),
+        off=Implied(
+            says="vLLM's own all-reduce, by the bytes of a call", sets={"all_reduce:collective": "vllm.custom"}
+        ),
         environment=True,
     ),
     word(
@@ -114,7 +132,10 @@ VLLM = Program(
     version="0.33.0",
     source="vllm/engine/arg_utils.py, vllm/config, vllm/envs.py",
     start={"server": "vllm"},
-    options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT),
+    options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT, *vllm_unstated.ARGUMENTS, *vllm_unstated.ENVIRONMENT),
+    model=("model", "model_tag"),
+    rules=(server_rules.vllm_experts, server_rules.vllm_compilation, server_rules.stored_quantised("server")),
+    irrelevant=vllm_unstated.IRRELEVANT,
 )
 
 
@@ -138,13 +159,28 @@ _SGLANG_DEEPEP = {
 }
 _SGLANG_FUSED = Implied(says="all-reduce, add and norm in one kernel, on SM90", overlay="sglang-allreduce-norm")
 _SGLANG_FUSED_ALL_REDUCE = {
-    "none": Implied(says="all-reduce and norm in one kernel for the models that ask for it: sglang-allreduce-norm"),
+    "none": Implied(says="as the model has it"),
     "auto": _SGLANG_FUSED,
     "trtllm": _SGLANG_FUSED,
 }
+
+
+def _groups(value: Any) -> Implied:
+    return Implied(says="one group of ranks" if value == 1 else f"{value} replicas, or groups that attend apart")
+
+
 _SGLANG_KERNELS = (
     tensor_ranks("tp_size", "tp", "tensor_parallel_size"),
     expert_ranks("ep_size", "ep", "expert_parallel_size"),
+    count("dp_size", "dp", "data_parallel_size", implies=_groups, quiet=True),
+    count("attn_dp_size", "attention_data_parallel_size", implies=_groups, quiet=True),
+    count("nnodes", implies=lambda value: Implied(says="one node" if value == 1 else f"{value} nodes"), quiet=True),
+    switch(
+        "enable_dp_attention",
+        on=Implied(says="attention is cut over tp / dp ranks"),
+        off=Implied(says="attention is cut over all ranks"),
+        quiet=True,
+    ),
     word("dtype", default="auto", implies=dtype, choices=DTYPES),
     word("attention_backend", default="auto", implies=words(_SGLANG_ATTENTION)),
     word("moe_runner_backend", default="auto", implies=words(_SGLANG_EXPERTS)),
@@ -168,6 +204,13 @@ _SGLANG_MODES = (
         ),
         choices=("none", "auto", "trtllm", "mnnvl", "cutedsl"),
     ),
+    switch("enable_flashinfer_allreduce_fusion", on=_SGLANG_FUSED, off=Implied(says="as the model has it"), quiet=True),
+    switch(
+        "enforce_disable_flashinfer_allreduce_fusion",
+        on=Implied(says="all-reduce and norm are separate kernels"),
+        off=Implied(says="as the model has it"),
+        quiet=True,
+    ),
     custom_all_reduce("SGLang", ""),
     switch(
         "SGLANG_RETURN_ORIGINAL_LOGPROB",
@@ -185,5 +228,12 @@ SGLANG = Program(
     version="0.5.23",
     source="sglang/srt/arg_groups",
     start={"server": "sglang"},
-    options=(*_SGLANG_KERNELS, *_SGLANG_MODES),
+    options=(*_SGLANG_KERNELS, *_SGLANG_MODES, *sglang_unstated.ARGUMENTS, *sglang_unstated.ENVIRONMENT),
+    model=("model_path", "model"),
+    rules=(
+        server_rules.sglang_placement,
+        server_rules.sglang_fused_all_reduce,
+        server_rules.stored_quantised("server"),
+    ),
+    irrelevant=sglang_unstated.IRRELEVANT - {"nnodes"},
 )

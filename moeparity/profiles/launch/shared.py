@@ -47,7 +47,7 @@ def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Op
         if value == 1:
             return placement("tensor", value)
         return Implied(
-            says=f"placement tensor {value}; vLLM then has all-reduce, add and norm in one kernel, for small messages",
+            says=f"placement tensor {value}; of vLLM: all-reduce, add and norm in one kernel, for small messages",
             overlay="vllm-allreduce-norm",
             placement={"tensor": value},
         )
@@ -60,9 +60,9 @@ def placement(axis: str, ranks: int) -> Implied:
     return Implied(says=f"placement {axis} {ranks}" if ranks > 1 else "one rank", placement={axis: ranks})
 
 
-def logprobs_mode(name: str, *, default: str, role: str = "server") -> Option:
+def logprobs_mode(*names: str, default: str, role: str = "server") -> Option:
     """vLLM's logprobs_mode, wherever it is set."""
-    return word(name, default=default, implies=words(LOGPROBS_MODES, "{}"), choices=tuple(LOGPROBS_MODES), role=role)
+    return word(*names, default=default, implies=words(LOGPROBS_MODES, "{}"), choices=tuple(LOGPROBS_MODES), role=role)
 
 
 def custom_all_reduce(engine: str, otherwise: str) -> Option:

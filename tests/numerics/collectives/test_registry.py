@@ -35,8 +35,12 @@ def test_only_what_runs_live_here_is_verified() -> None:
         ("vllm.custom", Message(256 * KIB - 4, 2, 4), "vllm.one_stage"),
         ("vllm.custom", Message(256 * KIB, 2, 4), "vllm.two_stage"),
         ("vllm.custom", Message(128 * KIB - 4, 2, 8), "vllm.one_stage"),
-        ("vllm.custom", Message(128 * KIB, 2, 8), "vllm.two_stage"),
+        ("vllm.custom", Message(128 * KIB, 2, 8), "torch.symm_mem_multimem"),
+        ("vllm.custom", Message(128 * KIB, 2, 6), "vllm.two_stage"),
+        ("vllm.custom", Message(256 * KIB, 2, 6), "torch.symm_mem_multimem"),
+        ("vllm.custom", Message(4096 * KIB, 2, 4), "torch.symm_mem_multimem"),
         ("vllm.custom", Message(4096 * KIB - 8, 2, 2), "vllm.one_stage"),
+        ("vllm.custom", Message(4096 * KIB, 2, 2), "torch.symm_mem_two_shot"),
         ("flashinfer.mnnvl", Message(64 * KIB, 2, 8), "flashinfer.mnnvl_one_shot"),
         ("flashinfer.mnnvl", Message(64 * KIB + 8, 2, 8), "flashinfer.mnnvl_two_shot"),
         ("trtllm.all_reduce", Message(128 * 64, 2, 4, width=64), "trtllm.one_shot"),
@@ -57,7 +61,7 @@ def test_a_message_no_row_takes_and_an_unknown_name() -> None:
     with pytest.raises(
         ValueError, match=r"no row of its table holds\nvllm.custom\n  ranks in \[2\] and bytes < 8388608"
     ):
-        find("vllm.custom", Message(4096 * KIB, 2, 8))
+        find("vllm.custom", Message(32 * 1024 * KIB + 8, 2, 8))
     with pytest.raises(ValueError, match=r"unknown collective 'gloo.allreduce'. Did you mean 'gloo.all_reduce'\?"):
         find("gloo.allreduce", Message(1, 4, 2))
 
@@ -69,3 +73,30 @@ def test_a_collective_prints_itself() -> None:
     assert str(COLLECTIVES["vllm.two_stage"]).startswith(
         "vllm.two_stage: packs16 | rotate(+0, +1) | each add rounded to fp32\n  read: vLLM csrc/"
     )
+
+
+# Tokens of hidden size 2048 in bf16, 4 KiB a token and rank.
+@pytest.mark.parametrize(
+    ("table", "ranks", "tokens", "name"),
+    [
+        ("vllm.all_reduce_sm90", 4, 64, "flashinfer.mnnvl_one_shot"),
+        ("vllm.all_reduce_sm90", 4, 65, "flashinfer.mnnvl_two_shot"),
+        ("vllm.all_reduce_sm90", 4, 512, "flashinfer.mnnvl_two_shot"),
+        ("vllm.all_reduce_sm90", 4, 513, "vllm.two_stage"),
+        ("vllm.all_reduce_sm90", 4, 2048, "torch.symm_mem_multimem"),
+        ("vllm.all_reduce_sm90", 8, 32, "flashinfer.mnnvl_one_shot"),
+        ("vllm.all_reduce_sm90", 8, 128, "flashinfer.mnnvl_two_shot"),
+        ("vllm.all_reduce_sm90", 8, 129, "torch.symm_mem_multimem"),
+        ("vllm.all_reduce_sm90", 6, 1, "vllm.one_stage"),
+        ("vllm.all_reduce_trtllm_sm90", 4, 512, "flashinfer.one_shot_fp32"),
+        ("vllm.all_reduce_trtllm_sm90", 4, 513, "vllm.two_stage"),
+        ("vllm.all_reduce_trtllm_sm90", 2, 8193, "flashinfer.two_shot_fp32"),
+    ],
+)
+def test_vllm_chooses_by_the_tokens_of_a_call(table: str, ranks: int, tokens: int, name: str) -> None:
+    assert find(table, Message(tokens * 2048, 2, ranks, width=2048)).name == name
+
+
+def test_what_nccl_adds_has_no_row() -> None:
+    with pytest.raises(ValueError, match="no row of its table holds"):
+        find("vllm.all_reduce_sm90", Message(8193 * 2048, 2, 4, width=2048))

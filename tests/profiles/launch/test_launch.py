@@ -13,7 +13,8 @@ import pytest
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.profiles.launch import read
-from moeparity.profiles.launch.read import PROGRAMS
+from moeparity.profiles.launch.options import NO_PROFILE
+from moeparity.profiles.launch.programs import PROGRAMS
 from moeparity.profiles.launch.report import Launch
 
 FOLDER = Path(__file__).parent
@@ -46,13 +47,18 @@ def value(launch: Launch, name: str) -> tuple[str, bool, str]:
             ["{profile: sglang-deterministic, placement: {tensor: 8, expert: 8}}"],
             ["deepep-normal"],
         ),
-        ("sglang.json", "SGLang", ["{profile: sglang-fp32-head, placement: {tensor: 2}}"], []),
+        (
+            "sglang.json",
+            "SGLang",
+            ["{profile: sglang-fp32-head, placement: {tensor: 2}}"],
+            ["sglang-allreduce-norm"],
+        ),
         (
             "verl.yaml",
             "verl",
             [
-                "{profile: megatron, placement: {tensor: 4, expert: 8}}",
-                "{profile: sglang, placement: {tensor: 4}, dtype: bf16}",
+                "{profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}",
+                "{profile: sglang-allreduce-norm, placement: {tensor: 4}, dtype: bf16}",
             ],
             [],
         ),
@@ -84,15 +90,22 @@ def test_what_is_unset_is_shown_with_what_it_becomes() -> None:
     assert {setting.where for setting in launch.settings if not setting.given} == {"default"}
 
 
+def names(launch: Launch) -> tuple[str, ...]:
+    """Those known to change nothing."""
+    return tuple(key.name for key in launch.irrelevant)
+
+
 def test_keys_that_were_not_looked_at_are_listed() -> None:
     launch = {key.name: key for key in read(FOLDER / "vllm.sh").ignored}
-    assert set(launch) == {"gpu_memory_utilization", "moe_backnd", "CUDA_VISIBLE_DEVICES"}
+    assert set(launch) == {"moe_backnd"}
     assert launch["moe_backnd"].hint == "Did you mean 'moe_backend'?"
     assert launch["moe_backnd"].where.endswith("vllm.sh:7")
-    assert {key.name for key in read(FOLDER / "verl.yaml").ignored} == {
+    assert names(read(FOLDER / "vllm.sh")) == ("gpu_memory_utilization", "CUDA_VISIBLE_DEVICES")
+    assert read(FOLDER / "verl.yaml").ignored == ()
+    assert names(read(FOLDER / "verl.yaml")) == (
         "actor_rollout_ref.model.path",
         "actor_rollout_ref.rollout.gpu_memory_utilization",
-    }
+    )
 
 
 def test_megatron_as_nemo_rl_has_it(tmp_path: Path) -> None:
@@ -110,10 +123,10 @@ def test_overrides_of_hydra_and_short_options(tmp_path: Path) -> None:
     verl = launch(
         tmp_path,
         "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm \\\n"
-        "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 data.train_files=x\n",
+        "  +actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.ref.x=1\n",
     )
     assert [side.variant for side in verl.sides] == ["{profile: verl-fsdp}", "{profile: vllm, dtype: bf16}"]
-    assert [entry.name for entry in verl.ignored] == ["data.train_files"]
+    assert [entry.name for entry in verl.ignored] == ["actor_rollout_ref.ref.x"]
     assert (
         launch(tmp_path, "vllm serve model -tp 2 -O0").sides[0].variant
         == "{profile: vllm-eager, placement: {tensor: 2}}"
@@ -202,7 +215,7 @@ def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> No
 def test_every_profile_an_option_names_is_shipped() -> None:
     names: set[str] = set()
     for program in PROGRAMS:
-        names |= set(program.start.values())
+        names |= set(program.start.values()) - {NO_PROFILE}
         for option in program.options:
             values = [option.default, *option.choices] if option.kind == "word" else [True, False]
             values = (
@@ -214,7 +227,7 @@ def test_every_profile_an_option_names_is_shipped() -> None:
             )
             for value in values:
                 implied = option.implies(value)
-                names |= {name for name in (implied.profile, implied.overlay) if name is not None}
+                names |= {name for name in (implied.profile, implied.overlay) if name}
                 assert implied.says
     assert len(names) > 12
     for name in names:
@@ -234,7 +247,11 @@ def test_every_profile_an_option_names_is_shipped() -> None:
         ("a.sh", "vllm serve m --moe-backend tritn", "expected one of .* Did you mean 'triton'"),
         ("a.sh", "vllm serve m --tensor-parallel-size", "a.sh:1: tensor_parallel_size is nothing; expected a whole"),
         ("a.sh", "vllm serve m --hf-overrides head", "hf_overrides is 'head'; expected a mapping in JSON"),
-        ("a.sh", "vllm serve m --served-name 'open", "a.sh:1: .* is no command line: No closing quotation"),
+        (
+            "a.sh",
+            "vllm serve m --served-name 'open",
+            "a.sh:1: .* is no command line that can be read here",
+        ),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=warm", "temperature is 'warm'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=-0.5", "temperature is '-0.5'; expected a number from 0"),
         ("a.sh", f"python3 -m verl.trainer.main_ppo {VERL}=1e39", "temperature is '1e39'; expected a number from 0"),
@@ -279,8 +296,8 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0, process.stderr
-    assert "trainer  {profile: megatron, placement: {tensor: 4, expert: 8}}" in process.stdout
+    assert "trainer  {profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}" in process.stdout
     assert "not set: the default" in process.stdout
-    assert "Not looked at: actor_rollout_ref.model.path" in process.stdout
+    assert "Known to change no log-probability: actor_rollout_ref.model.path" in process.stdout
     data = json.loads(out.read_text("utf-8"))
     assert (data["schema"], data["found"]["engine"]) == ("moeparity.launch/1", "verl")

@@ -1,0 +1,72 @@
+"""A profile of one's own for a launched side: its base, with what other profiles and the launch file set on top."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from moeparity.errors import Where
+from moeparity.plan.engine_profile import Profile, load_profile
+from moeparity.plan.spec import reader
+from moeparity.profiles.launch.report import Launch, LaunchSide
+
+_SECTION = re.compile(r"^(fusions|rules):\n((?:[ #].*\n|\n)*)", re.MULTILINE)
+
+
+def combined(side: LaunchSide, launch: Launch, name: str) -> str:
+    """The text of a profile that extends the side's and holds the rules of those on top, with their evidence."""
+    base = _chain(side.profile)
+    overlays = dict.fromkeys(
+        above for overlay in side.further for above in reversed(_chain(overlay)) if above not in (*base, _root(overlay))
+    )
+    sections = {"fusions": "", "rules": ""}
+    for overlay in overlays:
+        text = reader.shipped("profiles")[overlay].read_text("utf-8")
+        for section, body in _SECTION.findall(text + "\n"):
+            sections[section] += f"  # From {overlay}.\n{body.rstrip()}\n"
+    sections["rules"] += _own_rules(side, launch)
+    on_top = ", ".join((*overlays, *(["values of its own"] if side.sets else [])))
+    lines = [
+        f"# What {launch.file} makes of {side.profile}: on top of it {on_top}.",
+        f"kind: profile\nname: {json.dumps(name)}\nextends: {side.profile}",
+        *(f"{section}:\n{body.rstrip()}" for section, body in sections.items() if body),
+    ]
+    return "\n".join(lines)
+
+
+def load_combined(text: str) -> Profile:
+    """Such a profile before it is written where it belongs. Raises SpecError."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "combined.yaml").write_text(text, "utf-8")
+        return load_profile("./combined.yaml", Where(Path(folder) / "recipe.yaml"))
+
+
+def _own_rules(side: LaunchSide, launch: Launch) -> str:
+    ops: dict[str, dict[str, str | float]] = {}
+    for key, value in side.sets.items():
+        op, _, attribute = key.partition(":")
+        ops.setdefault(op, {})[attribute] = value
+    evidence = json.dumps(f"{launch.engine} {launch.version}, by {launch.file}")
+    return "".join(
+        f"  - op: {op}\n    set: {{{_flow(values)}}}\n    evidence: {{level: inferred, source: {evidence}}}\n"
+        for op, values in ops.items()
+    )
+
+
+def _flow(values: dict[str, str | float]) -> str:
+    return ", ".join(f"{attribute}: {value}" for attribute, value in values.items())
+
+
+def _chain(name: str) -> Sequence[str]:
+    """A shipped profile and what it extends, itself first."""
+    names = [name]
+    while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
+        names.append(base)
+    return names
+
+
+def _root(name: str) -> str:
+    return _chain(name)[-1]

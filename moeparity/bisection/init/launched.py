@@ -1,0 +1,163 @@
+"""The two sides of a recipe from launch files: the trainer is the reference, the server the candidate."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from moeparity.bisection.init.combine import combined, load_combined
+from moeparity.errors import SpecError, Where
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.graph import Graph
+from moeparity.plan.sides import bound_side
+from moeparity.plan.spec.schema import Placement, Variant
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.report import Launch, LaunchSide
+from moeparity.profiles.launch.text import warning_line
+
+_WIDTH = 116
+_SERVERS = ("server", "rollout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One side as it was launched, and the launch it comes from."""
+
+    launch: Launch
+    side: LaunchSide
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What decides this side's numerics and has no profile, a line each."""
+        return tuple(warning_line(w) for w in self.launch.warnings if w.role == self.side.role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedSides:
+    """Both sides of a recipe: `text` of the recipe, profiles to be written beside it, and what has no profile.
+
+    `obstacle` says why the recipe cannot run; empty where it can. `temperature` is the sampler's, None where not set.
+    """
+
+    text: str
+    profiles: dict[Path, str]
+    warnings: tuple[str, ...]
+    obstacle: str
+    temperature: float | None
+
+
+def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tuple[Launched, Launched]:
+    """The trainer's side and the server's; one file may start both. Raises SpecError where one is missing."""
+    files = dict.fromkeys(path for path in (server, trainer) if path is not None)
+    launches = {path: read(path, checkpoint) for path in files}
+    wanted = (("--trainer", trainer or server, ("trainer",)), ("--server", server or trainer, _SERVERS))
+    sides = []
+    for option, path, roles in wanted:
+        assert path is not None
+        launch = launches[path]
+        side = next((side for side in launch.sides if side.role in roles), None)
+        if side is None or not side.profile:
+            kinds = ", ".join(f"{s.role} ({launch.engine})" for s in launch.sides)
+            says = "has none" if side is None else "has one that no shipped profile speaks of"
+            raise SpecError(
+                f"{Where(path)}: a {'trainer' if option == '--trainer' else 'server'} is needed, and it {says}: it "
+                f"starts {kinds}. Give the launch file of one with {option}."
+            )
+        sides.append(Launched(launch=launch, side=side))
+    return sides[0], sides[1]
+
+
+def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
+    """Both sides as the recipe `out` has them, on a graph whose checkpoint has `dtype`."""
+    temperature = _temperature(both)
+    both = both[0], _sampled(both[1], temperature)
+    profiles: dict[Path, str] = {}
+    blocks, obstacles = [], []
+    for name, role, one in zip(("reference", "candidate"), ("trainer", "server"), both, strict=True):
+        profile = one.side.profile
+        if one.side.further or one.side.sets:
+            path = out.with_name(f"{out.stem}.{role}.yaml")
+            profiles[path] = combined(one.side, one.launch, f"{out.stem}_{role}")
+            profile = f"./{path.name}"
+        left = () if name == "candidate" and one.launch.file == both[0].launch.file else _left(one.launch)
+        blocks.append(_block(name, [*_taken(role, one), *left], one.side, profile, one.side.dtype or dtype))
+        reason = _obstacle(one, profiles.get(out.with_name(f"{out.stem}.{role}.yaml")), graph, dtype, out)
+        obstacles += [f"{name}: {reason}"] if reason else []
+    return LaunchedSides(
+        text="\n".join(blocks),
+        profiles=profiles,
+        warnings=tuple(dict.fromkeys(line for one in both for line in one.warnings)),
+        obstacle="; ".join(obstacles),
+        temperature=temperature,
+    )
+
+
+def comments(lines: Sequence[str], indent: str = "") -> str:
+    """Lines as comments of a recipe, wrapped; empty where there are none."""
+    marked = (
+        textwrap.wrap(line, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ") for line in lines
+    )
+    return "".join(f"{line}\n" for wrapped in marked for line in wrapped)
+
+
+def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtype: str) -> str:
+    """One side of the recipe, behind comments on each value that it took or left."""
+    lines = [f"{name}:", comments(words, "  ").rstrip("\n"), f"  profile: {profile}"]
+    if side.placement:
+        inner = ", ".join(f"{axis}: {json.dumps(ranks)}" for axis, ranks in side.placement.items())
+        lines.append(f"  placement: {{{inner}}}")
+    return "\n".join([*lines, f"  dtype: {dtype}", "  micro_batch: 8"])
+
+
+def _taken(role: str, one: Launched) -> Iterator[str]:
+    launch = one.launch
+    yield f"The {role}: {launch.engine} {launch.version}, as {launch.file} starts it."
+    for setting in launch.settings:
+        if setting.given and setting.role == one.side.role:
+            yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
+    for decision in launch.decisions:
+        if decision.role == one.side.role:
+            yield f"{launch.engine} decides: {decision.says} [{decision.source}]"
+
+
+def _left(launch: Launch) -> Iterator[str]:
+    for key in launch.irrelevant:
+        yield f"{key.where}: left {key.name}: {key.hint or 'it changes no log-probability'}"
+    for key in launch.ignored:
+        yield f"{key.where}: left {key.name}: it was not looked at"
+
+
+def _obstacle(one: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:
+    """Why this side does not run on the model, in the words of what refuses it; empty where it does."""
+    try:
+        loaded = load_combined(profile) if profile else load_profile(one.side.profile, Where(out))
+        variant = Variant(profile=one.side.profile, placement=Placement.model_validate(dict(one.side.placement)))
+        bound_side(graph, variant, loaded, one.side.dtype or dtype, Where(out))
+    except SpecError as error:
+        return str(error).partition(": ")[2] or str(error)
+    return ""
+
+
+def _temperature(both: tuple[Launched, Launched]) -> float | None:
+    """The sampler's temperature, by either launch file: a trainer asks a server of its own for it. None: not set."""
+    names = ("temperature", "rollout_temperature")
+    settings = (s for one in reversed(both) for s in one.launch.settings)
+    values = [s.value for s in settings if s.given and s.name.rpartition(".")[2] in names]
+    try:
+        return float(values[0]) if values else None
+    except ValueError:
+        return None
+
+
+def _sampled(server: Launched, temperature: float | None) -> Launched:
+    """A server started by itself, whose log-probabilities may be of logits over the temperature of a request."""
+    settings = {setting.name: setting.value for setting in server.launch.settings}
+    processed = settings.get("logprobs_mode", "").startswith("processed")
+    over = processed or settings.get("SGLANG_RETURN_ORIGINAL_LOGPROB") == "false"
+    if server.side.role != "server" or temperature in (None, 0, 1) or not over:
+        return server
+    sets = {**server.side.sets, "log_softmax:temperature": temperature}
+    return replace(server, side=replace(server.side, sets=sets))

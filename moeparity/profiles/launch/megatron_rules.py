@@ -1,0 +1,116 @@
+"""What Megatron-LM decides for a trainer on top of it: whether its dispatcher makes partial sums, and of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch, word, words
+
+_DISPATCHER = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/token_dispatcher.py"
+_NODE = 8
+"""Ranks of one node."""
+DISPATCHERS = ("alltoall", "flex", "allgather")
+ROUTER_DTYPES = {
+    "fp32": Implied(says="with Megatron-LM: logits in fp32", overlay="megatron-router-fp32"),
+    "fp64": Implied(
+        says="with Megatron-LM: gate:inputs, gate:output and router:weights fp64",
+        sets={"gate:inputs": "fp64", "gate:output": "fp64", "router:weights": "fp64"},
+    ),
+}
+
+
+def fusion(name: str, default: bool, *, fused: Implied, unfused: Implied) -> Option:
+    """A fusion of Megatron-LM, on or off where nothing is set."""
+    return switch(name, default=default, on=fused, off=unfused, role="trainer")
+
+
+def modelled(prefix: str, *, permute: bool, rope: bool, swiglu: bool, router: str) -> tuple[Option, ...]:
+    """The fields that profiles speak of, with a trainer's own defaults; its names begin with `prefix`."""
+    return (
+        word(
+            f"{prefix}moe_router_dtype",
+            default=router,
+            implies=words(ROUTER_DTYPES, "with Megatron-LM: logits in the model's dtype"),
+            role="trainer",
+        ),
+        word(
+            f"{prefix}moe_token_dispatcher_type",
+            default="alltoall",
+            implies=lambda value: Implied(says=f"with Megatron-LM: {value}"),
+            choices=DISPATCHERS,
+            role="trainer",
+        ),
+        word(
+            f"{prefix}moe_flex_dispatcher_backend",
+            default="deepep",
+            implies=lambda value: Implied(says=f"with Megatron-LM's flex dispatcher: {value}"),
+            role="trainer",
+        ),
+        switch(
+            f"{prefix}deterministic_mode",
+            on=Implied(says="with Megatron-LM: no atomics, NCCL's ring", overlay="megatron-deterministic"),
+            off=Implied(says="with Megatron-LM: atomics, NCCL as it chooses"),
+            role="trainer",
+        ),
+        fusion(
+            f"{prefix}moe_permute_fusion",
+            permute,
+            fused=Implied(says="with Megatron-LM: rows added in fp32", overlay="megatron-permute-fusion"),
+            unfused=Implied(says="with Megatron-LM: rows added to a bf16 output as they arrive"),
+        ),
+        fusion(
+            f"{prefix}apply_rope_fusion",
+            rope,
+            fused=Implied(says="with Megatron-LM: cos, sin and products in fp32"),
+            unfused=Implied(says="with Megatron-LM: every product rounded", overlay="megatron-unfused-rope"),
+        ),
+        fusion(
+            f"{prefix}bias_activation_fusion",
+            swiglu,
+            fused=Implied(says="with Megatron-LM: SwiGLU rounded once"),
+            unfused=Implied(says="with Megatron-LM: silu and products rounded", overlay="megatron-unfused-swiglu"),
+        ),
+    )
+
+
+def placement(
+    parallel: str, fields: str, runs: Callable[[Settings], bool], dispatcher: Callable[[Settings], str]
+) -> Rule:
+    """The rule for a trainer whose ranks stand under `parallel` and whose fields under `fields`, where it `runs`."""
+
+    def rule(settings: Settings) -> Iterator[Decision]:
+        if not runs(settings):
+            return
+        tensor = settings.ranks(f"{parallel}tensor_model_parallel_size")
+        if tensor > 1 and settings.values.get(f"{parallel}sequence_parallel") is True:
+            scattered = Implied(says="sequence parallel: sums are scattered by tokens", placement={"sequence": True})
+            source = "Megatron-LM d98e8a64dd, megatron/core/tensor_parallel/layers.py RowParallelLinear"
+            yield Decision(role="trainer", implied=scattered, source=source)
+        ranks = settings.ranks(f"{parallel}expert_model_parallel_size")
+        if ranks > 1:
+            backend = str(settings.values.get(f"{fields}moe_flex_dispatcher_backend", "deepep"))
+            yield Decision(
+                role="trainer", implied=_dispatched(dispatcher(settings), backend, ranks), source=_DISPATCHER
+            )
+
+    return rule
+
+
+def _dispatched(dispatcher: str, backend: str, ranks: int) -> Implied:
+    """What becomes of the rows of `ranks` expert-parallel ranks."""
+    if dispatcher == "alltoall":
+        says = f"all-to-all over {ranks} ranks brings every row home, where all are added: no partial sums"
+        return Implied(says=says, placement={"expert": 1})
+    if dispatcher == "allgather":
+        return Implied(
+            says=f"each of {ranks} ranks adds its own rows, then reduce-scatter", placement={"expert": ranks}
+        )
+    if backend == "deepep":
+        overlay = "deepep-normal" if ranks <= _NODE else "deepep-internode"
+        says = f"flex: each of {ranks} ranks adds its own rows, and DeepEP adds the ranks"
+        return Implied(says=says, placement={"expert": ranks}, overlay=overlay)
+    return Implied(
+        says=f"flex with {backend}",
+        placement={"expert": 1},
+        warns=f"{backend} adds rows and ranks over {ranks} ranks in its own kernel, and no profile states its order",
+    )

@@ -1,0 +1,145 @@
+"""Which program a source is of: the one that its command starts, else the one whose options it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from moeparity.errors import SpecError, Where, listed
+from moeparity.profiles.launch import megatron, rl_trainers, servers, trainers
+from moeparity.profiles.launch.options import Program
+from moeparity.profiles.launch.reading.files import read_sources
+from moeparity.profiles.launch.source import Source
+
+PROGRAMS = (
+    *(servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL, megatron.SLIME, megatron.MEGATRON),
+    *(rl_trainers.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
+)
+_SERVERS = (servers.VLLM, servers.SGLANG)
+_COMMANDS = {
+    "vllm.entrypoints.openai.api_server": servers.VLLM,
+    "vllm.entrypoints.api_server": servers.VLLM,
+    "vllm.LLM": servers.VLLM,
+    "vllm.EngineArgs": servers.VLLM,
+    "vllm.AsyncEngineArgs": servers.VLLM,
+    "sglang.launch_server": servers.SGLANG,
+    "sglang.Engine": servers.SGLANG,
+    "sglang.Runtime": servers.SGLANG,
+    "sglang.ServerArgs": servers.SGLANG,
+    "verl.trainer.main_ppo": trainers.VERL,
+    "openrlhf.cli.train_ppo_ray": rl_trainers.OPENRLHF,
+    "trl.GRPOConfig": rl_trainers.TRL,
+    "trl.RLOOConfig": rl_trainers.TRL,
+    "trl.OnlineDPOConfig": rl_trainers.TRL,
+    "rl": rl_trainers.PRIME_RL,
+    "inference": rl_trainers.PRIME_RL,
+}
+"""By module, console program, or what a Python file calls."""
+_SERVES = {("vllm", "serve"): servers.VLLM, ("sglang", "serve"): servers.SGLANG}
+_OTHER_COMMANDS = {
+    ("trl", "grpo"): rl_trainers.TRL,
+    ("trl", "rloo"): rl_trainers.TRL,
+    ("trl", "vllm-serve"): servers.VLLM,
+}
+_SCRIPTS = {"pretrain_gpt.py": megatron.MEGATRON}
+
+
+def _starts(*beginnings: str) -> Callable[[Collection[str]], bool]:
+    return lambda names: any(name.startswith(beginnings) for name in names)
+
+
+def _has(*together: str) -> Callable[[Collection[str]], bool]:
+    return lambda names: all(name in names for name in together)
+
+
+_SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
+    (_starts("actor_rollout_ref."), trainers.VERL),
+    (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), trainers.NEMO_RL),
+    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), rl_trainers.SKYRL),
+    (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
+    (_has("hf_checkpoint", "rollout_batch_size"), megatron.SLIME),
+    (_has("rollout_num_gpus_per_engine"), megatron.SLIME),
+    (_starts("vllm_num_engines", "vllm_sync_backend"), rl_trainers.OPENRLHF),
+    (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
+    (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
+)
+"""Options that only one program has, tried in this order."""
+FLAGS = frozenset(
+    name for program in PROGRAMS for option in program.options if option.kind == "flag" for name in option.names
+)
+
+
+def programs_of(path: Path) -> list[tuple[Source, Program]]:
+    """What a file starts, one of each kind. Raises SpecError where it cannot be told, or where there are several."""
+    sources = read_sources(path, FLAGS)
+    known = [(source, program) for source in sources if (program := _program(source)) is not None]
+    if not known:
+        raise SpecError(_unknown(path, sources))
+    chosen: dict[str, tuple[Source, Program]] = {}
+    for source, program in known:
+        side = "server" if program in _SERVERS else "trainer"
+        before = chosen.get(side)
+        if before is not None and (before[1] is not program or _settings(before) != _settings((source, program))):
+            raise SpecError(
+                f"{Where(path)}: starts {before[1].engine} and {program.engine}, each as a {side} and with its own "
+                "options: which is meant cannot be told. Keep one of them in a file of its own."
+            )
+        chosen.setdefault(side, (source, program))
+    return [(_typed(source), program) for source, program in chosen.values()]
+
+
+def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
+    """The values of the options that the program is read by."""
+    source, program = pair
+    names = {name for option in program.options for name in option.names}
+    entries = (*source.options, *source.environment)
+    return {entry.name: str(entry.value) for entry in entries if entry.name in names}
+
+
+def _program(source: Source) -> Program | None:
+    """Whose options these are; None where they are no known program's."""
+    head = source.command[0] if source.command else ""
+    named = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
+    if named is None and len(source.command) > 1:
+        pair = head, source.command[1]
+        named = _SERVES.get(pair) or _OTHER_COMMANDS.get(pair)
+    if named is not None:
+        return named
+    names = {entry.name.lstrip("+") for entry in source.options}
+    for sign, program in _SIGNS:
+        if sign(names):
+            return program
+    return None if head else _by_options(names)
+
+
+def _by_options(names: Collection[str]) -> Program | None:
+    """The server that knows more of the options than the other."""
+    vllm, sglang = (sum(name in option.names for option in program.options for name in names) for program in _SERVERS)
+    return None if vllm == sglang else servers.VLLM if vllm > sglang else servers.SGLANG
+
+
+def _unknown(path: Path, sources: Sequence[Source]) -> str:
+    names = {entry.name for source in sources if not source.command for entry in source.options}
+    shared = any(name in option.names for program in _SERVERS for option in program.options for name in names)
+    reason = "no option that only one engine knows" if shared else "no option of an engine known here"
+    commands = [source.command[0] for source in sources if source.command and source.command[0]]
+    starts = f" It starts {listed(list(dict.fromkeys(commands))[:5])}." if commands else ""
+    notes = [f"{note.where}: {note.says}" for source in sources for note in source.notes if "script" in note.says]
+    return (
+        f"{Where(path)}: whose configuration this is cannot be told: it has {reason}.{starts} Expected one "
+        f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "
+        "`vllm serve MODEL --tensor-parallel-size 4` or `python -m sglang.launch_server --model-path MODEL`."
+        + "".join(f"\n{note}" for note in dict.fromkeys(notes))
+    )
+
+
+def _typed(source: Source) -> Source:
+    """The same, where `null` in a file means a switch that is off, no bare flag."""
+    if source.command:
+        return source
+    entries = tuple(
+        replace(entry, value=False) if entry.value is None and entry.name in FLAGS else entry
+        for entry in source.options
+    )
+    return replace(source, options=entries)

@@ -1,0 +1,129 @@
+"""A launch file, of whatever kind, as the sources that it holds: one for every program it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where
+from moeparity.plan.spec import yaml
+from moeparity.profiles.launch.reading import containers, nested
+from moeparity.profiles.launch.reading.arguments import options
+from moeparity.profiles.launch.reading.launchers import Started, started
+from moeparity.profiles.launch.reading.python import of_python
+from moeparity.profiles.launch.reading.shell.interpret import interpreted
+from moeparity.profiles.launch.reading.words import Word, plain, value_of
+from moeparity.profiles.launch.source import Entry, Note, Source, Unresolved
+
+_UNITS = (".service", ".conf")
+_NESTED = (".yaml", ".yml", ".json", ".toml")
+_FOLDERS_UP = 6
+"""A script's `--config` is looked for beside it, then so many folders up: it is run from a repository's root."""
+
+
+def read_sources(path: Path, flags: Collection[str]) -> list[Source]:
+    """What a file gives each program that it starts; `flags` are options without a value. Raises SpecError."""
+    if not paths.present(path):
+        raise SpecError(
+            f"{Where(path)}: there is no such file. Give a launch configuration (YAML, JSON, TOML), a script, a "
+            "unit, a manifest, or a command line."
+        )
+    notes: list[Note] = []
+    if path.suffix in (".yaml", ".yml"):
+        documents = yaml.documents(path)
+        if any(map(containers.is_manifest, documents)):
+            programs = [one for document in documents for one in containers.of_manifest(document, path, notes)]
+            return _sources(programs, path, notes, flags)
+        return [_configured(path)]
+    if path.suffix in _NESTED:
+        return [_configured(path)]
+    text = nested.text_of(path)
+    if path.suffix == ".py" or re.match(r"#!.*python", text):
+        return of_python(text, path)
+    if path.suffix in _UNITS:
+        return _sources(list(containers.of_unit(text, path, notes)), path, notes, flags)
+    scope = interpreted(text, path)
+    programs = [program for command in scope.commands for program in started(command, notes)]
+    others = [plain(command.words[0].text) for command in scope.commands]
+    found = _sources(programs, path, [*scope.notes.values(), *notes], flags)
+    return found or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
+
+
+def _configured(path: Path) -> Source:
+    if path.suffix == ".json":
+        return Source(path=path, options=tuple(nested.of_json(path)))
+    if path.suffix == ".toml":
+        return Source(path=path, options=tuple(nested.of_toml(path)))
+    entries, notes = nested.of_yaml(path)
+    return Source(path=path, options=tuple(entries), notes=tuple(notes))
+
+
+def _sources(programs: Sequence[Started], path: Path, notes: Sequence[Note], flags: Collection[str]) -> list[Source]:
+    return [_source(program, path, notes, flags) for program in programs]
+
+
+def _source(program: Started, path: Path, notes: Sequence[Note], flags: Collection[str]) -> Source:
+    entries, others, further = options(program.arguments, flags)
+    condition = program.command.condition
+    if condition:
+        where = program.command.where
+        further.append(Note(says=f"`{plain(program.name)}` is started only if {condition}", where=where))
+    files = [*_files(entries), *_at_files(others)]
+    below: dict[str, Entry] = {}
+    for name, where in files:
+        below |= _beside(name, where, path, further)
+    given = {entry.name: entry for entry in entries}
+    environment = {
+        name: Entry(name=name, value=value_of(word.text), where=word.where) for name, word in program.environment
+    }
+    return Source(
+        path=path,
+        options=tuple(_over(below, given).values()),
+        environment=tuple(environment.values()),
+        command=(plain(program.name), *(plain(word.text) for word in others)),
+        notes=(*notes, *further),
+    )
+
+
+def _over(below: Mapping[str, Entry], given: Mapping[str, Entry]) -> dict[str, Entry]:
+    """A file's options, and over them those of the command line: hydra's spellings of adding and overriding aside."""
+    return {**below, **given}
+
+
+def _files(entries: Sequence[Entry]) -> Iterator[tuple[str, Where]]:
+    """The configurations that a command line names: `--config FILE`, or hydra's folder and name."""
+    values = {entry.name: entry for entry in entries}
+    for name in ("config", "config_file_path"):
+        entry = values.get(name)
+        if entry is not None and isinstance(entry.value, str) and entry.value.endswith(_NESTED):
+            yield entry.value, entry.where
+        elif entry is not None and isinstance(entry.value, Unresolved):
+            yield str(entry.value), entry.where
+    folder, name_entry = values.get("config_path"), values.get("config_name")
+    if folder is not None and name_entry is not None and isinstance(folder.value, str):
+        name = str(name_entry.value)
+        yield f"{folder.value}/{name if name.endswith('.yaml') else name + '.yaml'}", name_entry.where
+
+
+def _at_files(words: Sequence[Word]) -> Iterator[tuple[str, Where]]:
+    """`@ FILE` and `@FILE`, as prime-rl's programs take them."""
+    for place, word in enumerate(words):
+        if word.text == "@" and place + 1 < len(words):
+            yield plain(words[place + 1].text), word.where
+        elif word.text.startswith("@") and len(word.text) > 1:
+            yield plain(word.text[1:]), word.where
+
+
+def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> dict[str, Entry]:
+    """The options of a configuration that a command line names; where it is not there, that is said."""
+    folders = [path.absolute().parent, *path.absolute().parent.parents][:_FOLDERS_UP]
+    candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
+    file = next((candidate for candidate in candidates if paths.is_file(candidate)), None)
+    if file is None or file.suffix not in _NESTED:
+        notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
+        return {}
+    source = _configured(file)
+    notes += source.notes
+    return {entry.name: entry for entry in source.options}

@@ -1,0 +1,210 @@
+"""What stands before a program: `exec`, `nohup`, `uv run`, `torchrun`, `ray job submit ... --`, `docker run IMAGE`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from moeparity.profiles.launch.reading.shell.interpret import interpreted
+from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain
+from moeparity.profiles.launch.source import Note
+
+_PLAIN = (
+    *("exec", "nohup", "command", "time", "setsid", "stdbuf", "sudo", "nice", "ionice", "numactl", "taskset"),
+    *("timeout", "env", "xargs", "catchsegv", "unbuffer", "script", "srun", "mpirun", "mpiexec", "nsys", "ncu"),
+    *("torchrun", "accelerate", "deepspeed", "uv", "uvx", "poetry", "pixi", "conda", "mamba", "micromamba", "hatch"),
+    *("dumb-init", "tini", "gosu", "apptainer", "singularity", "enroot", "py-spy", "rocprof", "ray", "bash", "sh"),
+    *("kubectl", "ssh", "tmux", "screen"),
+)
+"""Programs that start another one, which is found behind their own options."""
+PROGRAMS = ("vllm", "sglang", "trl", "rl", "inference", "trainer", "torchtitan", "sft")
+"""Programs that are known by a name of their own; of every other it is the Python module or script."""
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_SERVES = {"vllm/vllm-openai": ("vllm", "serve"), "vllm/vllm-openai-rocm": ("vllm", "serve")}
+"""Images whose entry point is a program known here."""
+_NO_VALUE = re.compile(
+    r"-[itdP]+|--(interactive|tty|detach|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable"
+    r"|sig-proxy|quiet|disable-content-trust)"
+)
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program that is started: `name` is a console program, a Python module or a script's path; its arguments."""
+
+    name: str
+    arguments: tuple[Word, ...]
+    environment: tuple[tuple[str, Word], ...]
+    command: Command
+
+
+def started(command: Command, notes: list[Note], depth: int = 0) -> Iterator[Started]:
+    """The programs that a command line starts, if any is known; `notes` are added to."""
+    words = list(command.words)
+    head = _base(words[0]) if words else ""
+    if depth > _DEEPEST or not words:
+        return
+    if head.startswith("-"):
+        yield Started("", tuple(words), command.environment, command)
+    elif head in _CONTAINERS:
+        yield from _container(command, notes, depth)
+    elif head in PROGRAMS:
+        yield Started(head, tuple(words[1:]), command.environment, command)
+    elif re.fullmatch(r"python[\d.]*", head):
+        yield from _python(command, words[1:], notes)
+    elif head.endswith(".py"):
+        yield Started(words[0].text, tuple(words[1:]), command.environment, command)
+    elif head in _PLAIN:
+        yield from _behind(command, notes, depth)
+
+
+def _base(word: Word) -> str:
+    return word.text.rpartition("/")[2]
+
+
+def _python(command: Command, words: Sequence[Word], notes: list[Note]) -> Iterator[Started]:
+    """`python [-u] -m module`, or `python script.py`."""
+    for place, word in enumerate(words):
+        if word.text == "-m" and place + 1 < len(words):
+            module = words[place + 1].text
+            if module in (
+                "torch.distributed.run",
+                "torch.distributed.launch",
+                "accelerate.commands.launch",
+                "torchrun",
+            ):
+                yield from _behind(replace(command, words=tuple(words[place + 1 :])), notes, 1)
+            else:
+                yield Started(module, tuple(words[place + 2 :]), command.environment, command)
+            return
+        if word.text in ("-c", "-"):
+            notes.append(Note(says="a Python program on the command line is not read", where=word.where))
+            return
+        if not word.text.startswith("-"):
+            yield Started(word.text, tuple(words[place + 1 :]), command.environment, command)
+            return
+
+
+def _behind(command: Command, notes: list[Note], depth: int) -> Iterator[Started]:
+    """The first program behind a launcher's own words; variables that it sets are the program's."""
+    words = command.words
+    head = _base(words[0])
+    environment = [*command.environment, *(_submitted(words, notes) if head == "ray" else ())]
+    if head in ("bash", "sh"):
+        script = next((word for word in words[1:] if not word.text.startswith("-")), None)
+        if script is not None:
+            says = f"`{head} {plain(script.text)}` starts another script, which is not read"
+            notes.append(Note(says=says, where=script.where))
+        return
+    if head == "ray" and [word.text for word in words[1:3]] != ["job", "submit"]:
+        return
+    for place in range(1, len(words)):
+        word = words[place]
+        variable = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)
+        if variable and head == "env":
+            environment.append((variable[1], replace(word, text=variable[2])))
+        rest = replace(command, words=words[place:], environment=tuple(environment))
+        if _base(word) in ("bash", "sh") and any(w.text in ("-c", "-lc") for w in words[place + 1 : place + 4]):
+            yield from _script(rest, notes, depth)
+            return
+        if _starts(word):
+            yield from started(rest, notes, depth + 1)
+            return
+        if word.text == "-m" and place + 1 < len(words):
+            yield Started(words[place + 1].text, words[place + 2 :], tuple(environment), command)
+            return
+
+
+def _starts(word: Word) -> bool:
+    base = _base(word)
+    return known(word.text) and (
+        base in (*PROGRAMS, *_PLAIN, *_CONTAINERS) or base.endswith(".py") or bool(re.fullmatch(r"python[\d.]*", base))
+    )
+
+
+def _submitted(words: Sequence[Word], notes: list[Note]) -> Iterator[tuple[str, Word]]:
+    """The variables of `--runtime-env-json`."""
+    for place, word in enumerate(words):
+        name, equals, attached = word.text.partition("=")
+        if word.text == "--":
+            return
+        if name == "--runtime-env":
+            notes.append(Note(says=f"`{plain(word.text)}` is not read", where=word.where))
+        if name != "--runtime-env-json":
+            continue
+        text = attached if equals else (words[place + 1].text if place + 1 < len(words) else "")
+        try:
+            # What is not resolved stands between control characters, and may hold quotes of its own.
+            quoted = re.sub("\0[^\0]*\0", lambda part: json.dumps(part[0])[1:-1], text)
+            variables = json.loads(quoted, strict=False).get("env_vars", {})
+        except (ValueError, RecursionError, AttributeError):
+            says = "`--runtime-env-json` is not resolved: the variables that it sets are not known"
+            notes.append(Note(says=says, where=word.where))
+            return
+        if isinstance(variables, dict):
+            yield from ((str(name), replace(word, text=str(value))) for name, value in variables.items())
+
+
+def _script(command: Command, notes: list[Note], depth: int) -> Iterator[Started]:
+    """`bash -c TEXT`: the programs of that text."""
+    words = command.words
+    place = next(i for i, word in enumerate(words) if word.text in ("-c", "-lc"))
+    text = words[place + 1] if place + 1 < len(words) else None
+    if text is None or not text.known:
+        says = f"`{plain(words[0].text)} -c` is given a script that is not resolved"
+        notes.append(Note(says=says, where=words[0].where))
+        return
+    scope = interpreted(text.text, text.where.path, text.where.line or 1)
+    notes += scope.notes.values()
+    for inner in scope.commands:
+        environment = (*command.environment, *inner.environment)
+        further = replace(inner, environment=environment, condition=both(command.condition, inner.condition))
+        yield from started(further, notes, depth + 1)
+
+
+def contained(
+    image: str, entrypoint: Sequence[Word], command: Command, notes: list[Note], depth: int = 0
+) -> Iterator[Started]:
+    """What a container runs: its entry point, else the image's where that is known, and the words given to it."""
+    name = image.partition("@")[0]
+    name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+    start: tuple[Word, ...] = tuple(entrypoint)
+    if not start:
+        known_start = next((words for end, words in _SERVES.items() if name.endswith(end)), ())
+        start = tuple(Word(word, command.where) for word in known_start)
+    words = (*start, *command.words)
+    whole = replace(command, words=words)
+    if words and _base(words[0]) in ("bash", "sh") and any(word.text in ("-c", "-lc") for word in words[1:4]):
+        yield from _script(whole, notes, depth + 1)
+    else:
+        yield from started(whole, notes, depth + 1)
+
+
+def _container(command: Command, notes: list[Note], depth: int) -> Iterator[Started]:
+    """`docker run [options] IMAGE words`."""
+    words = list(command.words)
+    verb = next((place for place, word in enumerate(words[:4]) if word.text in ("run", "exec")), None)
+    if verb is None:
+        return
+    environment = list(command.environment if words[verb].text == "exec" else ())
+    entrypoint: list[Word] = []
+    rest = words[verb + 1 :]
+    while rest and rest[0].text.startswith("-"):
+        word = rest.pop(0)
+        name, equals, text = word.text.partition("=")
+        if not equals and not _NO_VALUE.fullmatch(name) and rest:
+            text = rest.pop(0).text
+        if name in ("-e", "--env"):
+            variable, given, value = text.partition("=")
+            if given:
+                environment.append((variable, replace(word, text=value)))
+        elif name == "--env-file":
+            notes.append(Note(says=f"`--env-file {plain(text)}` is not read", where=word.where))
+        elif name == "--entrypoint" and text:
+            entrypoint = [replace(word, text=text)]
+    if rest:
+        inner = replace(command, words=tuple(rest[1:]), environment=tuple(environment))
+        yield from contained(rest[0].text if words[verb].text == "run" else "", entrypoint, inner, notes, depth)

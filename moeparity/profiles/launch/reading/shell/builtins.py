@@ -1,0 +1,104 @@
+"""What commands do to the script itself: functions, `source`, `eval`, `shift`, `exit`; all others are started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tree_sitter import Node
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where
+from moeparity.profiles.launch.reading.shell.scope import Scope, environment
+from moeparity.profiles.launch.reading.words import Command, Word, known, plain, unresolved
+
+_SILENT = ("echo", "printf", "true", ":", "set", "shopt", "trap", "wait", "sleep", "ulimit", "alias", "pushd", "popd")
+"""Builtins that neither start a program nor set what is followed."""
+
+
+class Walker(Protocol):
+    """What walks the statements of a script, `moeparity.profiles.launch.reading.shell.interpret`."""
+
+    def script(self, text: str) -> None:
+        """All statements of a text."""
+
+    def statement(self, node: Node) -> None:
+        """One statement."""
+
+
+class Builtins:
+    """What a command does to the script itself; all others are commands that it starts."""
+
+    def __init__(self, scope: Scope, path: Path, walker: Callable[..., Walker]) -> None:
+        self.scope, self.path, self.walker = scope, path, walker
+
+    def run(self, words: tuple[Word, ...], prefix: tuple[tuple[str, Word], ...], where: Where) -> None:
+        """A command with its words."""
+        name = words[0].text
+        if name in self.scope.functions:
+            self._call(name, words[1:])
+        elif name in ("source", "."):
+            self._source(words, where)
+        elif name in ("exit", "return", "break", "continue"):
+            self.scope.stopped = name
+        elif name in ("read", "mapfile", "readarray", "let"):
+            for word in words[1:]:
+                self.scope.assign(word.text.partition("=")[0], (Word(unresolved(f"{name}"), where),))
+        elif name == "shift":
+            count = words[1].text if len(words) > 1 else "1"
+            self.scope.arguments = self.scope.arguments[int(count) if count.isdecimal() and len(count) < 5 else 1 :]
+        elif name == "set":
+            self._set(words)
+        elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):
+            self._nested(words[1:] if name == "eval" else words[_letter_c(words) + 1 :][:1], where)
+        elif name not in _SILENT:
+            given = (*environment(self.scope.variables), *prefix)
+            self.scope.commands.append(Command(words, given, where, self.scope.condition))
+
+    def _set(self, words: tuple[Word, ...]) -> None:
+        """`set -- words` are the script's arguments from here on; `set -a` hands on all that is set."""
+        texts = [word.text for word in words]
+        if "--" in texts:
+            self.scope.arguments = words[texts.index("--") + 1 :]
+        if "allexport" in texts or any(text.startswith(("-", "+")) and "a" in text[1:] for text in texts[1:2]):
+            self.scope.exports_all = texts[1].startswith("-")
+
+    def _call(self, name: str, arguments: tuple[Word, ...]) -> None:
+        body, home = self.scope.functions[name]
+        before = self.scope.arguments
+        self.scope.arguments = arguments
+        self.walker(self.scope, home.path, home.line, home.expander.hidden).statement(body)
+        self.scope.arguments = before
+        if self.scope.stopped == "return":
+            self.scope.stopped = ""
+
+    def _nested(self, words: tuple[Word, ...], where: Where) -> None:
+        text = " ".join(word.text for word in words)
+        if not known(text) or any(word.condition for word in words):
+            self.scope.note(f"`{plain(text)[:60]}` is run as a script and not resolved", where)
+            return
+        scope = self.scope
+        scope.budget.enter(where)
+        self.walker(scope, where.path, where.line or 1).script(text)
+        scope.budget.leave()
+
+    def _source(self, words: tuple[Word, ...], where: Where) -> None:
+        name = words[1].text if len(words) > 1 else ""
+        path = self.path.parent / plain(name)
+        if not known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
+            what = f"`source {plain(name)}` is not there" if known(name) else f"`source {plain(name)}` is not resolved"
+            self.scope.note(f"{what}: what it sets is not known", where)
+            return
+        try:
+            text = paths.contents(path, "launch configuration").decode("utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise SpecError(f"{where}: {plain(name)!r} cannot be read as a script. Check the path.") from None
+        self.walker(self.scope, path).script(text)
+        if self.scope.stopped == "return":
+            self.scope.stopped = ""
+
+
+def _letter_c(words: Sequence[Word]) -> int:
+    """Where `-c` stands among the first words, 0 where it does not."""
+    return next((i for i, word in enumerate(words[:4]) if word.text in ("-c", "-lc", "-ic", "-xc", "-ec")), 0)

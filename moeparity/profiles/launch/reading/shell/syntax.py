@@ -1,0 +1,116 @@
+"""A script as a tree: tree-sitter's grammar of bash, what it refuses, and the limits on what is walked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from moeparity.errors import SpecError, Where, shown
+
+STEPS = 200_000
+"""Statements and expansions that are walked in one file, with all that it sources."""
+DEPTH = 60
+"""Levels of statements, functions and expansions inside each other."""
+LETTERS = 4_000_000
+"""Letters that all expansions of one file may make together."""
+_LONGEST_SUM = 500
+"""Letters of one sum."""
+
+
+class Budget:
+    """What is left of the limits; raises SpecError where a script goes beyond them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.steps, self.letters, self.depth = STEPS, LETTERS, 0
+
+    def step(self, where: Where, letters: int = 0) -> None:
+        """One more step, which made so many letters."""
+        self.steps -= 1
+        self.letters -= letters
+        if self.steps < 0 or self.letters < 0:
+            what = f"{STEPS:,} steps" if self.steps < 0 else f"{LETTERS:,} letters"
+            raise SpecError(f"{where}: the script takes more than {what} to follow. Give the command line it ends in.")
+
+    def enter(self, where: Where) -> None:
+        """One level deeper."""
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise SpecError(f"{where}: nested deeper than {DEPTH} levels. Give the command line it ends in.")
+
+    def leave(self) -> None:
+        """One level back."""
+        self.depth -= 1
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def parsed(text: str, path: Path, line: int = 1) -> tuple[Node, dict[int, str]]:
+    """The tree of a script that starts on that line of a file, and the arithmetic that was hidden from the parser, by
+    the byte it starts on. Raises SpecError where it is no bash.
+    """
+    at = Where(path, line)
+    if "\0" in text:
+        raise SpecError(f"{at}: is no command line: it holds a NUL character. Give a text file.")
+    root, hidden = _parser().parse(text.encode()).root_node, dict[int, str]()
+    if root.has_error:
+        # The grammar does not know every place that `$((...))` may stand in; a word of the same length fits.
+        shown_text, hidden = _hiding(text)
+        root = _parser().parse(shown_text.encode()).root_node
+    if root.has_error:
+        broken = next(_errors(root), root)
+        where = Where(path, line + broken.start_point[0])
+        lines = text.splitlines()
+        row = lines[broken.start_point[0]] if broken.start_point[0] < len(lines) else ""
+        raise SpecError(
+            f"{where}: {shown(row.strip())} is no command line that can be read here: a quotation or a bracket is not "
+            "closed, or stands where bash has none. Correct it, or give the command line that is meant."
+        )
+    return root, hidden
+
+
+def _hiding(text: str) -> tuple[str, dict[int, str]]:
+    hidden: dict[int, str] = {}
+    parts, end = [], 0
+    for match in re.finditer(r"\$\(\(", text):
+        if match.start() < end:
+            continue
+        depth, close = 2, match.end()
+        while depth and close < min(len(text), match.end() + _LONGEST_SUM):
+            depth += {"(": 1, ")": -1}.get(text[close], 0)
+            close += 1
+        inner = text[match.end() : close - 2]
+        if depth or "\n" in inner or not inner or not inner.isascii() or text[close - 2 : close] != "))":
+            continue
+        parts += [text[end : match.end()], "x" * len(inner), "))"]
+        end = close
+        hidden[len(text[: match.start()].encode())] = text[match.start() : close]
+    return "".join([*parts, text[end:]]), hidden
+
+
+def _errors(root: Node) -> Iterator[Node]:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.is_error or node.is_missing:
+            yield node
+        waiting += reversed([child for child in node.children if child.has_error or child.is_missing])
+
+
+def text_of(node: Node) -> str:
+    """What stands in the file."""
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def one_line(node: Node, longest: int = 60) -> str:
+    """The start of it, on one line, for people."""
+    text = " ".join(text_of(node).split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

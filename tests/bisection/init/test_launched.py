@@ -1,0 +1,147 @@
+"""`moeparity init` with launch files: one recipe from a server's, a trainer's and a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.init import write_starter
+from moeparity.bisection.prepare import prepare
+from moeparity.errors import MoeparityError
+from moeparity.plan.spec import reader
+from tests.command import ROOT, alone, inside
+
+QUICKSTART = ROOT / "checkpoints/quickstart"
+SGLANG = (
+    "python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 2 \\\n  --mem-fraction-static 0.8 --foo 1\n"
+)
+VLLM = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --quantization fp8\n"
+NEMO_RL = """\
+policy:
+  model_name: Qwen/Qwen3-30B-A3B
+  precision: bfloat16
+  dtensor_cfg: {enabled: false}
+  megatron_cfg:
+    enabled: true
+    tensor_model_parallel_size: 2
+    sequence_parallel: true
+    expert_model_parallel_size: 2
+    moe_router_dtype: fp64
+    apply_rope_fusion: false
+  generation: {backend: vllm, temperature: 0.7, vllm_cfg: {tensor_parallel_size: 2}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "server.sh").write_text(SGLANG, "utf-8")
+    (tmp_path / "vllm.sh").write_text(VLLM, "utf-8")
+    (tmp_path / "train.yaml").write_text(NEMO_RL, "utf-8")
+    return tmp_path
+
+
+def test_both_sides_are_what_the_launch_files_start(folder: Path) -> None:
+    starter = write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
+    recipe = reader.read_recipe(starter.recipe)
+    assert (recipe.reference.profile, str(recipe.reference.placement)) == ("./r.trainer.yaml", "tensor 2, sequence")
+    assert (recipe.candidate.profile, str(recipe.candidate.placement)) == ("./r.server.yaml", "tensor 2")
+    assert reader.read_profile(folder / "r.trainer.yaml").extends == "megatron-permute-fusion"
+    assert recipe.tokens.sample is not None
+    assert recipe.tokens.sample.temperature == 0.7
+    assert starter.profiles == (folder / "r.trainer.yaml", folder / "r.server.yaml")
+    assert not starter.obstacle
+
+
+def test_what_profiles_on_top_and_single_values_say_is_in_the_plan(folder: Path) -> None:
+    starter = write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
+    plan = prepare(starter.recipe, device="cpu")
+    values = [
+        plan.reference.plan.settings[place].value
+        for place in (
+            ("layers[0].moe.gate", "output"),
+            ("layers[0].attention.rope", "products"),
+            ("log_probs", "temperature"),
+        )
+    ]
+    assert values == ["fp64", "model", 0.7]
+    assert plan.candidate.plan.settings["log_probs", "temperature"].value == 0.7
+
+
+def test_every_value_taken_or_left_is_a_comment_with_its_line(folder: Path) -> None:
+    starter = write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
+    text = " ".join(line.strip(" #") for line in starter.recipe.read_text("utf-8").splitlines())
+    for line in (
+        "train.yaml:3: policy.precision bfloat16: dtype bf16",
+        "train.yaml:7: policy.megatron_cfg.tensor_model_parallel_size 2: placement tensor 2",
+        "train.yaml:10: policy.megatron_cfg.moe_router_dtype fp64: with Megatron-LM: gate:inputs",
+        "train.yaml:2: left policy.model_name: it names the model",
+        "server.sh:1: tp_size 2: placement tensor 2",
+        "server.sh:2: left mem_fraction_static: it changes no log-probability",
+        "server.sh:2: left foo: it was not looked at",
+    ):
+        assert line in text
+
+
+def test_warnings_stand_at_the_top_and_are_printed(folder: Path) -> None:
+    done = inside("init", QUICKSTART, "--server", "vllm.sh", "--trainer", "train.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "warning: no profile has it: server: quantization fp8: weights, and activations" in said
+    assert "(vllm.sh:1)" in said
+    top = (folder / "recipe.yaml").read_text("utf-8").partition("kind: recipe")[0]
+    assert "# WARNING: decides numerics and no profile has it; nothing is put in its place:\n" in top
+    assert "quantization fp8" in top
+
+
+def test_one_file_that_starts_both_is_enough(folder: Path) -> None:
+    starter = write_starter(QUICKSTART, folder / "r.yaml", trainer=folder / "train.yaml")
+    recipe = reader.read_recipe(starter.recipe)
+    assert recipe.candidate.profile == "./r.server.yaml"
+    assert reader.read_profile(folder / "r.server.yaml").extends == "vllm-allreduce-norm"
+
+
+def test_a_side_that_no_file_starts_is_asked_for(folder: Path) -> None:
+    with pytest.raises(
+        MoeparityError, match=r"server\.sh: a trainer is needed, .* Give the launch file of one with --tr"
+    ):
+        write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh")
+    assert not (folder / "r.yaml").exists()
+
+
+def test_what_does_not_run_says_why(folder: Path) -> None:
+    """Eight heads do not divide by 16 ranks."""
+    (folder / "wide.sh").write_text("vllm serve m -tp 16\n", "utf-8")
+    done = inside("init", QUICKSTART, "--server", "wide.sh", "--trainer", "train.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "It does not run: candidate: " in done.stdout
+    assert "# It does not run: candidate: " in (folder / "recipe.yaml").read_text("utf-8")
+
+
+def test_the_files_beside_are_overwritten_only_by_force(folder: Path) -> None:
+    (folder / "r.trainer.yaml").write_text("mine", "utf-8")
+    with pytest.raises(MoeparityError, match=r"r\.trainer\.yaml: is there already"):
+        write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
+    assert not (folder / "r.yaml").exists()
+
+
+def test_three_commands_lead_to_an_answer(folder: Path) -> None:
+    """A stranger's path, as docs/launch.md has it, in processes of their own: one layer and few prompts."""
+    model = Path(shutil.copytree(QUICKSTART, folder / "model"))
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}), "utf-8")
+    (model / "model.safetensors").unlink()
+    (folder / "train.yaml").write_text(NEMO_RL.replace("0.7", "1.0"), "utf-8")
+    written = alone("init", "model", "--server", "server.sh", "--trainer", "train.yaml", cwd=folder)
+    assert written.returncode == 0, written.stderr
+    shown = alone("show", "recipe.yaml", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    few = (folder / "recipe.tokens.jsonl").read_text("utf-8").splitlines()[:4]
+    (folder / "recipe.tokens.jsonl").write_text("\n".join(few), "utf-8")
+    answer = alone("bisect", "recipe.yaml", "--device", "cpu", "--json", "report.json", cwd=folder)
+    assert answer.returncode in (0, 1, 3), answer.stderr
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    assert report["roots"], answer.stdout
+    assert answer.stdout.splitlines()[0].split()[0] in ("PASS", "FAIL", "INCONCLUSIVE")

@@ -1,0 +1,262 @@
+"""What each file of `files/` comes to, worked out by hand from the file and the options of its engine.
+
+`sides` are as a recipe writes them, then what comes on top; `given` some of the options that are set; `open` the
+options that are not resolved, with a part of what is said; `notes` parts of the notes; `refused` a part of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SERVER, TRAINER, ROLLOUT = "server", "trainer", "rollout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One file's result."""
+
+    engine: str = ""
+    sides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    open: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def _vllm(variant: str, *further: str) -> dict[str, tuple[str, ...]]:
+    return {SERVER: (f"{{profile: {variant}}}", *further)}
+
+
+def _two(trainer: str, rollout: str, *further: str) -> dict[str, tuple[str, ...]]:
+    return {TRAINER: (f"{{profile: {trainer}}}", *further), ROLLOUT: (f"{{profile: {rollout}}}",)}
+
+
+_ACTOR = "actor_rollout_ref.actor."
+_ROLLOUT = "actor_rollout_ref.rollout."
+_MEGATRON = "policy.megatron_cfg."
+_VLLM_CFG = "policy.generation.vllm_cfg."
+_NO_PROFILE = "no shipped profile speaks of it"
+
+_SERVERS = {
+    "vllm/serve.sh": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-allreduce-norm, placement: {tensor: 4, expert: 4}", "vllm-fp32-head"),
+        given={"tensor_parallel_size": "4", "moe_backend": "triton", "hf_overrides": '{"head_dtype": "float32"}'},
+        notes=("set nowhere outside, so that their defaults hold: MODEL, TP",),
+    ),
+    "vllm/undecided.sh": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm"),
+        open={
+            "tensor_parallel_size": "'8' if line 5: [ \"$GPUS\" -ge 8 ] or '4' if not",
+            "dtype": "'float32' if line 12: $PRECISION is high or 'bfloat16' if line 13",
+            "enforce_eager": 'set if line 5: [ "$GPUS" -ge 8 ], else not set',
+        },
+    ),
+    "vllm/docker.sh": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-batch-invariant-eager, placement: {tensor: 2}"),
+        given={"VLLM_BATCH_INVARIANT": "true", "enforce_eager": "true"},
+    ),
+    "vllm/compose.yaml": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-allreduce-norm, placement: {tensor: 8}"),
+        given={"VLLM_ALLREDUCE_USE_FLASHINFER": "false"},
+        open={"dtype": "${DTYPE}"},
+    ),
+    "vllm/deployment.yaml": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-batch-invariant, placement: {tensor: 4}", "deepep-normal"),
+        given={"all2all_backend": "deepep_high_throughput"},
+    ),
+    "vllm/policy.service": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-batch-invariant-eager, placement: {tensor: 4}"),
+        notes=("`EnvironmentFile=-/etc/default/policy` is not read",),
+    ),
+    "vllm/offline.py": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-batch-invariant-eager, placement: {tensor: 2}, dtype: bf16", "vllm-fp32-head"),
+        given={"tensor_parallel_size": "2"},
+        open={"moe_backend": "args.moe"},
+    ),
+    "vllm/server.yaml": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-allreduce-norm, placement: {tensor: 8}"),
+        given={"logprobs_mode": "processed_logprobs"},
+    ),
+    "vllm/with-config.sh": Expected(
+        engine="vLLM",
+        sides=_vllm("vllm-allreduce-norm, placement: {tensor: 2}"),
+        given={"logprobs_mode": "processed_logprobs", "tensor_parallel_size": "2"},
+    ),
+    "sglang/launch.sh": Expected(
+        engine="SGLang",
+        sides=_vllm("sglang, placement: {tensor: 8, expert: 8}", "deepep-normal"),
+        given={"deepep_mode": "normal", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true"},
+    ),
+    "sglang/two-nodes.sh": Expected(engine="SGLang", sides=_vllm("sglang-deterministic, placement: {tensor: 16}")),
+    "sglang/engine.py": Expected(
+        engine="SGLang",
+        sides=_vllm("sglang-fp32-head, placement: {tensor: 4}", "sglang-allreduce-norm"),
+        given={"attention_backend": "fa3"},
+    ),
+    "sglang/pod.yaml": Expected(engine="SGLang", sides=_vllm("sglang-rl-on-policy, placement: {tensor: 2}")),
+    "sglang/heredoc.sh": Expected(engine="SGLang", sides=_vllm("sglang-allreduce-norm, placement: {tensor: 8}")),
+}
+_TRAINERS = {
+    "verl/megatron.sh": Expected(
+        engine="verl",
+        sides=_two(
+            "megatron-router-fp32, placement: {tensor: 4, sequence: true}",
+            "vllm-eager, placement: {tensor: 4}, dtype: bf16",
+            "megatron-permute-fusion",
+            "megatron-unfused-rope",
+        ),
+        given={"model_engine": "megatron", f"{_ROLLOUT}name": "vllm", f"{_ROLLOUT}enforce_eager": "true"},
+        notes=("INFER_BACKEND, ACTOR_TP, ACTOR_EP, ROLLOUT_TP",),
+    ),
+    "verl/fsdp.sh": Expected(
+        engine="verl",
+        sides=_two("verl-fsdp", "sglang, placement: {tensor: 2}, dtype: bf16"),
+        given={f"{_ACTOR}strategy": "fsdp2", f"{_ROLLOUT}temperature": "0.7"},
+    ),
+    "verl/composed.yaml": Expected(
+        engine="verl",
+        sides=_two(
+            "megatron-unfused-rope, placement: {tensor: 2, sequence: true}",
+            "vllm-allreduce-norm, placement: {tensor: 8}, dtype: bf16",
+        ),
+        open={f"{_ROLLOUT}temperature": "${oc.env:TEMPERATURE}"},
+        notes=("its base ppo_trainer is not there",),
+    ),
+    "verl/ray.sh": Expected(
+        engine="verl",
+        sides=_two("megatron-unfused-rope", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
+        given={"config_name": "ppo_megatron_trainer"},
+        open={f"{_ACTOR}megatron.tensor_model_parallel_size": "$TP"},
+    ),
+    "slime/run.sh": Expected(
+        engine="slime or miles",
+        sides={
+            TRAINER: (
+                "{profile: megatron-router-fp32, placement: {tensor: 4, sequence: true}, dtype: bf16}",
+                "megatron-permute-fusion",
+            ),
+            ROLLOUT: ("{profile: sglang-fp32-head, placement: {tensor: 8, expert: 8}}", "sglang-allreduce-norm"),
+        },
+        given={"rollout_temperature": "0.8", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true", "sequence_parallel": "true"},
+    ),
+    "slime/no-model.sh": Expected(
+        engine="slime or miles",
+        sides=_two("megatron-unfused-rope, dtype: bf16", "sglang, placement: {tensor: 2}"),
+        open={"tensor_model_parallel_size": "${TP}"},
+        notes=("`source models/not-there.sh` is not there", "nothing in this file sets MODEL_ARGS"),
+    ),
+    "nemo-rl/base.yaml": Expected(engine="NeMo-RL", sides=_two("nemo-rl-dtensor, dtype: bf16", "vllm")),
+    "nemo-rl/megatron.yaml": Expected(
+        engine="NeMo-RL",
+        sides=_two(
+            "megatron-router-fp32, dtype: bf16",
+            "vllm-allreduce-norm, placement: {tensor: 8}",
+            "megatron-permute-fusion",
+        ),
+        given={f"{_MEGATRON}expert_model_parallel_size": "8", f"{_VLLM_CFG}tensor_parallel_size": "8"},
+    ),
+    "nemo-rl/override.yaml": Expected(
+        engine="NeMo-RL",
+        sides=_two(
+            "megatron-router-fp32, dtype: bf16",
+            "vllm-allreduce-norm, placement: {tensor: 2}",
+            "megatron-permute-fusion",
+        ),
+        given={f"{_VLLM_CFG}tensor_parallel_size": "2"},
+    ),
+    "nemo-rl/run.sh": Expected(
+        engine="NeMo-RL",
+        sides=_two(
+            "megatron-router-fp32, dtype: bf16",
+            "vllm-eager, placement: {tensor: 8}",
+            "megatron-permute-fusion",
+            "megatron-unfused-rope",
+        ),
+        given={f"{_VLLM_CFG}enforce_eager": "true", f"{_MEGATRON}apply_rope_fusion": "false"},
+    ),
+    "nemo-rl/lost-base.yaml": Expected(
+        engine="NeMo-RL",
+        sides=_two("megatron-permute-fusion, dtype: bf16", "vllm"),
+        notes=("its base ../not/there.yaml is not there: what it sets is not known",),
+    ),
+    "skyrl/megatron.sh": Expected(
+        engine="SkyRL",
+        sides=_two(
+            "megatron-router-fp32, placement: {tensor: 4}, dtype: bf16",
+            "vllm-eager, placement: {tensor: 8}, dtype: bf16",
+        ),
+        given={"trainer.strategy": "megatron", "generator.inference_engine.enforce_eager": "true"},
+    ),
+    "skyrl/fsdp.sh": Expected(
+        engine="SkyRL",
+        sides=_two("hf-default, dtype: bf16", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
+        given={"generator.inference_engine.tensor_parallel_size": "2", "generator.sampling_params.temperature": "0.6"},
+        notes=("NUM_GPUS, TP",),
+    ),
+    "openrlhf/ppo.sh": Expected(
+        engine="OpenRLHF",
+        sides=_two("hf-default, dtype: bf16", "vllm-eager, placement: {tensor: 2}"),
+        given={"vllm_tensor_parallel_size": "2", "param_dtype": "bf16", "enforce_eager": "true"},
+    ),
+    "openrlhf/submitted.sh": Expected(
+        engine="OpenRLHF", sides=_two("hf-eager, dtype: bf16", "vllm"), given={"temperature": "0.9", "bf16": "true"}
+    ),
+    "trl/grpo.sh": Expected(
+        engine="TRL",
+        sides=_two("hf-default, dtype: bf16", "vllm-allreduce-norm, placement: {tensor: 2}"),
+        given={"vllm_mode": "colocate", "temperature": "0.7", "bf16": "true"},
+    ),
+    "trl/server-and-trainer.sh": Expected(
+        engine="vLLM and TRL",
+        sides={**_vllm("vllm-allreduce-norm, placement: {tensor: 4}"), **_two("hf-eager, dtype: bf16", "vllm")},
+        given={"tensor_parallel_size": "4", "vllm_mode": "server", "attn_implementation": "eager"},
+    ),
+    "trl/grpo.yaml": Expected(engine="TRL", sides=_two("hf-eager, dtype: bf16", "vllm"), given={"use_vllm": "true"}),
+    "trl/grpo.py": Expected(
+        engine="TRL", sides=_two("hf-default, dtype: bf16", "vllm"), given={"cast_lm_head_to_fp32": "true"}
+    ),
+    "megatron/pretrain.sh": Expected(
+        engine="Megatron-LM",
+        sides={TRAINER: ("{profile: megatron-permute-fusion, dtype: bf16}",)},
+        given={"expert_model_parallel_size": "8", "moe_token_dispatcher_type": "alltoall"},
+    ),
+    "megatron/deterministic.sh": Expected(
+        engine="Megatron-LM",
+        # fp32: nothing says --bf16.
+        sides={
+            TRAINER: (
+                "{profile: megatron-deterministic, placement: {tensor: 2, sequence: true}, dtype: fp32}",
+                "megatron-unfused-swiglu",
+            )
+        },
+        given={"deterministic_mode": "true", "sequence_parallel": "true"},
+    ),
+    "prime-rl/rl.toml": Expected(
+        engine="prime-rl",
+        sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-allreduce-norm, placement: {tensor: 8}}",)},
+        given={"trainer.model.ep": "8", "trainer.model.impl": "custom"},
+    ),
+    "prime-rl/run.sh": Expected(
+        engine="prime-rl",
+        sides=_two("hf-default, placement: {expert: 8}", "vllm-eager, placement: {tensor: 8}"),
+        given={"trainer.model.impl": "hf", "inference.model.enforce_eager": "true"},
+    ),
+}
+_REFUSED = {
+    "slime/models/moe.sh": Expected(refused="whose configuration this is cannot be told"),
+    "refused/two-servers.sh": Expected(refused="starts vLLM and vLLM, each as a server and with its own options"),
+    "refused/delegates.sh": Expected(refused="`bash other/launch.sh` starts another script, which is not read"),
+    "refused/other-engine.sh": Expected(refused="model_engine is 'veomni'; expected one of none, megatron, dp"),
+    "refused/loop.yaml": Expected(refused="stands on itself by `defaults:`"),
+    "refused/growing.sh": Expected(refused="takes more than 4,000,000 letters"),
+}
+EXPECTED = {**_SERVERS, **_TRAINERS, **_REFUSED}

@@ -1,0 +1,1 @@
+bash other/launch.sh --tensor-parallel-size 4

@@ -1,0 +1,1 @@
+vllm serve --config server.yaml --tensor-parallel-size 2

@@ -1,0 +1,169 @@
+"""Launch files as people write them, of ten frameworks, held to what was worked out by hand; none silently wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from moeparity.errors import SpecError
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.reading.nested import of_yaml
+from moeparity.profiles.launch.source import Unresolved
+from tests.profiles.launch.expected import EXPECTED, Expected
+
+FILES = Path(__file__).parent / "files"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+
+
+def test_every_file_has_an_expected_result() -> None:
+    there = {str(file.relative_to(FILES)) for file in FILES.rglob("*") if file.is_file()}
+    assert there == set(EXPECTED)
+    read_files = {name: expected for name, expected in EXPECTED.items() if not expected.refused}
+    assert len(read_files) >= 30
+    assert len({expected.engine for expected in read_files.values()}) >= 8
+
+
+@pytest.mark.parametrize(("name", "expected"), EXPECTED.items(), ids=list(EXPECTED))
+def test_a_launch_file_comes_to_what_it_says(name: str, expected: Expected) -> None:
+    if expected.refused:
+        with pytest.raises(SpecError) as refusal:
+            read(FILES / name)
+        assert expected.refused in str(refusal.value)
+        return
+    launch = read(FILES / name)
+    assert launch.engine == expected.engine
+    assert {side.role: (side.variant, *side.further) for side in launch.sides} == expected.sides
+    settings = {setting.name: setting for setting in launch.settings}
+    assert {key: settings[key].value for key in expected.given} == dict(expected.given)
+    unresolved = {key: s.value for key, s in settings.items() if s.value.startswith("unresolved: ")}
+    assert set(unresolved) == set(expected.open)
+    for key, text in expected.open.items():
+        assert text in unresolved[key]
+    told = "\n".join(note.says for note in launch.notes)
+    assert all(note in told for note in expected.notes), told
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "where"),
+    [
+        ("vllm/serve.sh", "moe_backend", "vllm/serve.sh:15"),
+        ("vllm/serve.sh", "hf_overrides", "vllm/serve.sh:10"),
+        ("vllm/deployment.yaml", "all2all_backend", "vllm/deployment.yaml:22"),
+        ("vllm/with-config.sh", "logprobs_mode", "vllm/server.yaml:3"),
+        ("sglang/launch.sh", "deepep_mode", "sglang/launch.sh:8"),
+        ("sglang/heredoc.sh", "tp_size", "sglang/heredoc.sh:4"),
+        ("verl/fsdp.sh", f"{ACTOR}strategy", "verl/fsdp.sh:1"),
+        ("verl/fsdp.sh", f"{ROLLOUT}temperature", "verl/fsdp.sh:5"),
+        ("verl/megatron.sh", f"{ROLLOUT}enforce_eager", "verl/megatron.sh:16"),
+        ("slime/run.sh", "moe_router_dtype", "slime/models/moe.sh:6"),
+        ("slime/run.sh", "sequence_parallel", "slime/run.sh:15"),
+        ("nemo-rl/override.yaml", "policy.precision", "nemo-rl/base.yaml:2"),
+        ("nemo-rl/run.sh", "policy.megatron_cfg.apply_rope_fusion", "nemo-rl/run.sh:3"),
+        ("prime-rl/run.sh", "trainer.model.ep", "prime-rl/rl.toml:9"),
+        ("trl/server-and-trainer.sh", "attn_implementation", "trl/grpo.yaml:4"),
+    ],
+)
+def test_an_option_names_the_line_it_stands_on(name: str, option: str, where: str) -> None:
+    setting = next(setting for setting in read(FILES / name).settings if setting.name == option)
+    assert setting.where.endswith(f"/{where}")
+
+
+def flat(config: DictConfig) -> dict[str, object]:
+    """Leaves by dotted names, as OmegaConf has them."""
+    leaves: dict[str, object] = {}
+
+    def walk(node: object, prefix: str) -> None:
+        if isinstance(node, dict) and node:
+            for key, value in node.items():
+                walk(value, f"{prefix}{key}.")
+        else:
+            leaves[prefix[:-1]] = node
+
+    walk(OmegaConf.to_container(config, resolve=True), "")
+    return leaves
+
+
+def inherited(path: Path) -> DictConfig:
+    """NeMo-RL's `load_config_with_inheritance`, in its own words: parents first, then the file over them."""
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    parents = config.pop("defaults", [])
+    base = OmegaConf.create({})
+    for parent in parents if isinstance(parents, ListConfig) else [parents] if parents else []:
+        base = merged(base, inherited(path.parent / str(parent)))
+    return merged(base, config)
+
+
+def merged(base: DictConfig, config: DictConfig) -> DictConfig:
+    def replaced(below: DictConfig, over: DictConfig) -> None:
+        for key in list(over):
+            if not OmegaConf.is_interpolation(over, str(key)) and isinstance(over[key], DictConfig):
+                if over[key].pop("_override_", False):
+                    below.pop(key, None)
+                elif isinstance(below.get(key), DictConfig):
+                    replaced(below[key], over[key])
+
+    replaced(base, config)
+    joined = OmegaConf.merge(base, config)
+    assert isinstance(joined, DictConfig)
+    return joined
+
+
+@pytest.mark.parametrize("name", ["base", "megatron", "override"])
+def test_chains_of_defaults_are_those_of_omegaconf(name: str) -> None:
+    path = FILES / "nemo-rl" / f"{name}.yaml"
+    entries, notes = of_yaml(path)
+    read_leaves = {entry.name: entry.value for entry in entries if not isinstance(entry.value, dict)}
+    assert read_leaves == flat(inherited(path))
+    assert not notes
+
+
+def test_lists_of_defaults_are_those_of_hydra(tmp_path: Path) -> None:
+    files = {
+        "main.yaml": "defaults:\n  - engine: dp\n  - actor@roles.actor: ${engine}_actor\n  - shared\n  - _self_\n"
+        "roles: {actor: {ranks: 4}}\nrollout: {ranks: '${roles.actor.ranks}'}\n",
+        "engine/dp.yaml": "name: dp\n",
+        "actor/dp_actor.yaml": "defaults:\n  - common\n  - _self_\nstrategy: fsdp\nranks: 1\n",
+        "actor/common.yaml": "strategy: none\nlr: 1e-6\n",
+        "shared.yaml": "logger: [console]\nroles: {actor: {strategy: fsdp2}}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        true = flat(compose("main"))
+    entries, notes = of_yaml(tmp_path / "main.yaml")
+    assert {entry.name: entry.value for entry in entries if not isinstance(entry.value, dict)} == true
+    assert not notes
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "told"),
+    [
+        ("a: ${b}\nb: ${a}\n", "a", "${b}"),
+        ("a: ${not.there}\n", "a", "${not.there}"),
+        ("a: ${oc.env:HOME}\n", "a", "${oc.env:HOME}"),
+        ("a: x${b}\nb: ${oc.env:HOME}\n", "a", "x${b}"),
+        ("a: ${mul:2,3}\n", "a", "${mul:2,3}"),
+        ("a: '${'\n", "a", "${"),
+        ("a: ${b.${c}}\nb: {d: 1}\nc: d\n", "a", "${b.${c}}"),
+        ("".join(f"a{i}: ${{a{i + 1}}}${{a{i + 1}}}\n" for i in range(40)) + "a40: xxxx\n", "a0", "${a1}${a1}"),
+        ("".join(f"a{i}: ${{a{i + 1}}}\n" for i in range(400)) + "a400: x\n", "a0", "${a1}"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_unresolved(text: str, key: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    entries, _ = of_yaml(tmp_path / "a.yaml")
+    value = next(entry.value for entry in entries if entry.name == key)
+    assert value == Unresolved(told)
+
+
+def test_what_is_not_resolved_is_printed_at_the_top(tmp_path: Path) -> None:
+    launch = read(FILES / "slime" / "no-model.sh")
+    data = json.loads(launch.to_json())["found"]
+    assert [note["says"][:20] for note in data["notes"]] == ["`source models/not-t", "`${MODEL_ARGS[@]}`: "]
+    assert all(note["where"].endswith((".sh:1", ".sh:2")) for note in data["notes"])

@@ -1,0 +1,196 @@
+"""What engines decide from several options or from the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moeparity.errors import SpecError
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.architecture import model_of
+from moeparity.profiles.launch.report import Launch
+
+VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B "
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+
+
+def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
+    (folder / name).write_text(text, "utf-8")
+    return read(folder / name)
+
+
+def sglang(folder: Path, text: str) -> tuple[str, list[str]]:
+    found = launch(folder, f"python -m sglang.launch_server {text}")
+    return found.sides[0].variant, [warning.says for warning in found.warnings]
+
+
+@pytest.mark.parametrize(
+    ("model", "fused"),
+    [
+        ("Qwen/Qwen3-30B-A3B", True),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", True),
+        ("zai-org/GLM-4.5-Air", True),
+        ("openai/gpt-oss-20b", True),
+        ("Qwen/Qwen3-8B", False),
+        ("mistralai/Mixtral-8x7B-v0.1", False),
+    ],
+)
+def test_sglang_fuses_the_all_reduce_for_some_models(tmp_path: Path, model: str, fused: bool) -> None:
+    variant, _ = sglang(tmp_path, f"--model-path {model} --tp 8")
+    assert variant == f"{{profile: {'sglang-allreduce-norm' if fused else 'sglang'}, placement: {{tensor: 8}}}}"
+
+
+@pytest.mark.parametrize(
+    "against",
+    [
+        "--enforce-disable-flashinfer-allreduce-fusion",
+        "--nnodes 2",
+        "--moe-a2a-backend deepep --ep-size 8",
+        "--enable-dp-attention --dp 2",
+        "--enable-deterministic-inference",
+    ],
+)
+def test_what_keeps_sglang_from_fusing(tmp_path: Path, against: str) -> None:
+    found = launch(tmp_path, f"python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 8 {against}")
+    assert "sglang-allreduce-norm" not in (found.sides[0].profile, *found.sides[0].further)
+
+
+def test_a_model_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
+    variant, warnings = sglang(tmp_path, "--model-path mine/my-moe --tp 8")
+    assert variant == "{profile: sglang, placement: {tensor: 8}}"
+    (warning,) = warnings
+    assert warning == (
+        "whether all-reduce, add and norm run in one kernel (sglang-allreduce-norm) goes by the architecture, which is "
+        "not known: no config.json is here, and its name is none known here"
+    )
+    assert launch(tmp_path, "python -m sglang.launch_server --model-path $MODEL --tp 2").model.architecture is None
+
+
+def test_a_config_beside_the_launch_file_decides(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "mine/config.json").write_text(json.dumps(config), "utf-8")
+    variant, (warning,) = sglang(tmp_path, "--model-path mine --tp 2")
+    assert variant == "{profile: sglang-allreduce-norm, placement: {tensor: 2}}"
+    assert warning.startswith("the weights of mine are stored as fp8")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "", '{"architectures": 3}', '{"architectures": [null]}'])
+def test_a_config_that_says_nothing_leaves_the_model_unknown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    assert model_of(str(tmp_path), tmp_path).architecture is None
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "quantised"),
+    [
+        ("deepseek-ai/DeepSeek-V3", "DeepseekV3ForCausalLM", "fp8"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "Qwen2ForCausalLM", ""),
+        ("unsloth/DeepSeek-V3-bf16", "DeepseekV3ForCausalLM", ""),
+        ("Qwen/Qwen3-30B-A3B-FP8", "Qwen3MoeForCausalLM", "fp8"),
+        ("openai/gpt-oss-120b", "GptOssForCausalLM", "MXFP4"),
+        ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen2ForCausalLM", ""),
+        ("someone/else", None, ""),
+    ],
+)
+def test_names_on_the_hub(tmp_path: Path, name: str, architecture: str | None, quantised: str) -> None:
+    model = model_of(name, tmp_path)
+    assert (model.architecture, model.quantised) == (architecture, quantised)
+
+
+@pytest.mark.parametrize(
+    ("options", "variant", "says"),
+    [
+        ("--tp 8 --dp 4 --enable-dp-attention --moe-a2a-backend deepep", "tensor: 2, expert: 8", "rows are gathered"),
+        ("--tp 8 --dp 8 --enable-dp-attention --ep-size 8", "expert: 8", "rows are gathered"),
+        ("--tp 8 --dp 2 --enable-dp-attention", "tensor: 4", "each expert cut over 8, and attention over 4"),
+        ("--tp 8 --ep-size 2", "tensor: 8, expert: 2", "each expert cut over 4, and attention over 8"),
+        ("--tp 8 --ep-size 8", "tensor: 8, expert: 8", ""),
+        ("--tp 8 --dp 2", "tensor: 8", ""),
+    ],
+)
+def test_over_how_many_ranks_sglang_cuts_attention_and_experts(
+    tmp_path: Path, options: str, variant: str, says: str
+) -> None:
+    found, warnings = sglang(tmp_path, f"--model-path Qwen/Qwen3-30B-A3B {options}")
+    assert f"placement: {{{variant}}}" in found
+    assert bool(warnings) == bool(says)
+    assert not says or any(says in warning for warning in warnings)
+
+
+def test_vllms_experts_and_data_parallel(tmp_path: Path) -> None:
+    alone = launch(tmp_path, "vllm serve m -tp 4 --enable-expert-parallel --all2all-backend deepep_low_latency")
+    assert (alone.sides[0].placement, alone.sides[0].further) == ({"tensor": 4, "expert": 4}, ())
+    both = launch(tmp_path, "vllm serve m -tp 4 -dp 2 --enable-expert-parallel --all2all-backend deepep_low_latency")
+    assert both.sides[0].placement == {"tensor": 4, "expert": 8}
+    assert both.sides[0].further == ("deepep-low-latency",)
+    cut = launch(tmp_path, "vllm serve m -tp 4 --data-parallel-size 2")
+    assert cut.sides[0].placement == {"tensor": 4}
+    assert "experts are cut over 8 ranks" in cut.warnings[0].says
+
+
+def test_a_compilation_config_that_keeps_vllm_from_fusing(tmp_path: Path) -> None:
+    text = "vllm serve m -tp 2 --compilation-config '{}'"
+    assert launch(tmp_path, text.format('{"pass_config": {"fuse_allreduce_rms": false}}')).sides[0].profile == "vllm"
+    assert launch(tmp_path, text.format('{"mode": 0}')).sides[0].profile == "vllm-eager"
+    (warning,) = launch(tmp_path, text.format('{"custom_ops": ["all"]}')).warnings
+    assert warning.says.startswith("custom_ops of the compilation config")
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "placement", "further"),
+    [
+        ("alltoall", {"tensor": 4, "sequence": True}, ()),
+        ("allgather", {"tensor": 4, "sequence": True, "expert": 8}, ()),
+        ("flex", {"tensor": 4, "sequence": True, "expert": 8}, ("deepep-normal",)),
+    ],
+)
+def test_which_dispatchers_of_megatron_make_partial_sums(
+    tmp_path: Path, dispatcher: str, placement: dict[str, int], further: tuple[str, ...]
+) -> None:
+    fields = f"+{ACTOR}megatron.override_transformer_config."
+    text = (
+        f"{VERL} model_engine=megatron {ACTOR}megatron.tensor_model_parallel_size=4 "
+        f"{ACTOR}megatron.expert_model_parallel_size=8 {fields}moe_token_dispatcher_type={dispatcher} "
+        f"{fields}apply_rope_fusion=True"
+    )
+    trainer = launch(tmp_path, text).sides[0]
+    assert (trainer.profile, dict(trainer.placement), trainer.further) == ("megatron", placement, further)
+
+
+def test_verls_rollouts_decide_as_the_servers_do(tmp_path: Path) -> None:
+    text = f"{VERL} {ROLLOUT}name=sglang {ROLLOUT}tensor_model_parallel_size=4"
+    assert launch(tmp_path, text).sides[1].profile == "sglang-allreduce-norm"
+    text = f"{VERL} {ROLLOUT}tensor_model_parallel_size=4 {ROLLOUT}expert_parallel_size=4"
+    assert launch(tmp_path, text).sides[1].placement == {"tensor": 4, "expert": 4}
+
+
+@pytest.mark.parametrize(("engine", "trained"), [("dp", 0.69921875), ("megatron", 0.7)])
+def test_a_temperature_is_set_on_both_sides(tmp_path: Path, engine: str, trained: float) -> None:
+    trainer, rollout = launch(tmp_path, f"{VERL} model_engine={engine} {ROLLOUT}temperature=0.7").sides
+    assert (trainer.sets, rollout.sets) == ({"log_softmax:temperature": trained}, {"log_softmax:temperature": 0.7})
+    raw = launch(tmp_path, f"{VERL} {ROLLOUT}temperature=0.7 {ROLLOUT}logprobs_mode=raw_logprobs").sides[1]
+    assert raw.sets == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "profile"),
+    [
+        ("--config-name=ppo_megatron_trainer", "megatron"),
+        ("--config-name=ppo_trainer", "verl-fsdp"),
+        ("model_engine=megatron", "megatron"),
+        ("model_engine=dp", "verl-fsdp"),
+        (f"{ACTOR}strategy=megatron", "megatron"),
+        ("", "verl-fsdp"),
+    ],
+)
+def test_three_ways_to_say_which_trainer_verl_starts(tmp_path: Path, options: str, profile: str) -> None:
+    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True"
+    assert launch(tmp_path, f"{VERL} {options} {fused}").sides[0].profile == profile
+
+
+def test_an_engine_of_verl_that_no_profile_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="model_engine is 'veomni'; expected one of"):
+        launch(tmp_path, f"{VERL} model_engine=veomni")

@@ -1,0 +1,227 @@
+"""Bash itself is the judge of words: what a script hands to `show` is what is read, or is not resolved and says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from moeparity.errors import SpecError
+from moeparity.profiles.launch.reading.shell.interpret import interpreted
+
+BASH = shutil.which("bash")
+pytestmark = pytest.mark.skipif(BASH is None, reason="bash is not installed")
+SHOW = 'show() { printf "<"; printf "%s\\0" "$@"; printf ">"; }\n'
+SNIPPETS = (
+    "show a 'b c' \"d e\" f\\ g 'h'\"i\"j",
+    "A=4; show $A \"$A\" '$A' ${A}x x$A",
+    'A="1 2"; show $A "$A" x$A"y"$A',
+    'show ${NOT_SET:-4} ${NOT_SET-5} "${NOT_SET:-a b}" ${NOT_SET:-a b}',
+    'A=; show ${A:-4} [${A-5}] ${A:+6} [${A+7}] "$A" $A',
+    "show ${A:=3} $A; A=9; show $A",
+    'A=(1 "2 3" --x=4); show "${A[@]}" ${A[@]} "${A[0]}" ${#A[@]} $A',
+    'A=(); show "${A[@]}" ${A[@]} x"${A[@]}"y',
+    'A=(1); A+=(2 "3 4"); A+=(--b); show "${A[@]}"',
+    'A=(a b c d); show "${A[@]:1}" "${A[@]:1:2}" x"${A[@]}"y',
+    "A=(a\n  # no comment\n  b # nor this\n  --c='d e' \\\n  f\n)\nshow \"${A[@]}\"",
+    'A=1; A+=2; A+="3 4"; show "$A" $A',
+    'B=4; A=(--tp $B --name "x $B"); B=5; show "${A[@]}"',
+    "A=7; show $((A * 2 + 1)) $(( (A - 10) / 2 )) $((A % 4)) $((-7 / 2)) $(($A*$A))",
+    "A=model-30B.sh; show ${A%.sh} ${A#model-} ${A%%-*} ${A##*-} ${A/30B/4B} ${A:0:5} ${A^^} ${A,,} ${#A}",
+    'A=x; if [ "$A" = x ]; then show yes; else show no; fi',
+    "A=x; if [[ $A == x* && -n $A ]]; then show yes; elif true; then show no; fi",
+    'A=3; if [ $A -gt 2 ] && [ $A -le 3 ]; then show in; fi; [ $A -eq 4 ] || show out; [ -z "" ] && show empty',
+    "A=3; if (( A > 2 )); then show big; fi; if ! [ $A -lt 2 ]; then show not small; fi",
+    "if [ a = b -o c = c ]; then show or; fi; if [ a = a -a b = c ]; then show and; fi; [[ ! a == b ]] && show bang",
+    "case vllm in sglang) show 1 ;; vllm | hf) show 2 ;; *) show 3 ;; esac",
+    "case Qwen/Qwen3-30B in *30B*) show big ;; *) show small ;; esac",
+    "for i in a 'b c' d; do show $i \"$i\"; done",
+    'A=(1 2); for i in "${A[@]}" 3; do B+="$i,"; done; show $B',
+    'f() { local a=$1; shift; show "$a" "$@" $#; }; f 1 "2 3" 4',
+    "f() { A=inside; }; A=outside; f; show $A; (A=below; show $A); show $A",
+    'f() { show "$@"; return 0; show never; }; f "a b" c',
+    "show before; exit 0; show after",
+    'A=\'{\n  "a": [1, 2],\n  "b": "c d"\n}\'\nshow "$A" \'{"x": 1}\'',
+    'P=4; A="{\\"a\\": \\"${P}\\", \\"b\\": \\"\\$P\\"}"; show "$A"',
+    'show $\'a\\tb\\n\' "a\\nb" a\\\\b "a\\\\b" "\\$x" "\\""',
+    'show "a\\\nb" a\\\nb c \\\n  d',
+    'B=2; A=$(cat <<EOF\n{"p": ${B}}\nEOF\n); show "$A"',
+    'A=$(cat <<\'EOF\'\n{"p": ${B}}\nEOF\n); show "$A"',
+    'D="$(dirname "/a/b/c.sh")"; show "$D" "$(basename /a/b/c.sh)"',
+    'A="--x 1 --y"; eval "show $A"; CMD="show q"; eval $CMD',
+    "{ show a; show b; }; show c & wait",
+    "show a | cat; show b > /dev/stdout 2>&1",
+    'export A="x y"; show "$A"; unset A; show "[${A:-gone}]"',
+    'A=1 B="2 3"; show $A $B; A=9 show $A',
+    "declare -a L=(1 2); readonly R=3; show ${L[@]} $R; local_name=4; show ${local_name}",
+    'A=(x); show "${A[@]:-none}"; B=(); show "${B[@]:-none}" ${B[@]+"${B[@]}"} end',
+    'A=(1 2 3); show "${A[@]}" "${#A[@]}"; A=(); show ${#A[@]}',
+    "until true; do show never; done; while false; do show never; done; show on",
+    'set -- a \'b c\'; show "$@" $# "$2"; shift 2; show on $#',
+    'A=(1 "2 3"); show "${A[*]}" ${A[*]} x"${A[*]}"; set -- p "q r"; show "$*" $*',
+    "for i in a b c; do if [ $i = b ]; then continue; fi; show $i; done; for i in a b; do show $i; break; done",
+    "f() { [ $1 = a ] && return; show $1; }; f a; f b",
+    "set -a; A=1; set +a; B=2; bash -c 'true'; show $A $B",
+    ': "${TP:=$((2 + 2))}"; show $TP',
+    "N=8; show --x=$(( (N + 1) * 2 ))",
+    'A=a; B=b; show "$A $B" "$A"" ""$B" $A\' \'b',
+    'A=a; show "$A  $((1 + 1)) $(basename /x/y) ${A}  " " $A" "\n$A\n $A"',
+    "show a#b '#c' # d",
+    'show "${A:-$(( 3 * (2 + 1) ))}"',
+    "show x* 2>/dev/null [x] a?b; show --tp 4 2> log --ep 8; cat > file <<EOF --x\nshow no\nEOF\nshow end",
+    'set -euo pipefail; A=${A:-}; if [ -n "$A" ]; then show set; fi; show done',
+)
+
+
+def judged(script: str, folder: Path) -> list[list[str]]:
+    """What bash hands to `show`, call by call."""
+    assert BASH is not None
+    environment = {"PATH": os.environ["PATH"]}
+    process = subprocess.run(
+        [BASH, "--norc", "-c", SHOW + script], cwd=folder, env=environment, capture_output=True, check=False, timeout=20
+    )
+    calls = process.stdout.decode().split(">")[:-1]
+    return [call.removeprefix("<").split("\0")[:-1] for call in calls]
+
+
+def as_read(script: str, path: Path) -> list[tuple[list[str], bool]]:
+    """The same as it is read, and whether all of it is resolved."""
+    commands = [command for command in interpreted(script, path).commands if command.words[0].text == "show"]
+    return [
+        ([word.text for word in c.words[1:]], all(w.known and not w.condition for w in c.words) and not c.condition)
+        for c in commands
+    ]
+
+
+@pytest.mark.parametrize("script", SNIPPETS)
+def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
+    read = as_read(script, tmp_path / "a.sh")
+    assert all(resolved for _, resolved in read), read
+    assert [words or [""] for words, _ in read] == judged(script, tmp_path)
+
+
+def test_what_is_exported_is_handed_on(tmp_path: Path) -> None:
+    script = "A=1; export B=2 C; set -a; D=3; set +a; E=4; F=5 show x"
+    (command,) = [c for c in interpreted(script, tmp_path / "a.sh").commands if c.words[0].text == "show"]
+    assert {name: word.text for name, word in command.environment} == {"B": "2", "D": "3", "F": "5"}
+    (tmp_path / "b.sh").write_text(script.replace("show x", "env"), "utf-8")
+    assert BASH is not None
+    environment = {"PATH": os.environ["PATH"]}
+    out = subprocess.run([BASH, "--norc", "b.sh"], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    true = dict(line.split("=", 1) for line in out.stdout.decode().splitlines())
+    assert {name: true[name] for name in "ABCDEF" if name in true} == {"B": "2", "D": "3", "F": "5"}
+
+
+OPEN = (
+    ("show $(nproc)", "$(nproc)"),
+    ("show ${FROM_OUTSIDE}", "${FROM_OUTSIDE}"),
+    ("show $HOME/x", "$HOME/x"),
+    ("show {1..3} {a,b}", "{1..3}"),
+    ('A=`hostname`; show "x-$A"', "x-`hostname`"),
+    ("read -r A < file; show $A", "read"),
+    ("show $(( $(nproc) / 2 ))", "$(( $(nproc) / 2 ))"),
+    ("show ${!NAME}", "${!NAME}"),
+    ("B=${A:?needed}; show $B", "${A:?needed}"),
+)
+
+
+@pytest.mark.parametrize(("script", "text"), OPEN)
+def test_what_only_a_run_would_tell_is_not_resolved(script: str, text: str, tmp_path: Path) -> None:
+    ((words, resolved),) = as_read(script, tmp_path / "a.sh")
+    assert not resolved
+    assert text in words[0].replace("\0", "")
+
+
+UNDECIDED = (
+    'if [ "$X" = 1 ]; then A=(--x); else A=(--y); fi; show a "${A[@]}" z',
+    'A=(a); [ -f config ] && A+=(--x); show "${A[@]}"',
+    "if nvidia-smi | grep -q H100; then T=8; else T=4; fi; show --tp $T",
+    'case "$X" in a) T=1 ;; b) T=2 ;; esac; show "$T"',
+    'for f in *.txt; do A+=("$f"); done; show "${A[@]}"',
+    "while [ $N -gt 0 ]; do T=2; done; show $T",
+    'if [ "$X" = 1 ]; then show --x; fi',
+)
+
+
+@pytest.mark.parametrize("script", UNDECIDED)
+def test_a_branch_that_cannot_be_decided_is_told_with_its_line(script: str, tmp_path: Path) -> None:
+    scope = interpreted(script, tmp_path / "a.sh")
+    (command,) = [command for command in scope.commands if command.words[0].text == "show"]
+    told = command.condition + " ".join(word.text + word.condition for word in command.words)
+    assert "line 1: " in told
+
+
+def a_script(random: Random) -> str:
+    """Assignments, arrays, expansions, tests and loops, put together at random."""
+    names = ["A", "B", "C"]
+    texts = ["4", "a b", "--x=1", "vllm", "", "x'y", "7"]
+    lines = [f"{name}={random.choice(texts)!r}" for name in ("A", "B")] + ["C=(1 '2 3')"]
+
+    def use() -> str:
+        name = random.choice(names)
+        forms = [
+            f"${name}",
+            f'"${name}"',
+            f"${{{name}:-d e}}",
+            f'"${{{name}[@]}}"',
+            f"x${{{name}}}y",
+            f'"${{{name}%[0-9]}}"',
+        ]
+        return random.choice([*forms, "${#A}", "$((3 + 4))", "'q r'", "${D:-5}", '"${C[@]:1}"'])
+
+    for _ in range(random.randint(2, 7)):
+        kind = random.randrange(6)
+        name = random.choice(names)
+        lines.append(
+            [
+                f"{name}={use()}" if name != "C" else f"C=({use()} {use()})",
+                f"C+=({use()} --y)",
+                f'if [ "$A" = {random.choice(["vllm", "4"])} ]; then B={use()}; else C=({use()}); fi',
+                f"for i in 1 {use()}; do B=$i; done",
+                f'[[ -n "$B" ]] && A={use()}',
+                f'f() {{ show in "$@" ${{1:-none}}; }}; f {use()}',
+            ][kind]
+        )
+        lines.append(f"show {use()} {use()}")
+    return "\n".join(lines)
+
+
+def test_scripts_put_together_at_random_are_read_as_bash_reads_them(tmp_path: Path) -> None:
+    """What is resolved is right; most of it is resolved."""
+    random, resolved, calls = Random(17), 0, 0  # noqa: S311
+    for _ in range(60):
+        script = a_script(random)
+        true = judged(script, tmp_path)
+        read = as_read(script, tmp_path / "a.sh")
+        assert len(read) == len(true), script
+        for (words, known), expected in zip(read, true, strict=True):
+            calls += 1
+            resolved += known
+            assert not known or (words or [""]) == expected, script
+    assert calls > 150
+    assert resolved > 0.75 * calls
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("A=x\n" + 'A="$A$A"\n' * 40, "takes more than 4,000,000 letters"),
+        ("A=(x x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40, "takes more than 4,000,000 letters"),
+        ("f() { f; }\nf\n", "nested deeper than 60 levels"),
+        ("f() { f; f; }\ng() { f & f; }\ng\n", "nested deeper than 60 levels"),
+        ("( " * 200 + "a" + " )" * 200, "nested deeper than 60 levels"),
+        ("A=" + '"${A:-' * 100 + "x" + '}"' * 100, "nested deeper|is no command line"),
+        ('eval \'eval "$X"\'\nX=\'eval "$X"\'\neval "$X"\n', "nested deeper than 60 levels"),
+        ("for i in 1 2 3 4 5 6 7 8 9 0; do " * 7 + "B=1; " + "done; " * 7, "takes more than 200,000 steps"),
+        ("echo 'open", "is no command line that can be read here"),
+        ("if true; then", "is no command line that can be read here"),
+        ("a\0b", "holds a NUL character"),
+    ],
+)
+def test_what_would_go_on_for_ever_is_refused(script: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=says):
+        interpreted(script, tmp_path / "a.sh")

@@ -15,10 +15,8 @@ FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
 LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
 LAUNCH_FILES = (
     *("vllm/serve.sh", "vllm/undecided.sh", "vllm/docker.sh", "vllm/compose.yaml", "vllm/deployment.yaml"),
-    *("vllm/policy.service", "vllm/offline.py", "vllm/with-config.sh", "sglang/launch.sh", "sglang/two-nodes.sh"),
-    *("sglang/engine.py", "sglang/heredoc.sh", "verl/megatron.sh", "verl/composed.yaml", "slime/run.sh"),
-    *("nemo-rl/override.yaml", "skyrl/fsdp.sh", "trl/server-and-trainer.sh", "trl/grpo.py", "megatron/pretrain.sh"),
-    *("prime-rl/rl.toml", "prime-rl/run.sh"),
+    *("vllm/policy.service", "vllm/offline.py", "slime/run.sh", "nemo-rl/override.yaml"),
+    *("trl/server-and-trainer.sh", "prime-rl/rl.toml"),
 )
 """One for every way of writing."""
 RECIPE = """

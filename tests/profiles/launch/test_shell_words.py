@@ -155,6 +155,14 @@ def test_a_branch_that_cannot_be_decided_is_told_with_its_line(script: str, tmp_
     assert "line 1: " in told
 
 
+def test_what_every_branch_gives_stands_under_no_condition(tmp_path: Path) -> None:
+    script = 'O="--tp 4"; [ -n "$X" ] && O="$O --eager"; show $O'
+    ((words, _),) = as_read(script, tmp_path / "a.sh")
+    (command,) = interpreted(script, tmp_path / "a.sh").commands
+    assert words == ["--tp", "4", "--eager"]
+    assert [bool(word.condition) for word in command.words] == [False, False, False, True]
+
+
 def a_script(random: Random) -> str:
     """Assignments, arrays, expansions, tests and loops, put together at random."""
     names = ["A", "B", "C"]

@@ -10,7 +10,7 @@ from typing import Protocol
 from tree_sitter import Node
 
 from moeparity.errors import Where
-from moeparity.profiles.launch.reading.shell.scope import Scope, Variable
+from moeparity.profiles.launch.reading.shell.scope import Scope, Variable, common
 from moeparity.profiles.launch.reading.shell.syntax import text_of
 from moeparity.profiles.launch.reading.words import Fields, Word, known, unresolved
 
@@ -50,16 +50,18 @@ def expand(expander: _Expander, node: Node, fields: Fields, *, quoted: bool) -> 
     text, alternatives = _value(expander, name, index, after, node)
     single = alternatives is None or all(len(word.text.split()) == 1 for word in alternatives)
     if not quoted and alternatives is not None and not single and fields.current is None:
-        for word in alternatives:
-            split = Fields(word.where)
-            split.split(word.text)
-            fields.close()
-            fields.array(one.under(word.condition) for one in split.words())
-            fields.close()
+        fields.array(common([(word.condition, _split(word)) for word in alternatives]))
+        fields.close()
     elif quoted:
         fields.add(text)
     else:
         fields.split(text)
+
+
+def _split(word: Word) -> tuple[Word, ...]:
+    fields = Fields(word.where)
+    fields.split(word.text)
+    return fields.words()
 
 
 def _name(node: Node) -> tuple[str, str]:

@@ -107,7 +107,7 @@ def _merged(arms: Sequence[tuple[str, Variable | None]]) -> Variable:
     array = any(variable.array for variable in values)
     lists = [(condition, variable.words if variable is not None else ()) for condition, variable in arms]
     exported = any(variable.exported for variable in values)
-    words = _arrays(lists) if array else _texts(lists, first.words[0].where if first.words else None)
+    words = common(lists) if array else _texts(lists, first.words[0].where if first.words else None)
     return Variable(words=words, array=array, exported=exported)
 
 
@@ -116,7 +116,7 @@ def _alike(one: Variable, other: Variable) -> bool:
     return same and all(_same(*pair) for pair in zip(one.words, other.words, strict=True))
 
 
-def _arrays(arms: Sequence[tuple[str, tuple[Word, ...]]]) -> tuple[Word, ...]:
+def common(arms: Sequence[tuple[str, tuple[Word, ...]]]) -> tuple[Word, ...]:
     """What all begin and end with; between that, every branch's words under its condition."""
     lists = [list(words) for _, words in arms]
     start: list[Word] = []

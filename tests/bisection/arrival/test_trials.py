@@ -42,4 +42,4 @@ def test_a_side_without_one_is_not(tmp_path: Path) -> None:
     plain = Side(
         plan=bind(graph(tmp_path, QWEN3_MOE), load_profile("vllm", HERE), "bf16", phases=SERVED), micro_batch=1
     )
-    assert arrival_draws(plain) == []
+    assert arrival_draws(Side(plan=plan, micro_batch=1)) == []

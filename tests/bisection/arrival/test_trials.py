@@ -39,7 +39,5 @@ def test_every_phase_that_has_one_is(tmp_path: Path) -> None:
 
 def test_a_side_without_one_is_not(tmp_path: Path) -> None:
     assert arrival_draws(side(tmp_path, "layers[0].moe.combine:order")) != []
-    plain = Side(
-        plan=bind(graph(tmp_path, QWEN3_MOE), load_profile("vllm", HERE), "bf16", phases=SERVED), micro_batch=1
-    )
+    plan = bind(graph(tmp_path, QWEN3_MOE), load_profile("vllm", HERE), "bf16", phases=SERVED)
     assert arrival_draws(Side(plan=plan, micro_batch=1)) == []

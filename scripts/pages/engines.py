@@ -63,17 +63,18 @@ def _section(profile: EngineProfile) -> Iterator[str]:
         yield f"\nThe rest is that of `{profile.extends}`."
     yield "\n| on | value | evidence | set by | to change |\n|---|---|---|---|---|"
     for rule, values in groupby(
-        statements(profile.name), key=lambda s: (s.on, s.model_types, s.source, s.set_by, s.changed_by)
+        statements(profile.name), key=lambda s: (s.on, s.model_types, s.phases, s.source, s.set_by, s.changed_by)
     ):
-        yield _row(list(values), rule[1])
+        yield _row(list(values), rule[1], rule[2])
     if profile.not_stated:
         yield f"\nNot stated: {profile.not_stated}"
 
 
-def _row(stated: list[Statement], model_types: tuple[str, ...]) -> str:
+def _row(stated: list[Statement], model_types: tuple[str, ...], phases: tuple[str, ...]) -> str:
     """The values of one rule."""
     first = stated[0]
     models = f" ({', '.join(model_types)})" if model_types else ""
+    models += f" in {', '.join(phases)}" if phases else ""
     values = ", ".join(f"`{s.attribute}` {_cell(s.value)}" for s in stated)
     flags = (f if f in {DEFAULT, NO_FLAG} else f"`{_cell(f)}`" for f in (first.set_by, first.changed_by))
     return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {' | '.join(flags)} |"

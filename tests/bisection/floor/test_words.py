@@ -160,3 +160,18 @@ def test_a_floor_that_is_no_number_is_never_a_ratio() -> None:
 
 def test_nothing_tried() -> None:
     assert reading().startswith("There is no floor")
+
+
+def test_an_order_of_one_phase_alone_is_drawn_too(qwen3_moe: Path) -> None:
+    """In decode alone no library adds up the ranks' sums here, so that their order may be any."""
+    here = Where(Path(__file__))
+    own = overrides({"layers[*].*.reduce:collective@decode": "none"}, here)
+    graph, ranks = opened(qwen3_moe).graph, placement_rules(Placement(tensor=2), here)
+    profile = load_profile("hf-eager", here)
+    plan = bind(graph, profile, "bf16", own, placement=ranks, phases=("prefill", "decode"))
+    trial = floor_trials(Side(plan=plan, micro_batch=8), 64)["orders drawn with seed 0"].plan
+    node = next(node for node in graph.nodes if node.name == "layers[0].moe.reduce")
+    assert ["order" in plan.at_phase(phase).active(node) for phase in plan.phases] == [False, True]
+    assert "floor" in trial.at_phase("decode").settings[node.name, "order"].origin
+    collectives = [trial.at_phase(phase).settings[node.name, "collective"].value for phase in plan.phases]
+    assert collectives == [plan.settings[node.name, "collective"].value, "none"]

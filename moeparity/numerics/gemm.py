@@ -1,4 +1,5 @@
-"""GEMMs by form: torch's own kernel, split-K over it, or every output element as a sum in a stated order.
+"""GEMMs by form: torch's own kernel on all rows or on blocks of them, split-K over it, or every output element as a sum
+in a stated order.
 
 Shapes: M rows (all axes of x but the last), N columns, K inputs of which each output element adds up the products.
 """
@@ -8,8 +9,9 @@ from __future__ import annotations
 import torch
 
 from moeparity.numerics.additions import of_order
+from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.gemm_forms import refusal, spans
+from moeparity.numerics.gemm_forms import ALL, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
@@ -28,6 +30,7 @@ def gemm(
     inputs: torch.dtype,
     output: torch.dtype,
     order: str = NATIVE,
+    rows: int | str = ALL,
     splits: int = 1,
     partials: torch.dtype = torch.float32,
     splits_order: str = "sequential",
@@ -35,8 +38,9 @@ def gemm(
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
     x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
-    in the kernel. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding
-    to `output`.
+    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): no bit then depends on M or on the
+    other rows. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding to
+    `output`.
 
     `order`: an order of the algebra over the K products of each output element. The accumulator is fp32 (fp64 where
     `inputs` or `output` is fp64) and every step elementwise: no bit depends on M, on N or on the other rows. A product
@@ -50,13 +54,13 @@ def gemm(
     compute or the output type (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, here it is
     torch's.
 
-    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one.
+    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one, and blocks.PlaceError.
     """
     fault = refusal(weight.shape[-1], order, splits, splits_order)
     if fault is not None:
         raise ValueError(": ".join(fault))
     if order == NATIVE and splits == 1:
-        return linear(x, weight, bias, inputs=inputs, output=output)
+        return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
     if splits == 1:
         accumulate = working(inputs, output)
         total = _in_order(rounded(x, inputs), rounded(weight, inputs), order, accumulate)
@@ -64,12 +68,36 @@ def gemm(
         accumulate, cuts = partials, spans(weight.shape[-1], splits)
 
         def part(i: int) -> torch.Tensor:
-            return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, inputs=inputs, output=partials, order=order)
+            operands = _cut(x, cuts[i]), _cut(weight, cuts[i])
+            return gemm(*operands, None, inputs=inputs, output=partials, order=order, rows=rows)
 
         total = sum_tree(part, tree(parse(splits_order), splits), accumulate=accumulate)
     if bias is not None:
         total = add(total, rounded(bias, accumulate), accumulate)
     return rounded(total, output)
+
+
+def _native(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    inputs: torch.dtype,
+    output: torch.dtype,
+    rows: int | str,
+) -> torch.Tensor:
+    """As `linear`; in blocks the operands are brought into the kernel's dtype once for all of them."""
+    if rows == ALL:
+        return linear(x, weight, bias, inputs=inputs, output=output)
+    step = inputs if inputs == output else working(inputs, output)
+    flat = rounded(rounded(x, inputs), step).reshape(-1, x.shape[-1])
+    weight, bias = rounded(rounded(weight, inputs), step), bias if bias is None else rounded(bias, step)
+
+    def kernel(block: torch.Tensor) -> torch.Tensor:
+        return linear(block, weight, bias, inputs=step, output=step)
+
+    result = in_blocks(flat, int(rows), kernel, key=("linear", weight.shape, weight.stride(), bias is not None))
+    return rounded(result, output).view(*x.shape[:-1], len(weight))
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import measured
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
-from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
+from moeparity.ops.linear import COLUMN, FORMS, ROW, ROWS, TF32, refuses_form
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
@@ -206,7 +206,7 @@ EXPERTS = Op(
             needs="no partials",
         ),
         replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
-        *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form is not TF32),
+        *(form if form is ROWS else replace(form, when={**form.when, **_LOOP}) for form in FORMS if form is not TF32),
         TENSOR,
         BLOCKS,
         Attribute(

@@ -1,7 +1,8 @@
 """A kernel run on blocks of a fixed number of rows, so that no bit of a row depends on how many others there are.
 
-torch's GEMMs choose how they add by the number of rows M. On blocks of one size that choice is always the same one; what
-is left is the place of a row within its block, which is tried on the machine at hand before the first block is computed.
+torch's GEMMs choose how they add by the number of rows M. On blocks of one size that choice is always the same one;
+what is left is the place of a row within its block, which is tried on the machine at hand before the first block is
+computed.
 """
 
 from __future__ import annotations

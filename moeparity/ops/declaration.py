@@ -152,6 +152,18 @@ def sum_order(
     )
 
 
+LOGISTIC = Attribute(
+    name="logistic",
+    kind="form",
+    default=NATIVE,
+    values=(NATIVE, "exp"),
+    says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
+    "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
+    "not a GPU's fast one",
+)
+"""How an op computes a sigmoid."""
+
+
 def _one(values: Mapping[str, Value]) -> int:
     return 1
 
@@ -235,6 +247,9 @@ class Op:
     slot_order: its values stand in slot order.
     reduces: it adds up partial sums, and lets a whole value pass by.
     reports: it makes the log-probabilities that a side reports.
+    sees_rows: whether a token's result may depend on which other tokens are computed with it, by the values in effect
+        and the parameters; of what mixes tokens, on more than its own sequence up to it. Never where it is False
+        (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
     keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
     integers: inputs that are whole numbers.
     misfit: looks at a node's parameters and says why they cannot be.
@@ -251,6 +266,7 @@ class Op:
     weights: tuple[WeightPort, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     attributes: tuple[Attribute, ...] = ()
+    sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
     optional: tuple[str, ...] = ()
     told: Mapping[str, Told] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
@@ -289,6 +305,16 @@ class Op:
         module, function = self.kernel.split(":")
         loaded: Callable[..., Any] = getattr(importlib.import_module(f"moeparity.ops.kernels.{module}"), function)
         return loaded
+
+
+def row_by_row(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """`sees_rows` of an op that never does."""
+    return False
+
+
+def sees_rows_by_sigmoid(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """`sees_rows` of an op that does through torch's own sigmoid or silu alone."""
+    return values[LOGISTIC.name] == NATIVE
 
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:

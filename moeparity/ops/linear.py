@@ -94,6 +94,11 @@ def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
     return refusal(k, order, splits, str(values.get("splits_order", "sequential")))
 
 
+def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """torch's own kernel does, where it is run on all rows at once."""
+    return values.get("order", NATIVE) == NATIVE and values[ROWS.name] == ALL
+
+
 def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     return refuses_form(shapes["weight"][1], values)
 
@@ -162,6 +167,7 @@ LINEAR = Op(
         replace(PARTIAL, parameter="parallel"),
         replace(BIAS, parameter="parallel"),
     ),
+    sees_rows=sees_rows,
     refuses=_refuses,
     pieces=cut,
     partials=_partials,
@@ -179,6 +185,7 @@ GATE = Op(
     # transformers draws this bias too.
     weights=(_WEIGHT, _BIAS),
     attributes=(*_SITES, *FORMS),
+    sees_rows=sees_rows,
     refuses=_refuses_whole,
     family="router",
     gemm=True,
@@ -194,6 +201,7 @@ LM_HEAD = Op(
     inputs=("x",),
     weights=(_WEIGHT,),
     attributes=(*_SITES, *FORMS, TENSOR, BLOCKS),
+    sees_rows=sees_rows,
     refuses=_refuses_whole,
     pieces=cut,
     family="head",

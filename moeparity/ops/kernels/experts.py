@@ -14,8 +14,10 @@ import torch.nn.functional as F
 
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
+from moeparity.ops.kernels.exponentials import sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of, places_tried
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
@@ -185,7 +187,7 @@ def _hidden(
         gate, up = _halves(_projected(x, weight, bias, inputs, dtype, at, project), -1, p)
     if p.get("glu") == CLAMPED:
         return _clamped(gate, up, p, at)
-    return swiglu(gate, up, activation=at["activation"], output=at["product"])
+    return swiglu(gate, up, activation=at["activation"], output=at["product"], logistic=at.get("logistic", NATIVE))
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
@@ -201,7 +203,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) ->
     """(up + 1) * gate * sigmoid(alpha * gate), every step rounded; transformers 5.23.0, GptOssExperts._apply_gate."""
     gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
     gain = rounded(_computed_for(at["gain"], gate) * p["alpha"], at["gain"])
-    share = rounded(torch.sigmoid(_computed_for(at["sigmoid"], gain)), at["sigmoid"])
+    share = rounded(sigmoid(_computed_for(at["sigmoid"], gain), at.get("logistic", NATIVE)), at["sigmoid"])
     shifted = rounded(_computed_for(at["shifted"], up) + 1, at["shifted"])
     return product(shifted, product(gate, share, at["activation"]), at["product"])
 
@@ -211,6 +213,8 @@ def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == output else x.to(working(x.dtype, output))
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype) -> torch.Tensor:
-    """silu(gate) rounded to `activation`, times up, rounded to `output`."""
-    return product(rounded(F.silu(_computed_for(activation, gate)), activation), up, output)
+def swiglu(
+    gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype, logistic: str
+) -> torch.Tensor:
+    """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
+    return product(rounded(silu(_computed_for(activation, gate), logistic), activation), up, output)

@@ -213,7 +213,9 @@ EXPERTS = Op(
         ),
         LOGISTIC,
         replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
-        *(form if form is ROWS else replace(form, when={**form.when, **_LOOP}) for form in FORMS if form is not TF32),
+        # Of the grouped GEMM too, whose order of its own rests.
+        replace(ROWS, when={}, says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has none"),
+        *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form not in (TF32, ROWS)),
         TENSOR,
         BLOCKS,
         Attribute(

@@ -35,7 +35,7 @@ ROWS = Attribute(
     default=ALL,
     values=(ALL,),
     least=1,
-    when={"order": (NATIVE, None)},
+    when={"order": (NATIVE,)},
     says="torch's kernel on all rows of a step at once, by whose number it chooses how it adds; or on blocks of so "
     "many, the last filled up with zeros, so that no bit of a token depends on which others are computed with it. That "
     "a row's place in its block does not matter either is tried on the machine at hand, and refused where it does",

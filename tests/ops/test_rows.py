@@ -1,0 +1,309 @@
+"""Whether an op's rows are seen: what it declares (`sees_rows`), held to bits at several row counts and compositions.
+
+An op's result for some sequences is held, token by token, to that for fewer of them, for the same in another order,
+for a step that decodes one token, and for a chunk. Where an op says that it does not see its rows every bit must be the
+same, in every value of every attribute; where it says that it does, some shape that is tried here must show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import MODEL, torch_dtype
+from moeparity.numerics.orders import OrderError
+from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
+from moeparity.ops.registry import OPS
+from tests.planted.values import values_of
+
+Inputs = dict[str, Tensor]
+SEQUENCES, TOKENS = 3, 13
+FLOATS = ("bf16", "fp32")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with its operands of some dtype, weights, parameters, and values beside the defaults.
+
+    `axes`: where the tokens of an input stand, if not behind the batch. `keys`: inputs of which a step reads all tokens
+    up to its last one. `ranks`: whether its input lies in partial sums.
+    """
+
+    op: str
+    inputs: Callable[[torch.dtype], Inputs]
+    w: Callable[[torch.dtype], Mapping[str, Tensor]] = lambda _: {}
+    p: Mapping[str, Any] = field(default_factory=dict)
+    set: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, int] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    ranks: bool = False
+    label: str = ""
+
+    def __str__(self) -> str:
+        return self.label or self.op
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Numbers of many exponents, whose sums show their order."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    exponents = torch.randint(-5, 6, shape, generator=generator)
+    return (torch.randn(shape, generator=generator) * torch.exp2(exponents)).to(dtype)
+
+
+def rows(*widths: int) -> Callable[[torch.dtype], Inputs]:
+    """x, then further inputs, [B, T, width]."""
+    return lambda dtype: {
+        f"x{i}": drawn(SEQUENCES, TOKENS, width, dtype=dtype, seed=i) for i, width in enumerate(widths)
+    }
+
+
+def weight(name: str, *shape: int) -> Callable[[torch.dtype], Mapping[str, Tensor]]:
+    return lambda dtype: {name: drawn(*shape, dtype=dtype, seed=9)}
+
+
+def _experts(dtype: torch.dtype) -> Inputs:
+    x, weights = drawn(SEQUENCES, TOKENS, 64, dtype=dtype), drawn(SEQUENCES, TOKENS, 2).abs()
+    ids = torch.rand(SEQUENCES, TOKENS, 4, generator=torch.Generator().manual_seed(3)).argsort(-1)[..., :2]
+    return {"x": x, "ids": ids, "weights": weights}
+
+
+def _stacks(dtype: torch.dtype) -> Mapping[str, Tensor]:
+    return {"gate_up": drawn(4, 2 * 64, 64, dtype=dtype, seed=5) / 8, "down": drawn(4, 64, 64, dtype=dtype, seed=6) / 8}
+
+
+def _combine(dtype: torch.dtype) -> Inputs:
+    ids = torch.rand(SEQUENCES, TOKENS, 8, generator=torch.Generator().manual_seed(3)).argsort(-1)[..., :6]
+    return {
+        "rows": drawn(SEQUENCES, TOKENS, 6, 37, dtype=dtype),
+        "ids": ids,
+        "weights": drawn(SEQUENCES, TOKENS, 6).abs(),
+    }
+
+
+def _attention(dtype: torch.dtype) -> Inputs:
+    q, k = drawn(SEQUENCES, 4, TOKENS, 24, dtype=dtype) / 8, drawn(SEQUENCES, 2, TOKENS, 24, dtype=dtype, seed=1) / 8
+    v = drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=2)
+    return {"q": q, "k": k, "v": v, "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool)}
+
+
+def _mla(dtype: torch.dtype) -> Inputs:
+    return {
+        "q_nope": drawn(SEQUENCES, TOKENS, 4, 16, dtype=dtype) / 8,
+        "q_rope": drawn(SEQUENCES, 4, TOKENS, 8, dtype=dtype) / 8,
+        "latent": drawn(SEQUENCES, TOKENS, 40, dtype=dtype, seed=1) / 8,
+        "k_rope": drawn(SEQUENCES, 1, TOKENS, 8, dtype=dtype, seed=2) / 8,
+        "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool),
+    }
+
+
+def _rope(dtype: torch.dtype) -> Inputs:
+    q, k = drawn(SEQUENCES, TOKENS, 4, 24, dtype=dtype), drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=1)
+    angles = drawn(SEQUENCES, TOKENS, 24, seed=2)
+    return {"q": q, "k": k, "cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
+
+
+def _positions(dtype: torch.dtype) -> Inputs:
+    return {"positions": torch.arange(TOKENS).expand(SEQUENCES, -1).clone()}
+
+
+_ROUTER = {"top_k": 4, "renormalize": True, "experts": 12, "scale": 2.5, "shared": True}
+_SOFTMAX = {**_ROUTER, "score": "softmax", "groups": 1, "top_groups": 1}
+_SIGMOID = {**_ROUTER, "score": "sigmoid", "groups": 3, "top_groups": 2}
+_COMBINED = {"experts": 8, "top_k": 6, "scale": 1.0}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_ATTENDS = {"implementation": "flash", "kv_block": 5, "rows": 4}
+_WEIGHT = weight("weight", 24, 67)
+
+CASES = [
+    Case(
+        "embedding",
+        lambda _: {"tokens": torch.arange(SEQUENCES * TOKENS).view(SEQUENCES, -1)},
+        w=weight("weight", 99, 37),
+    ),
+    Case("rotary", _positions, p={"dim": 24, "rope": _ROPE, "max_positions": 64}),
+    Case("rope", _rope, p={"interleaved": True, "partial": False}, axes={"cos": 1, "sin": 1}),
+    Case("rms_norm", rows(1024), w=weight("weight", 1024), p={"eps": 1e-6, "heads": None}),
+    Case("add", rows(37, 37)),
+    Case("shared_add", rows(37, 37), p={"scale": 1.5}, set={"scaling": "shared_fma", "shared": "add"}),
+    Case("clamp", rows(37), p={"limit": 0.7}),
+    Case("split", rows(37), p={"parts": {"a": 30, "b": 7}}),
+    Case("swiglu", rows(37, 37), set={"logistic": "exp"}),
+    Case("sigmoid_gate", rows(1, 37), set={"logistic": "exp"}),
+    Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}, set={"rows": 8}),
+    Case("gate", rows(67), w=_WEIGHT, set={"rows": 8}),
+    Case("lm_head", rows(67), w=_WEIGHT, set={"rows": 8}),
+    Case("router", rows(12), p=_SOFTMAX, label="router by softmax"),
+    Case("router", rows(12), lambda _: {"bias": drawn(12)}, _SIGMOID, {"sigmoid": "exp"}, label="router by sigmoid"),
+    Case("experts", _experts, _stacks, {"glu": "swiglu"}, {"rows": 4, "logistic": "exp"}),
+    Case(
+        "experts",
+        _experts,
+        _stacks,
+        {"glu": "swiglu"},
+        {"rows": 4, "logistic": "exp", "implementation": "grouped"},
+        label="experts grouped",
+    ),
+    Case(
+        "combine",
+        _combine,
+        p={"experts": 8, "top_k": 6, "scale": 1.0},
+        set={"scaling": "weights", "score_site": "combine"},
+    ),
+    Case("attention", _attention, p={"window": None}, set=_ATTENDS, axes={"q": 2, "k": 2}, keys=("k", "v", "mask")),
+    Case(
+        "attention",
+        _attention,
+        p={"window": 7},
+        set=_ATTENDS,
+        axes={"q": 2, "k": 2},
+        keys=("k", "v", "mask"),
+        label="attention in a window",
+    ),
+    Case(
+        "mla",
+        _mla,
+        weight("kv_b", 4 * (16 + 16), 40),
+        {"heads": 4, "value_dim": 16, "rope": _ROPE},
+        _ATTENDS,
+        {"q_rope": 2, "k_rope": 2},
+        ("latent", "k_rope", "mask"),
+    ),
+    Case(
+        "all_reduce",
+        lambda dtype: {"x": drawn(SEQUENCES, 4, TOKENS, 64, dtype=dtype)},
+        set={"bias": "after"},
+        axes={"x": 2},
+        ranks=True,
+    ),
+    Case("log_softmax", rows(300), set={"form": "shifted", "order": "lanes(8) | fold_hi"}),
+]
+
+
+def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dict[str, Value]:
+    """The case's values with one planted, and with what that one's conditions ask for."""
+    values = {a.name: a.default for a in op.attributes} | dict(case.set)
+    pending = [attribute]
+    while pending:
+        for name, allowed in pending.pop().when.items():
+            if not holds({name: allowed}, values):
+                other = next((v for v in allowed if v is not None), None)
+                values[name] = {ABOVE_1: 4, OTHER_THAN_1: 0.7}.get(other, other)  # type: ignore[call-overload]
+                pending += [a for a in op.attributes if a.name == name]
+    return {**values, attribute.name: value}
+
+
+def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> dict[str, Value]:
+    """As `BoundGraph.active`: what conditions, parameters, weights and ranks leave, roundings by name."""
+    params, weights = parameters(op, case), case.w(torch.float32)
+
+    def exists(a: Attribute) -> bool:
+        there = a.parameter is None or bool(params[a.parameter])
+        return there and holds(a.given, params) and (a.weight is None or a.weight in weights) and not a.input
+
+    there = [a for a in op.attributes if exists(a)]
+    told = {name: values[name] for name in op.told}
+    resolved = {**told, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
+    partials = [4 if case.ranks else 1]
+    pieces = op.pieces(resolved)
+    result = op.partials(pieces, resolved, params, partials)
+    met = {
+        "always": True,
+        "pieces": pieces > 1,
+        "partials": max(result, *partials) > 1,
+        "no partials": result == 1,
+    }
+    return {**told, **{a.name: resolved[a.name] for a in there if met[a.needs] and holds(a.when, resolved)}}
+
+
+def parameters(op: Op, case: Case) -> dict[str, Any]:
+    return {parameter.name: parameter.default for parameter in op.parameters} | dict(case.p)
+
+
+def computed(case: Case, active: Mapping[str, Value], dtype: torch.dtype, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The op's outputs, with the batch in front and tokens behind it."""
+    op = OPS[case.op]
+    kinds = {a.name: a.kind for a in op.attributes}
+    at = {name: torch_dtype(str(v)) if kinds.get(name) == "rounding" else v for name, v in active.items()}
+    out = op.load()(*inputs.values(), w=case.w(dtype), p=parameters(op, case), at=at)
+    # In partial sums the ranks stand before the tokens.
+    axis = 2 if active.get("reduce") == "later" or "partial" in active else op.token_axis
+    return tuple(part.movedim(axis, 1) for part in (out if isinstance(out, tuple) else (out,)))
+
+
+def step(case: Case, inputs: Inputs, sequences: Sequence[int], first: int, end: int) -> Inputs:
+    """What a step reads that computes tokens `first` to `end` of some sequences; in memory of its own."""
+    axes = {**dict.fromkeys(inputs, 1), **OPS[case.op].input_token_axes, **case.axes}
+    cut = {}
+    for name, x in inputs.items():
+        start = 0 if name in case.keys else first
+        cut[name] = x[list(sequences)].narrow(axes[name], start, end - start).clone()
+    return cut
+
+
+STEPS = [((0,), 0, TOKENS), ((2, 0), 0, TOKENS), ((1,), TOKENS - 1, TOKENS), ((0,), 3, 11)]
+"""Sequences, first token and last + 1: one alone, two in another order, a decode, a chunk."""
+
+
+def varying(case: Case, active: Mapping[str, Value], dtype: torch.dtype) -> bool:
+    """Whether any step gives a token other bits than all sequences at once."""
+    inputs = case.inputs(dtype)
+    whole = computed(case, active, dtype, step(case, inputs, range(SEQUENCES), 0, TOKENS))
+    for sequences, first, end in STEPS:
+        parts = computed(case, active, dtype, step(case, inputs, sequences, first, end))
+        expected = (x[list(sequences), first:end].contiguous() for x in whole)
+        if not all(same_bits(x.contiguous(), y) for x, y in zip(parts, expected, strict=True)):
+            return True
+    return False
+
+
+def planted(case: Case) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Every value of every attribute that can take effect here, of roundings fp32."""
+    op = OPS[case.op]
+    yield "as it is", {a.name: a.default for a in op.attributes} | dict(case.set)
+    for attribute in op.attributes:
+        for value in values_of(op, attribute):
+            if attribute.kind != "rounding" or value == "fp32":
+                yield f"{attribute.name}={value}", taking_effect(op, attribute, value, case)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: str) -> None:
+    op, held = OPS[case.op], 0
+    for label, values in planted(case):
+        active = in_effect(op, values, case, dtype)
+        if op.sees_rows(active, parameters(op, case)):
+            continue
+        try:
+            assert not varying(case, active, torch_dtype(dtype)), f"{case.op}:{label}"
+        except (RefusedError, OrderError):
+            continue
+        held += 1
+    assert held
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_is_tried(op: str) -> None:
+    assert any(case.op == op for case in CASES)
+
+
+ALL_ROWS = (1, 2, 3, 8, 64, 65, 150)
+
+
+def seen(case: Case, dtype: str) -> bool:
+    """Whether as it is, by an op that says that it sees its rows, some number of rows gives other bits."""
+    op = OPS[case.op]
+    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, dtype)
+    assert op.sees_rows(active, parameters(op, case))
+    return varying(case, active, torch_dtype(dtype))
+
+
+def many(*widths: int) -> Callable[[torch.dtype], Inputs]:
+    """As `rows`, of few numbers near each other, that fill many blocks."""
+    return lambda dtype: {f"x{i}": drawn(3, 97, width, dtype=dtype, seed=i) for i, width in enumerate(widths)}

@@ -19,6 +19,8 @@ from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import MODEL, torch_dtype
 from moeparity.numerics.orders import OrderError
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
+from moeparity.ops.norm.launches import Launch
+from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
 from tests.planted.values import values_of
 
@@ -108,6 +110,10 @@ def _rope(dtype: torch.dtype) -> Inputs:
     return {"q": q, "k": k, "cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
 
 
+def _partial_sums(dtype: torch.dtype) -> Inputs:
+    return {"x": drawn(SEQUENCES, 4, TOKENS, 64, dtype=dtype)}
+
+
 def _positions(dtype: torch.dtype) -> Inputs:
     return {"positions": torch.arange(TOKENS).expand(SEQUENCES, -1).clone()}
 
@@ -117,6 +123,7 @@ _SOFTMAX = {**_ROUTER, "score": "softmax", "groups": 1, "top_groups": 1}
 _SIGMOID = {**_ROUTER, "score": "sigmoid", "groups": 3, "top_groups": 2}
 _COMBINED = {"experts": 8, "top_k": 6, "scale": 1.0}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_LATENT = {"heads": 4, "value_dim": 16, "rope": _ROPE}
 _ATTENDS = {"implementation": "flash", "kv_block": 5, "rows": 4}
 _WEIGHT = weight("weight", 24, 67)
 
@@ -157,26 +164,17 @@ CASES = [
     ),
     Case("attention", _attention, p={"window": None}, set=_ATTENDS, axes={"q": 2, "k": 2}, keys=("k", "v", "mask")),
     Case(
-        "attention",
-        _attention,
-        p={"window": 7},
-        set=_ATTENDS,
-        axes={"q": 2, "k": 2},
-        keys=("k", "v", "mask"),
-        label="attention in a window",
-    ),
-    Case(
         "mla",
         _mla,
         weight("kv_b", 4 * (16 + 16), 40),
-        {"heads": 4, "value_dim": 16, "rope": _ROPE},
+        _LATENT,
         _ATTENDS,
         {"q_rope": 2, "k_rope": 2},
         ("latent", "k_rope", "mask"),
     ),
     Case(
         "all_reduce",
-        lambda dtype: {"x": drawn(SEQUENCES, 4, TOKENS, 64, dtype=dtype)},
+        _partial_sums,
         set={"bias": "after"},
         axes={"x": 2},
         ranks=True,
@@ -192,8 +190,8 @@ def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dic
     while pending:
         for name, allowed in pending.pop().when.items():
             if not holds({name: allowed}, values):
-                other = next((v for v in allowed if v is not None), None)
-                values[name] = {ABOVE_1: 4, OTHER_THAN_1: 0.7}.get(other, other)  # type: ignore[call-overload]
+                other = next(v for v in allowed if v is not None)
+                values[name] = 4 if other == ABOVE_1 else 0.7 if other == OTHER_THAN_1 else other
                 pending += [a for a in op.attributes if a.name == name]
     return {**values, attribute.name: value}
 
@@ -293,17 +291,96 @@ def test_every_op_is_tried(op: str) -> None:
     assert any(case.op == op for case in CASES)
 
 
-ALL_ROWS = (1, 2, 3, 8, 64, 65, 150)
+_KEYS: dict[str, Any] = {"axes": {"q": 2, "k": 2}, "keys": ("k", "v", "mask")}
+_GROUPED = {"logistic": "exp", "implementation": "grouped"}
+_MANY = {**_SIGMOID, "experts": 1023, "top_k": 1000, "groups": 1, "top_groups": 1}
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 
 
-def seen(case: Case, dtype: str) -> bool:
-    """Whether as it is, by an op that says that it sees its rows, some number of rows gives other bits."""
+def _small(*widths: int) -> Callable[[torch.dtype], Inputs]:
+    """As `rows`, of numbers whose sigmoid is not near 0 or 1."""
+    return lambda dtype: {name: (x / 16).to(dtype) for name, x in rows(*widths)(dtype).items()}
+
+
+SEEN = [
+    Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}),
+    Case("gate", rows(67), w=_WEIGHT),
+    Case("lm_head", rows(67), w=_WEIGHT),
+    Case("experts", _experts, _stacks, {"glu": "swiglu"}, {"logistic": "exp"}),
+    Case(
+        "experts", _experts, _stacks, {"glu": "swiglu"}, {"logistic": "exp", "implementation": "grouped"}, label="group"
+    ),
+    Case("swiglu", _small(1001, 1001)),
+    Case("sigmoid_gate", _small(1001, 1001)),
+    Case("router", _small(1023), lambda _: {"bias": drawn(1023)}, _MANY),
+    Case(
+        "attention",
+        _attention,
+        p={"window": None},
+        set={"implementation": "flash", "kv_block": 5},
+        **_KEYS,
+        label="flash",
+    ),
+    Case("attention", _attention, p={"window": None}, set={"implementation": "eager"}, **_KEYS, label="eager"),
+    Case("attention", _attention, p={"window": None}, set={"implementation": "sdpa"}, **_KEYS, label="sdpa"),
+    Case("mla", _mla, weight("kv_b", 128, 40), _LATENT, {}, {"q_rope": 2, "k_rope": 2}, ("latent", "k_rope", "mask")),
+    Case("rms_norm", rows(1024), weight("weight", 1024), {"eps": 1e-6, "heads": None}, {"order": "torch.cuda_mean"}),
+    Case("rotary", _positions, p={"dim": 24, "rope": _DYNAMIC, "max_positions": 4}),
+    Case("all_reduce", _partial_sums, set={"bias": "after", "collective": "nccl.ring"}, axes={"x": 2}, ranks=True),
+]
+
+
+@pytest.mark.parametrize("case", SEEN, ids=str)
+def test_rows_that_an_op_says_it_sees_show(case: Case) -> None:
     op = OPS[case.op]
-    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, dtype)
+    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "fp32")
     assert op.sees_rows(active, parameters(op, case))
-    return varying(case, active, torch_dtype(dtype))
+    assert varying(case, active, torch.float32)
 
 
-def many(*widths: int) -> Callable[[torch.dtype], Inputs]:
-    """As `rows`, of few numbers near each other, that fill many blocks."""
-    return lambda dtype: {f"x{i}": drawn(3, 97, width, dtype=dtype, seed=i) for i, width in enumerate(widths)}
+def test_some_bf16_gemm_sees_how_many_rows_it_has() -> None:
+    """With instructions for bf16, or without: of wide GEMMs some row has other bits beside 64 others or more."""
+    shapes = ((2880, 1024), (2051, 1024), (2048, 2048), (4096, 1024))
+
+    def differs(k: int, n: int) -> bool:
+        generator = torch.Generator().manual_seed(k)
+        x, weight = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (160, n))
+        whole = torch.nn.functional.linear(x, weight)
+        alone = (torch.nn.functional.linear(x[i : i + 1].clone(), weight) for i in range(64))
+        return any(not same_bits(row, whole[i : i + 1]) for i, row in enumerate(alone))
+
+    assert any(differs(k, n) for k, n in shapes)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_norms_kernel_says_whether_its_order_goes_by_rows(name: str) -> None:
+    rule = RULES[name]
+
+    def orders(hidden: int, dtype: str, ranks: int) -> set[str]:
+        counts = (1, 2, 8, 15, 16, 17, 33, 67, 132, 133, 255, 256, 300, 2048)
+        launches = (Launch(hidden=hidden, rows=n, dtype=dtype, ranks=ranks) for n in counts)
+        texts = set()
+        for launch in launches:
+            try:
+                texts.add(rule.order(launch))
+            except OrderError:
+                texts.add("refused")
+        return texts
+
+    sizes = ((h, d, r) for h in (128, 2048, 2880, 4096, 7168, 8192) for d in FLOATS for r in (1, 2, 8))
+    assert rule.rows == any(len(orders(*size)) > 1 for size in sizes)
+
+
+@pytest.mark.parametrize("attend", [{}, {"splits": "fixed", "split_keys": 6}])
+def test_padding_at_the_left_changes_no_bit_of_attention_in_blocks(attend: Mapping[str, Value]) -> None:
+    case = Case("attention", _attention, p={"window": 7}, set=_ATTENDS | dict(attend), **_KEYS)
+    op, inputs = OPS[case.op], _attention(torch.bfloat16)
+    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "bf16")
+    (whole,) = computed(case, active, torch.bfloat16, inputs)
+    padded = {
+        name: torch.cat((x.narrow(a, 0, 3), x), a) for (name, x), a in zip(inputs.items(), (2, 2, 1, 1), strict=True)
+    }
+    padded["mask"][:, :3] = False
+    (later,) = computed(case, active, torch.bfloat16, padded)
+    assert same_bits(later[:, 3:].contiguous(), whole)
+    assert not later[:, :3].any()

@@ -132,7 +132,7 @@ def _grouped_blocks(rows: torch.Tensor, weight: torch.Tensor, counts: Sequence[i
         stack = weight[expert : expert + 1]
         return in_blocks(span, size, lambda block: F.grouped_mm(block, stack, offs=offsets), key=key)
 
-    spans = rows.split(list(counts))
+    spans = torch.split(rows, list(counts))
     with places_tried():
         return torch.cat([of_expert(expert, span) for expert, span in enumerate(spans) if len(span)])
 

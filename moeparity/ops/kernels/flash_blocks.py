@@ -18,6 +18,9 @@ from moeparity.ops.kernels.flash import Heads, Tile, attend, merged_runs, operan
 from moeparity.ops.kernels.key_tiles import Cut, cuts
 from moeparity.ops.kernels.linear import places_tried
 
+Tiles = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values of tiles that were filled up, by their first key."""
+
 
 def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """As `flash`, one sequence after the other, of which padding at the left is left out.
@@ -47,7 +50,7 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
     queries, keys, size = heads.q.shape[2], heads.k.shape[2], int(at["rows"])
     out = heads.q.new_empty(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
     for cut in _cuts(keys, heads.window, at):
-        tiles = {}
+        tiles: Tiles = {}
         first, end = (max(0, place - (keys - queries)) for place in (cut.queries.start, cut.queries.stop))
         for start in range(first, end, size):
             span = slice(start, min(start + size, end))
@@ -74,9 +77,7 @@ def _seen(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
     return [tile for tile in run if bool(visible[..., tile].any())]
 
 
-def _tile(
-    heads: Heads, tile: slice, visible: torch.Tensor, tiles: dict[int, tuple[torch.Tensor, ...]], at: Mapping[str, Any]
-) -> Tile:
+def _tile(heads: Heads, tile: slice, visible: torch.Tensor, tiles: Tiles, at: Mapping[str, Any]) -> Tile:
     """A tile filled up to `kv_block` keys, and which of them the queries of a block see, who are filled up too."""
     width = int(at["kv_block"])
     if tile.start not in tiles:

@@ -6,6 +6,8 @@ Shapes: M rows (all axes of x but the last), N columns, K inputs of which each o
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from moeparity.numerics.additions import of_order
@@ -65,13 +67,8 @@ def gemm(
         accumulate = working(inputs, output)
         total = _in_order(rounded(x, inputs), rounded(weight, inputs), order, accumulate)
     else:
-        accumulate, cuts = partials, spans(weight.shape[-1], splits)
-
-        def part(i: int) -> torch.Tensor:
-            operands = _cut(x, cuts[i]), _cut(weight, cuts[i])
-            return gemm(*operands, None, inputs=inputs, output=partials, order=order, rows=rows)
-
-        total = sum_tree(part, tree(parse(splits_order), splits), accumulate=accumulate)
+        accumulate = partials
+        total = _split(x, weight, splits, splits_order, inputs=inputs, output=partials, order=order, rows=rows)
     if bias is not None:
         total = add(total, rounded(bias, accumulate), accumulate)
     return rounded(total, output)
@@ -98,6 +95,16 @@ def _native(
 
     result = in_blocks(flat, int(rows), kernel, key=("linear", weight.shape, weight.stride(), bias is not None))
     return rounded(result, output).view(*x.shape[:-1], len(weight))
+
+
+def _split(x: torch.Tensor, weight: torch.Tensor, splits: int, splits_order: str, **form: Any) -> torch.Tensor:
+    """The parts of K, each a GEMM of that `form`, added in `splits_order`, every addition rounded as each part is."""
+    cuts = spans(weight.shape[-1], splits)
+
+    def part(i: int) -> torch.Tensor:
+        return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, **form)
+
+    return sum_tree(part, tree(parse(splits_order), splits), accumulate=form["output"])
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:

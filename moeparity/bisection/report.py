@@ -18,6 +18,7 @@ from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
+from moeparity.bisection.schedule.report import Schedule
 from moeparity.bisection.shares.report import Attribution
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
@@ -114,6 +115,7 @@ class Report:
     nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
+    schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
     summary: Annotated[Summary, Section("summary", screen=1)]
 
     @property

@@ -332,7 +332,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         partials=partials,
         active=active,
         compute=compute,
-        sees_rows=node.op.sees_rows(choices),
+        sees_rows=node.op.sees_rows(choices, node.params),
     )
 
 

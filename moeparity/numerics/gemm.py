@@ -1,15 +1,19 @@
-"""GEMMs by form: torch's own kernel, split-K over it, or every output element as a sum in a stated order.
+"""GEMMs by form: torch's own kernel on all rows or on blocks of them, split-K over it, or every output element as a sum
+in a stated order.
 
 Shapes: M rows (all axes of x but the last), N columns, K inputs of which each output element adds up the products.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from moeparity.numerics.additions import of_order
+from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.gemm_forms import refusal, spans
+from moeparity.numerics.gemm_forms import ALL, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
@@ -28,6 +32,7 @@ def gemm(
     inputs: torch.dtype,
     output: torch.dtype,
     order: str = NATIVE,
+    rows: int | str = ALL,
     splits: int = 1,
     partials: torch.dtype = torch.float32,
     splits_order: str = "sequential",
@@ -35,8 +40,9 @@ def gemm(
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
     x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
-    in the kernel. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding
-    to `output`.
+    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): no bit then depends on M or on the
+    other rows. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding to
+    `output`.
 
     `order`: an order of the algebra over the K products of each output element. The accumulator is fp32 (fp64 where
     `inputs` or `output` is fp64) and every step elementwise: no bit depends on M, on N or on the other rows. A product
@@ -50,26 +56,55 @@ def gemm(
     compute or the output type (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, here it is
     torch's.
 
-    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one.
+    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one, and blocks.PlaceError.
     """
     fault = refusal(weight.shape[-1], order, splits, splits_order)
     if fault is not None:
         raise ValueError(": ".join(fault))
     if order == NATIVE and splits == 1:
-        return linear(x, weight, bias, inputs=inputs, output=output)
+        return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
     if splits == 1:
         accumulate = working(inputs, output)
         total = _in_order(rounded(x, inputs), rounded(weight, inputs), order, accumulate)
     else:
-        accumulate, cuts = partials, spans(weight.shape[-1], splits)
-
-        def part(i: int) -> torch.Tensor:
-            return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, inputs=inputs, output=partials, order=order)
-
-        total = sum_tree(part, tree(parse(splits_order), splits), accumulate=accumulate)
+        accumulate = partials
+        total = _split(x, weight, splits, splits_order, inputs=inputs, output=partials, order=order, rows=rows)
     if bias is not None:
         total = add(total, rounded(bias, accumulate), accumulate)
     return rounded(total, output)
+
+
+def _native(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    inputs: torch.dtype,
+    output: torch.dtype,
+    rows: int | str,
+) -> torch.Tensor:
+    """As `linear`; in blocks the operands are brought into the kernel's dtype once for all of them."""
+    if rows == ALL:
+        return linear(x, weight, bias, inputs=inputs, output=output)
+    step = inputs if inputs == output else working(inputs, output)
+    flat = rounded(rounded(x, inputs), step).reshape(-1, x.shape[-1])
+    weight, bias = rounded(rounded(weight, inputs), step), bias if bias is None else rounded(bias, step)
+
+    def kernel(block: torch.Tensor) -> torch.Tensor:
+        return linear(block, weight, bias, inputs=step, output=step)
+
+    result = in_blocks(flat, int(rows), kernel, key=("linear", weight.shape, weight.stride(), bias is not None))
+    return rounded(result, output).view(*x.shape[:-1], len(weight))
+
+
+def _split(x: torch.Tensor, weight: torch.Tensor, splits: int, splits_order: str, **form: Any) -> torch.Tensor:
+    """The parts of K, each a GEMM of that `form`, added in `splits_order`, every addition rounded as each part is."""
+    cuts = spans(weight.shape[-1], splits)
+
+    def part(i: int) -> torch.Tensor:
+        return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, **form)
+
+    return sum_tree(part, tree(parse(splits_order), splits), accumulate=form["output"])
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 
+ALL = "all"
+"""Of the rows of a GEMM: torch's kernel on all that there are at once."""
+
 
 def spans(k: int, splits: int) -> list[slice]:
     """The consecutive parts that split-K cuts `k` inputs into, as `torch.chunk` does.

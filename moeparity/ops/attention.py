@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FLASH, FORMS, SDPA
+from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, SDPA, TILES
 from moeparity.ops.attention_memory import latent_scratch, latent_widths, scratch
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
 from moeparity.ops.linear import TF32
@@ -55,6 +57,17 @@ def _refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
         if order.fma and name != "splits_order":
             return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
     return None
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """Online softmax in blocks does not, unless the keys are cut by how many there are, or by several queries' keys; a
+    sink's share at the end is torch's own sigmoid.
+    """
+    if values["implementation"] != FLASH or values["rows"] == ALL or values.get("sink") == RESCALE:
+        return True
+    if values["splits"] in (1, FIXED):
+        return False
+    return values["split_by"] == TILES or values["q_block"] != 1
 
 
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -122,6 +135,7 @@ ATTENTION = Op(
             "(torchtitan)",
         ),
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses,
     pieces=cut,
     mixes_tokens=True,
@@ -170,6 +184,7 @@ MLA = Op(
         # Their sources are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses_latent,
     pieces=cut,
     mixes_tokens=True,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.declaration import ABOVE_1, Attribute, site, sum_order
-from moeparity.ops.linear import TF32
+from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.placement import BLOCKS, TENSOR
 
 EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
@@ -74,6 +74,14 @@ FORMS = (
         when=_FLASH,
         says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
         "128 where causal or paged and 176 elsewhere",
+    ),
+    replace(
+        ROWS,
+        when=_FLASH,
+        says="all queries of a step at once, and tiles as long as there are keys; or blocks of exactly so many queries "
+        "of one sequence, and tiles of exactly `kv_block` keys from its first token on, both filled up with zeros, so "
+        "that no bit depends on other sequences, on padding, on later keys, or on how many queries a step has. That a "
+        "query's place in its block does not matter is tried on the machine at hand, and refused where it does",
     ),
     Attribute(
         name="kv_order",

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, site
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, row_by_row, site
 from moeparity.ops.measured import RANKS, SCORES, SUMS
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
@@ -164,6 +164,7 @@ COMBINE = Op(
         "weights": ({"score_site": (experts.COMBINE,)},),
         "shared": ({"shared": (FIRST, LAST, SLOT)},),
     },
+    sees_rows=row_by_row,
     refuses=_refuses,
     pieces=_by_rank,
     partials=_combined,

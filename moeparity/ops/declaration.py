@@ -152,12 +152,20 @@ def sum_order(
     )
 
 
+LOGISTIC = Attribute(
+    name="logistic",
+    kind="form",
+    default=NATIVE,
+    values=(NATIVE, "exp"),
+    says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
+    "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
+    "not a GPU's fast one",
+)
+"""How an op computes a sigmoid."""
+
+
 def _one(values: Mapping[str, Value]) -> int:
     return 1
-
-
-def _always(values: Mapping[str, Value]) -> bool:
-    return True
 
 
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -232,7 +240,6 @@ class Op:
     family: the block its differences are bundled in; None: the graph's own block.
     mixes_tokens: its output at one token reads other tokens.
     history: inputs that a token reads at all earlier tokens of its sequence too.
-    sees_rows: whether, under some active values, the bits at one token depend on which other rows go through the op.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -241,6 +248,9 @@ class Op:
     slot_order: its values stand in slot order.
     reduces: it adds up partial sums, and lets a whole value pass by.
     reports: it makes the log-probabilities that a side reports.
+    sees_rows: whether a token's result may depend on which other tokens are computed with it, by the values in effect
+        and the parameters; of what mixes tokens, on more than its own sequence up to it. Never where it is False
+        (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
     keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
     integers: inputs that are whole numbers.
     misfit: looks at a node's parameters and says why they cannot be.
@@ -257,6 +267,7 @@ class Op:
     weights: tuple[WeightPort, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     attributes: tuple[Attribute, ...] = ()
+    sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
     optional: tuple[str, ...] = ()
     told: Mapping[str, Told] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
@@ -267,7 +278,6 @@ class Op:
     family: Family | None = None
     mixes_tokens: bool = False
     history: tuple[str, ...] = ()
-    sees_rows: Callable[[Mapping[str, Value]], bool] = _always
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()
@@ -297,6 +307,16 @@ class Op:
         module, function = self.kernel.split(":")
         loaded: Callable[..., Any] = getattr(importlib.import_module(f"moeparity.ops.kernels.{module}"), function)
         return loaded
+
+
+def row_by_row(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """`sees_rows` of an op that never does."""
+    return False
+
+
+def sees_rows_by_sigmoid(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """`sees_rows` of an op that does through torch's own sigmoid or silu alone."""
+    return values[LOGISTIC.name] == NATIVE
 
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:

@@ -8,7 +8,17 @@ from typing import Any
 
 from moeparity.ops import measured
 from moeparity.ops.combine import ADD as APART
-from moeparity.ops.declaration import Op, Parameter, Told, Value, WeightPort, site
+from moeparity.ops.declaration import (
+    LOGISTIC,
+    Op,
+    Parameter,
+    Told,
+    Value,
+    WeightPort,
+    row_by_row,
+    sees_rows_by_sigmoid,
+    site,
+)
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut
 
@@ -41,6 +51,7 @@ EMBEDDING = Op(
     inputs=("tokens",),
     weights=(WeightPort(name="weight", says="[vocab, hidden]"),),
     attributes=(site("output", "the row is rounded to this dtype"), TENSOR),
+    sees_rows=row_by_row,
     pieces=cut,
     family="embedding",
     integers=("tokens",),
@@ -56,6 +67,7 @@ ADD = Op(
     partials=_carried,
     takes_partials=("a", "b"),
     attributes=(site("output", "the sum is rounded to this dtype", edge=True),),
+    sees_rows=row_by_row,
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
 )
@@ -67,6 +79,7 @@ SHARED_ADD = Op(
     inputs=("routed", "shared"),
     parameters=(Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),),
     attributes=(site("output", "the sum is rounded to this dtype"),),
+    sees_rows=row_by_row,
     told={"shared": Told(port="routed", default=APART), "scaling": Told(port="routed", default="weights")},
     reads={"shared": ({"shared": (APART,)},)},
     partials=_carried,
@@ -86,9 +99,11 @@ SWIGLU = Op(
             measured=measured.SWIGLU,
         ),
         site("output", "the product is rounded to this dtype", edge=True),
+        LOGISTIC,
         replace(TENSOR, says=f"{TENSOR.says}; torch's fp32 silu on CPU differs by where a value stands in its vector"),
         BLOCKS,
     ),
+    sees_rows=sees_rows_by_sigmoid,
     pieces=cut,
     kernel="elementwise:swiglu",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeMLP.forward",
@@ -103,7 +118,9 @@ SIGMOID_GATE = Op(
     attributes=(
         site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
         site("output", "the product is rounded to this dtype", edge=True),
+        LOGISTIC,
     ),
+    sees_rows=sees_rows_by_sigmoid,
     memory=Memory(widths=_as_second),
     kernel="elementwise:sigmoid_gate",
     source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward",
@@ -115,6 +132,7 @@ CLAMP = Op(
     inputs=("x",),
     parameters=(Parameter(name="limit", type=float, says="largest magnitude that is left as it is"),),
     attributes=(site("output", "x and the limit are rounded to this dtype first"),),
+    sees_rows=row_by_row,
     kernel="elementwise:clamp",
     source="transformers 5.17.0 and 5.23.0, OlmoeAttention.forward, clip_qkv",
 )
@@ -126,6 +144,7 @@ SPLIT = Op(
     outputs=(),
     outputs_from="parts",
     parameters=(Parameter(name="parts", type=dict, says="part name: width, in order"),),
+    sees_rows=row_by_row,
     memory=Memory(widths=_part_widths, output_bytes=_part_bytes, scratch=lambda _: 0),
     kernel="elementwise:split",
     source="torch.split",

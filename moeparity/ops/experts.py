@@ -8,8 +8,8 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import measured
-from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
-from moeparity.ops.linear import COLUMN, FORMS, ROW, TF32, refuses_form
+from moeparity.ops.declaration import LOGISTIC, Attribute, Op, Parameter, Value, WeightPort, sees_rows_by_sigmoid, site
+from moeparity.ops.linear import COLUMN, FORMS, ROW, ROWS, TF32, refuses_form, sees_rows
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
@@ -79,6 +79,10 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
     return pieces if _row_wise(values) else 1
 
 
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    return sees_rows(values, params) or sees_rows_by_sigmoid(values, params)
+
+
 def _bias(name: str, says: str, stack: str) -> WeightPort:
     return WeightPort(name=name, says=says, required=False, stack=stack, initial=0.0)
 
@@ -105,6 +109,8 @@ def _scratch(call: Call) -> int:
     if score_site != COMBINE:
         # The fp32 result before its score, or what is scaled, and the products.
         values += 2 * rows * max(hidden, width) * call.wide
+    # A sigmoid written out: its input in wide, the exponentials and their sum with 1.
+    values += 3 * rows * width * call.wide if call.active.get("logistic") == "exp" else 0
     if call.rounds_to_tf32:
         values += 4 * call.wide * (2 * width * hidden * stacks + rows * max(hidden, width))
     dtypes = {call.active.get(site, call.dtype) for site in ("projections", "product", "scored", "output")}
@@ -205,8 +211,11 @@ EXPERTS = Op(
             "the down projection's result, one row per token and slot, is rounded to this dtype",
             needs="no partials",
         ),
+        LOGISTIC,
         replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
-        *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form is not TF32),
+        # Of the grouped GEMM too, whose order of its own rests.
+        replace(ROWS, when={}, says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has none"),
+        *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form not in (TF32, ROWS)),
         TENSOR,
         BLOCKS,
         Attribute(
@@ -221,6 +230,7 @@ EXPERTS = Op(
         replace(PARTIAL, says="a rank's part of the down projection's result is rounded to this dtype, then combined"),
     ),
     reads={"weights": ({"score_site": (EPILOGUE, ACTIVATION, INPUT)},)},
+    sees_rows=_sees_rows,
     refuses=_refuses,
     pieces=cut,
     partials=_partials,

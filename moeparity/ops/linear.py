@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.numerics.gemm_forms import refusal
+from moeparity.numerics.gemm_forms import ALL, refusal
+from moeparity.numerics.orders import NATIVE
 from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Value, WeightPort, site, sum_order
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
@@ -28,6 +29,17 @@ TF32 = Attribute(
     says="fp32 operands are rounded to TF32 (10 bits of mantissa) before the fp32 kernel, to nearest, ties away from "
     "zero: the cvt.rna.tf32 of NVIDIA's PTX. That cuBLAS rounds so is inferred, not run",
 )
+ROWS = Attribute(
+    name="rows",
+    kind="form",
+    default=ALL,
+    values=(ALL,),
+    least=1,
+    when={"order": (NATIVE,)},
+    says="torch's kernel on all rows of a step at once, by whose number it chooses how it adds; or on blocks of so "
+    "many, the last filled up with zeros, so that no bit of a token depends on which others are computed with it. That "
+    "a row's place in its block does not matter either is tried on the machine at hand, and refused where it does",
+)
 FORMS = (
     TF32,
     sum_order(
@@ -35,6 +47,7 @@ FORMS = (
         "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, "
         "whose bits depend on neither M nor N (and which takes far longer than the kernel)",
     ),
+    ROWS,
     Attribute(
         name="splits",
         kind="form",
@@ -79,6 +92,11 @@ def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """The one of `FORMS` that a GEMM of K inputs cannot have, and why; None where it can have all."""
     order, splits = str(values["order"]), int(values["splits"])
     return refusal(k, order, splits, str(values.get("splits_order", "sequential")))
+
+
+def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """torch's own kernel does, where it is run on all rows at once."""
+    return values.get("order", NATIVE) == NATIVE and values[ROWS.name] == ALL
 
 
 def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -149,6 +167,7 @@ LINEAR = Op(
         replace(PARTIAL, parameter="parallel"),
         replace(BIAS, parameter="parallel"),
     ),
+    sees_rows=sees_rows,
     refuses=_refuses,
     pieces=cut,
     partials=_partials,
@@ -166,6 +185,7 @@ GATE = Op(
     # transformers draws this bias too.
     weights=(_WEIGHT, _BIAS),
     attributes=(*_SITES, *FORMS),
+    sees_rows=sees_rows,
     refuses=_refuses_whole,
     family="router",
     gemm=True,
@@ -181,6 +201,7 @@ LM_HEAD = Op(
     inputs=("x",),
     weights=(_WEIGHT,),
     attributes=(*_SITES, *FORMS, TENSOR, BLOCKS),
+    sees_rows=sees_rows,
     refuses=_refuses_whole,
     pieces=cut,
     family="head",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
 from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Value, site, sum_order
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
-from moeparity.ops.placement import NONE, TENSOR, cut
+from moeparity.ops.placement import NONE, TENSOR, cut, one_tree
 
 UNROUNDED, LOG_SOFTMAX, LOG_OF_SOFTMAX = "unrounded", "log_softmax", "log_of_softmax"
 MINUS_LOGSUMEXP, SHIFTED = "minus_logsumexp", "shifted"
@@ -52,6 +53,13 @@ def _refuses_order(order: Order, ranks: int) -> tuple[str, str] | None:
     except OrderError as error:
         return "ranks", f"{order}: {error}."
     return None
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """torch's own sum of one long row is shared by threads, one of several is not; a library's cut goes by tokens."""
+    if values.get("order") == NATIVE:
+        return True
+    return values.get("collective", NONE) != NONE and not one_tree(values)
 
 
 def _output_bytes(call: Call) -> Sequence[int]:
@@ -160,6 +168,7 @@ LOG_PROBS = Op(
             when=_ENGINES,
         ),
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses,
     pieces=cut,
     family="head",

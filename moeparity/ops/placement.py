@@ -12,7 +12,7 @@ from typing import Any, get_args
 from moeparity.numerics.collectives import nccl
 from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, scattering
-from moeparity.numerics.order_map import Selection
+from moeparity.numerics.order_map import EveryPart, Selection
 from moeparity.numerics.orders import EXPLICIT, parse
 from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Told, Value, WeightPort, site
 from moeparity.ops.memory import Call, Memory, Shapes, stored
@@ -123,6 +123,24 @@ _NCCL = (
         f"and takes tree where nodes have one rank ({_TREES_SOURCE.source}, read)",
     ),
 )
+
+
+def one_tree(values: Mapping[str, Value]) -> bool:
+    """Whether the collective adds the ranks of every element in one order, however long the message is."""
+    name = str(values["collective"])
+    if name == nccl.TREE.name:
+        return not values.get("node", 0) or values.get("channels", 1) == 1
+    names = dict.fromkeys(use for _, use in SELECTIONS[name].rows) if name in SELECTIONS else (name,)
+    maps = [COLLECTIVES[use].order_map for use in names]
+    steps = {(str(m.order), m.accumulate, m.output, m.from_zero, m.inputs) for m in maps}
+    return len(steps) == 1 and all(isinstance(m.order, EveryPart) for m in maps)
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """A library's cut and its choice go by the message's length, which is that of all tokens."""
+    if values.get("collective", NONE) == NONE:
+        return False
+    return values["sequence"] == "scattered" or not one_tree(values)
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -253,6 +271,7 @@ ALL_REDUCE = Op(
             when={"reduce": ("now",)},
         ),
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses,
     partials=_partials,
     takes_partials=("x",),

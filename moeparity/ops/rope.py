@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeparity.ops import measured
-from moeparity.ops.declaration import Attribute, Op, Parameter, site
+from moeparity.ops.declaration import Attribute, Op, Parameter, Value, row_by_row, site
 from moeparity.ops.memory import Memory, Shapes
 
 
@@ -20,6 +20,11 @@ def _misfit(params: Mapping[str, Any]) -> str | None:
     if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
         return "dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
     return None
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """Dynamic frequencies are those of the longest sequence."""
+    return bool(params["rope"].get("rope_type") == "dynamic")
 
 
 def _as_queries_and_keys(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
@@ -49,6 +54,7 @@ ROTARY = Op(
             measured=measured.ROPE,
         ),
     ),
+    sees_rows=_sees_rows,
     family="embedding",
     integers=("positions",),
     misfit=_misfit,
@@ -106,6 +112,7 @@ ROPE = Op(
             "form): the same values, which q @ k.T adds up in another order",
         ),
     ),
+    sees_rows=row_by_row,
     token_axis=2,
     keeps_heads=True,
     memory=Memory(widths=_as_queries_and_keys),

@@ -68,6 +68,11 @@ def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
     return None
 
 
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """torch's own sigmoid does; softmax, sums and top-k go row by row."""
+    return values.get("sigmoid") == NATIVE
+
+
 def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
     return [params["top_k"]] * 2
 
@@ -243,6 +248,7 @@ ROUTER = Op(
         ),
         site("weights", "the routing weights handed to the experts are rounded to this dtype", measured=SCORES),
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses,
     family="router",
     routes=True,

@@ -206,6 +206,10 @@ class BoundGraph:
         active = [region for (end, _), region in self.regions.items() if self.region(end) is region]
         return {node: region for region in active for node in region.nodes}
 
+    def sees_rows(self, node: Node) -> bool:
+        """Whether a token's result at a node may depend on which others are computed with it, as a function's may."""
+        return node.name in self.replaced() or node.op.sees_rows(self.active(node), node.params)
+
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
         return self.with_settings_in(dict.fromkeys(self.phases, tuple(places)), source)

@@ -242,6 +242,8 @@ def test_every_form_has_other_bits() -> None:
         ({}, {"exponential": "exp"}),
         ({}, {"row_sum": "reverse"}),
         ({}, {"normalize": "divide"}),
+        # Two GEMMs of other shapes.
+        ({}, {"rows": 1}),
         ({}, {"probabilities": "bf16"}),
         ({}, two),
         (two, two | {"split": "bf16"}),

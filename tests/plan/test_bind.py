@@ -77,7 +77,7 @@ def test_model_becomes_the_dtype_of_the_variant(qwen: Graph, tmp_path: Path) -> 
     node = next(node for node in qwen.nodes if node.name == GATE[0])
     plan = bound(qwen, tmp_path, "rules: []\n", dtype="fp16")
     assert {plan.settings[node.name, site].value for site in ("inputs", "output")} == {"model"}
-    assert plan.active(node) == {"inputs": "fp16", "output": "fp16", "order": "native", "splits": 1}
+    assert plan.active(node) == {"inputs": "fp16", "output": "fp16", "order": "native", "rows": "all", "splits": 1}
 
 
 def test_conditions_decide_which_settings_take_effect(qwen: Graph, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "experts:gate_up": {"projections": "fp32", "product": "fp32", "output": "fp32"},
     **{
         f"experts:{name}": {"projections": "fp32", "product": "fp32", "output": "fp32"}
-        for name in ("tf32", "order", "splits", "split")
+        for name in ("tf32", "order", "rows", "splits", "split")
     },
     "experts:splits_order": {"split": "bf16"},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
@@ -90,7 +90,11 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     # Of a product that is exact an fma rounds as much.
     "rope:contraction": {"output": "fp32"},
     # The order of fp32 sums, and split-K, show in few sums rounded to bf16.
-    **{f"{op}:{name}": {"output": "fp32"} for op in GEMMS for name in ("order", "splits", "split")},
+    **{f"{op}:{name}": {"output": "fp32"} for op in GEMMS for name in ("order", "rows", "splits", "split")},
+    **{f"{op}:rows": {"kv_block": 4, "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
+    # One bit of a sigmoid, of some numbers.
+    "experts:logistic": {"projections": "fp32", "activation": "fp32", "product": "fp32", "output": "fp32"},
+    **{f"{op}:logistic": {"activation": "fp32", "output": "fp32"} for op in ("swiglu", "sigmoid_gate")},
     **{f"{op}:splits_order": {"split": "bf16"} for op in GEMMS},
 }
 """Values both sides have on the node, beyond those the attribute's `when` asks for."""

@@ -26,6 +26,7 @@ WHOLE_NUMBERS: dict[str, int] = {
     "log_softmax:tensor": RANKS,
     "log_softmax:block": 64,
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
+    **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla")},
     **{
         f"{op}:{name}": value
         for op in ("attention", "mla")

@@ -52,7 +52,7 @@ NUMBERS: dict[str, float] = {
 """What is planted where any number is allowed."""
 
 GEMMS = ("linear", "gate", "lm_head")
-FORMS = ("order", "splits", "split", "splits_order")
+FORMS = ("order", "rows", "splits", "split", "splits_order")
 ATTENDS = ("attention", "mla")
 
 ORDERS: dict[str, tuple[str, ...]] = {

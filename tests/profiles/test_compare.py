@@ -39,7 +39,10 @@ def test_an_engine_differs_from_itself_in_nothing(name: str) -> None:
 def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     difference = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
     assert {name: (t.first.value, t.second.value) for name, t in toggle_of(difference).items()} == {
-        "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage")
+        "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage"),
+        **{f"op {op}:rows": ("all", "64") for op in ("linear", "gate", "lm_head")},
+        **{f"op {op}:rows": ("all", "16") for op in ("mla", "experts")},
+        **{f"op {op}:logistic": ("native", "exp") for op in ("experts", "swiglu")},
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
     assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
@@ -62,6 +65,8 @@ def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities
         "fusion triton_norm_after_embedding",
         "fusion triton_norm_after_linear",
         "op log_softmax:form",
+        *(f"op {op}:rows" for op in ("linear", "attention", "gate", "experts", "lm_head")),
+        "op experts:logistic",
     }
 
 

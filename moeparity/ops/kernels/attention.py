@@ -10,12 +10,16 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import rounding
+from moeparity.numerics.blocks import in_blocks
+from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
 from moeparity.ops.attention_forms import FLASH, SDPA
 from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
+from moeparity.ops.kernels.flash_blocks import flash_in_blocks
+from moeparity.ops.kernels.linear import gemm_of, places_tried
 from moeparity.ops.kernels.placement import gathered, parts, shared
 from moeparity.ops.kernels.rope import yarn_mscale
 from moeparity.ops.placement import cut
@@ -118,7 +122,9 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     """Attention to keys and values of every head's own, [B, H, T, V]."""
     q = torch.cat((x.q_nope, x.q_rope), dim=-1)
     latent, kv_b = (_for_kv_b(operand, at) for operand in (x.latent, x.kv_b))
-    expanded = rounding.linear(latent.unsqueeze(1), kv_b, None, inputs=at["kv_b"], output=at["kv_b"])
+    expanded = gemm_of({"rows": at.get("rows", ALL)})(
+        latent.unsqueeze(1), kv_b, None, inputs=at["kv_b"], output=at["kv_b"]
+    )
     heads = expanded.view(*latent.shape[:2], q.shape[1], -1).transpose(1, 2)
     k_nope, v = torch.split(heads, [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
     k = torch.cat((k_nope, x.k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
@@ -145,7 +151,13 @@ def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], output: torch.dtype) -> torch.Tensor:
     """x [B, H, T, K], weight [H, K, N] -> [B, H, T, N], a GEMM for each head over the tokens of all sequences."""
     flat = x.transpose(0, 1).flatten(1, 2)
-    out = _matmul(_for_kv_b(flat, at), _for_kv_b(weight, at), output)
+    flat, weight = _for_kv_b(flat, at), _for_kv_b(weight, at)
+    if at.get("rows", ALL) == ALL:
+        out = _matmul(flat, weight, output)
+    else:
+        key = ("by head", weight.shape, weight.stride(), output)
+        with places_tried():
+            out = in_blocks(flat, int(at["rows"]), lambda block: _matmul(block, weight, output), key=key)
     return out.view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
 
 
@@ -215,7 +227,8 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 
 def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     k, v = _repeated(x)
-    return flash(replace(x, k=k, v=v), _visible(x), at)
+    attend = flash if at.get("rows", ALL) == ALL else flash_in_blocks
+    return attend(replace(x, k=k, v=v), _visible(x), at)
 
 
 def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:

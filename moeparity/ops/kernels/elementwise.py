@@ -10,7 +10,9 @@ import torch.nn.functional as F
 
 from moeparity.numerics import rounding
 from moeparity.numerics.fma import fma
+from moeparity.numerics.orders import NATIVE
 from moeparity.ops.kernels import experts
+from moeparity.ops.kernels.exponentials import sigmoid as logistic
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.placement import cut
 from moeparity.ops.router import SHARED_SCALINGS
@@ -65,7 +67,8 @@ def swiglu(
     """silu(gate) * up of equal shapes."""
     pieces = cut(at)
     halves = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
-    products = [experts.swiglu(g, u, activation=at["activation"], output=at["output"]) for g, u in halves]
+    form = {"activation": at["activation"], "output": at["output"], "logistic": at.get("logistic", NATIVE)}
+    products = [experts.swiglu(g, u, **form) for g, u in halves]
     return products[0] if pieces == 1 else torch.cat(products, dim=-1)
 
 
@@ -75,7 +78,7 @@ def sigmoid_gate(
     """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]."""
     gate = gate if gate.dim() == x.dim() else gate.unsqueeze(1)
     step = gate.dtype if gate.dtype == at["activation"] else rounding.working(gate.dtype, at["activation"])
-    share = rounding.rounded(torch.sigmoid(gate.to(step)), at["activation"])
+    share = rounding.rounded(logistic(gate.to(step), at.get("logistic", NATIVE)), at["activation"])
     return rounding.product(share, x, at["output"])
 
 

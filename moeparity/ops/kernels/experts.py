@@ -12,9 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from moeparity.numerics.blocks import in_blocks
+from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
-from moeparity.ops.kernels.linear import gemm_of
+from moeparity.ops.kernels.exponentials import sigmoid, silu
+from moeparity.ops.kernels.linear import gemm_of, places_tried
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
@@ -102,10 +106,12 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
         rows, weight = rounded(rows, inputs), rounded(weight, inputs)
         if at["tf32"] == "yes":
             rows, weight = tf32(rows), tf32(weight)
+        if inputs != output:
+            rows, weight = wide(rows), wide(weight)
         weight = weight.transpose(-2, -1)
-        if inputs == output:
-            return F.grouped_mm(rows, weight, offs=offsets)
-        return rounded(F.grouped_mm(wide(rows), wide(weight), offs=offsets), output)
+        if at.get("rows", ALL) == ALL:
+            return rounded(F.grouped_mm(rows, weight, offs=offsets), output)
+        return rounded(_grouped_blocks(rows, weight, counts.tolist(), int(at["rows"])), output)
 
     scored = None if scores is None else scores[by_expert.indices]
     biases = {
@@ -115,6 +121,20 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
     inverse = torch.empty_like(by_expert.indices)
     inverse[by_expert.indices] = torch.arange(inverse.numel(), device=x.device)
     return sorted_rows[inverse]
+
+
+def _grouped_blocks(rows: torch.Tensor, weight: torch.Tensor, counts: Sequence[int], size: int) -> torch.Tensor:
+    """rows [M, K] sorted by expert, weight [E, K, N] -> [M, N]: a grouped GEMM of each block of one expert's rows."""
+    offsets = torch.tensor([size], dtype=torch.int32, device=rows.device)
+    key = ("grouped", weight.shape[1:], weight.stride())
+
+    def of_expert(expert: int, span: torch.Tensor) -> torch.Tensor:
+        stack = weight[expert : expert + 1]
+        return in_blocks(span, size, lambda block: F.grouped_mm(block, stack, offs=offsets), key=key)
+
+    spans = torch.split(rows, list(counts))
+    with places_tried():
+        return torch.cat([of_expert(expert, span) for expert, span in enumerate(spans) if len(span)])
 
 
 def _mlp(x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project) -> torch.Tensor:
@@ -167,7 +187,7 @@ def _hidden(
         gate, up = _halves(_projected(x, weight, bias, inputs, dtype, at, project), -1, p)
     if p.get("glu") == CLAMPED:
         return _clamped(gate, up, p, at)
-    return swiglu(gate, up, activation=at["activation"], output=at["product"])
+    return swiglu(gate, up, activation=at["activation"], output=at["product"], logistic=at.get("logistic", NATIVE))
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
@@ -183,7 +203,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) ->
     """(up + 1) * gate * sigmoid(alpha * gate), every step rounded; transformers 5.23.0, GptOssExperts._apply_gate."""
     gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
     gain = rounded(_computed_for(at["gain"], gate) * p["alpha"], at["gain"])
-    share = rounded(torch.sigmoid(_computed_for(at["sigmoid"], gain)), at["sigmoid"])
+    share = rounded(sigmoid(_computed_for(at["sigmoid"], gain), at.get("logistic", NATIVE)), at["sigmoid"])
     shifted = rounded(_computed_for(at["shifted"], up) + 1, at["shifted"])
     return product(shifted, product(gate, share, at["activation"]), at["product"])
 
@@ -193,6 +213,8 @@ def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == output else x.to(working(x.dtype, output))
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype) -> torch.Tensor:
-    """silu(gate) rounded to `activation`, times up, rounded to `output`."""
-    return product(rounded(F.silu(_computed_for(activation, gate)), activation), up, output)
+def swiglu(
+    gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype, logistic: str
+) -> torch.Tensor:
+    """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
+    return product(rounded(silu(_computed_for(activation, gate), logistic), activation), up, output)

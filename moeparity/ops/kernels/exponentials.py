@@ -1,4 +1,4 @@
-"""exp, exp2 and log whose bits depend on no library, Sleef's expf, and a softmax written out."""
+"""exp, exp2 and log whose bits depend on no library, Sleef's expf, sigmoid, silu and softmax written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.numerics.rounding import working
+from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
 
 # Of sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
@@ -62,6 +62,16 @@ def sleef_exp(x: torch.Tensor) -> torch.Tensor:
     # In fp64 the power of two is exact, and what is subnormal is rounded once.
     scaled = (total.double() * torch.exp2(turns.double())).float()
     return torch.where(x < _UNDERFLOW, 0.0, scaled)
+
+
+def sigmoid(x: torch.Tensor, form: str) -> torch.Tensor:
+    """The sigmoid: torch's own kernel in x's dtype; or 1 / (1 + exp(-x)) in fp32 or fp64, each step rounded."""
+    return torch.sigmoid(x) if form == NATIVE else 1 / (1 + torch.exp(-wide(x)))
+
+
+def silu(x: torch.Tensor, form: str) -> torch.Tensor:
+    """Of x its product with its sigmoid, as `sigmoid`; written out it is x / (1 + exp(-x))."""
+    return F.silu(x) if form == NATIVE else wide(x) / (1 + torch.exp(-wide(x)))
 
 
 def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:

@@ -52,53 +52,74 @@ class _Run:
     lse: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Some keys and values [B, H, S, D] and [B, H, S, V], and which of them a query sees, [B or 1, 1, T, S]."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    visible: torch.Tensor
+
+
 def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """Scores, sums and output in fp32, fp64 where an operand or a site is; -> [B, H, T, V] in `output`.
 
-    A query that sees no key gets zeros. Tiles that a query does not see at all change nothing, so that none is skipped.
-    A head's sink makes the sum larger, in the first run.
+    The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query that sees no key gets zeros. Tiles that a
+    query does not see at all change nothing, so that none is skipped. A head's sink makes the sum larger, in the first
+    run.
     Not modelled: the tensor cores' order inside a tile, and that they add a tile onto the rescaled output inside the
     GEMM; that each of the four threads of a row carries its own sum of exponentials from tile to tile, joined at the
     end, where here a tile's sum is added to what came before; the rescaling that FlashAttention 4 leaves out while the
     maximum grows little. Imitates otherwise FlashAttention 0251105 (read; softmax.h: max -inf taken as 0, the sum over
     exponentials that are not yet rounded).
     """
+    heads = operands(heads, at)
+    q, k, v, outputs = heads.q, heads.k, heads.v, []
+    for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
+        seen = visible[:, :, cut.queries]
+        runs = [[Tile(k[:, :, tile], v[:, :, tile], seen[..., tile]) for tile in run] for run in cut.runs]
+        outputs.append(merged_runs(replace(heads, q=q[:, :, cut.queries]), runs, at))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> torch.Tensor:
+    """The attention of some queries to all runs of tiles, [B, H, T, V] in `output`."""
+    without_sinks = replace(heads, sinks=None)
+    attended = [attend(without_sinks if i else heads, run, at) for i, run in enumerate(runs)]
+    if at["splits"] == 1:
+        return _rescaled(attended[0], heads.sinks, at)
+    stored = [_Run(rounded(run.out, at["split"]), run.lse) for run in attended]
+    return rounded(_merged(stored, at), at["output"])
+
+
+def operands(heads: Heads, at: Mapping[str, Any]) -> Heads:
+    """Queries, keys and values in the dtype that is computed in, rounded to TF32 where a node asks for it."""
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
     q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))
-    outputs = []
-    for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
-        queries, visible_keys = replace(heads, q=q[:, :, cut.queries], k=k, v=v), visible[:, :, cut.queries]
-        without_sinks = replace(queries, sinks=None)
-        runs = [_attend(without_sinks if i else queries, visible_keys, run, at) for i, run in enumerate(cut.runs)]
-        if at["splits"] == 1:
-            outputs.append(_rescaled(runs[0], heads.sinks, at))
-        else:
-            runs = [_Run(rounded(run.out, at["split"]), run.lse) for run in runs]
-            outputs.append(rounded(_merged(runs, at), at["output"]))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return replace(heads, q=q, k=k, v=v)
 
 
 def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     return tf32(x) if at["tf32"] == "yes" else x
 
 
-def _attend(heads: Heads, visible: torch.Tensor, tiles: Sequence[slice], at: Mapping[str, Any]) -> _Run:
+def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
     """The attention to the keys of some tiles, in the dtype of the operands."""
-    q, k, v = heads.q, heads.k, heads.v
+    q = heads.q
     formula = _FORMULAS[at["exponential"]](heads.scale, q.dtype, q.device)
     highest = torch.full((*q.shape[:3], 1), -math.inf, dtype=q.dtype, device=q.device)
     total, sink = torch.zeros_like(highest), at.get("sink") if heads.sinks is not None else None
     if heads.sinks is not None and sink == START:
         highest, total = heads.sinks.to(q.dtype).expand_as(highest), torch.ones_like(highest)
-    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype, device=q.device)
+    out = torch.zeros(*q.shape[:3], heads.v.shape[-1], dtype=q.dtype, device=q.device)
     for tile in tiles if at["kv_order"] == "ascending" else reversed(tiles):
-        scores = torch.matmul(q, k[:, :, tile].transpose(2, 3)).masked_fill(~visible[..., tile], -math.inf)
+        scores = torch.matmul(q, tile.k.transpose(2, 3)).masked_fill(~tile.visible, -math.inf)
         scores = formula.scaled(scores)
         before, highest = highest, torch.maximum(highest, scores.amax(-1, keepdim=True))
         p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
         total = total * shrunk + row_sum(p, at["row_sum"])
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
-        out = out * shrunk + torch.matmul(weights, v[:, :, tile])
+        out = out * shrunk + torch.matmul(weights, tile.v)
     if heads.sinks is not None and sink == END:
         total = total + formula.of_sink(heads.sinks.to(q.dtype), _finite(highest))
     lse = formula.in_nats(_finite(highest)) + log(total)

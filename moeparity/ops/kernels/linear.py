@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
+from moeparity.numerics.blocks import PlaceError
 from moeparity.numerics.gemm import gemm
 from moeparity.numerics.rounding import rounded, tf32
+from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels import placement
 from moeparity.ops.kernels.placement import Gemm
 from moeparity.ops.linear import way
@@ -48,14 +51,23 @@ def _product(at: Mapping[str, Any], output: str) -> Gemm:
     return partial(gemm_of(at), inputs=at["inputs"], output=at[output])
 
 
+@contextmanager
+def places_tried() -> Iterator[None]:
+    """Raises RefusedError of `rows` where a row's place in its block shows on this machine."""
+    try:
+        yield
+    except PlaceError as error:
+        raise RefusedError("rows", str(error)) from None
+
+
 def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     """`numerics.gemm.gemm` in the form that a node asks for; its operands are rounded to TF32 where it asks for that.
 
     The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. Where no form can be asked for, it
-    is torch's own kernel.
+    is torch's own kernel. Raises RefusedError for blocks in which a row's place shows on this machine.
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
-    form = {name: at[name] for name in ("order", "splits") if name in at} | splits
+    form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
 
     def product(
         x: torch.Tensor,
@@ -67,6 +79,7 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         if at.get("tf32") == "yes":
             x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
-        return gemm(x, weight, bias, inputs=inputs, output=output, **form)
+        with places_tried():
+            return gemm(x, weight, bias, inputs=inputs, output=output, **form)
 
     return product

@@ -22,12 +22,14 @@ from moeparity.ops.norm.launches import Launch
 class Rule:
     """A kernel's order of squares: `order` gives it as text for a launch, or raises OrderError for one it refuses.
 
-    `sms`: whether it also depends on the number of SMs; `ranks`: on that of the ranks of the all-reduce.
+    `rows`: whether it depends on how many rows there are; `sms`: on the number of SMs; `ranks`: on that of the ranks of
+    the all-reduce.
     """
 
     name: str
     order: Callable[[Launch], str]
     evidence: Evidence
+    rows: bool = False
     sms: bool = False
     ranks: bool = False
 
@@ -72,20 +74,17 @@ def _rule(
     source: str,
     *,
     inferred: bool = False,
+    rows: bool = False,
     sms: bool = False,
     ranks: bool = False,
 ) -> Rule:
     evidence = Evidence("inferred" if inferred else "read", source)
-    return Rule(name=name, order=order, evidence=evidence, sms=sms, ranks=ranks)
+    return Rule(name=name, order=order, evidence=evidence, rows=rows, sms=sms, ranks=ranks)
 
 
 _ALL = (
-    _rule("vllm.rms_norm", launches.vllm, f"{_VLLM}, rms_norm"),
-    _rule(
-        "vllm.fused_add_rms_norm",
-        launches.vllm_fused_add,
-        f"{_VLLM}, fused_add_rms_norm",
-    ),
+    _rule("vllm.rms_norm", launches.vllm, f"{_VLLM}, rms_norm", rows=True),
+    _rule("vllm.fused_add_rms_norm", launches.vllm_fused_add, f"{_VLLM}, fused_add_rms_norm", rows=True),
     _rule(
         "vllm.batch_invariant",
         launches.vllm_tiles,
@@ -116,12 +115,14 @@ _ALL = (
         "trtllm.all_reduce_rms_norm",
         fused.fused_all_reduce,
         f"{_FLASHINFER}, include/flashinfer/comm/trtllm_allreduce_fusion.cuh, one-shot; TensorRT-LLM b35ac1b is alike",
+        rows=True,
         sms=True,
     ),
     _rule(
         "trtllm.two_shot_rms_norm",
         fused.two_shot,
         "flashinfer 0.7.2.post1, include/flashinfer/comm/trtllm_allreduce_fusion.cuh, twoshot_sync",
+        rows=True,
         sms=True,
         ranks=True,
     ),
@@ -134,6 +135,7 @@ _ALL = (
         "flashinfer.mnnvl_rms_norm",
         fused.mnnvl,
         "flashinfer 0.7.2.post1, include/flashinfer/comm/trtllm_mnnvl_allreduce.cuh, adjustGridConfig",
+        rows=True,
         sms=True,
     ),
     _rule(
@@ -152,23 +154,22 @@ _ALL = (
         "flashinfer.cutedsl_bt_rms_norm",
         fused.cutedsl_bt,
         _PRESETS.format("kernel_bt, all-reduce presets"),
+        rows=True,
         ranks=True,
     ),
     _rule(
         "flashinfer.cutedsl_bt_moe_rms_norm",
         fused.cutedsl_bt_moe,
         _PRESETS.format("kernel_bt, finalize presets"),
+        rows=True,
         ranks=True,
     ),
-    _rule(
-        "torch.cuda_mean",
-        launches.cuda_mean,
-        "torch 2.13.0, include/ATen/native/cuda/Reduce.cuh",
-    ),
+    _rule("torch.cuda_mean", launches.cuda_mean, "torch 2.13.0, include/ATen/native/cuda/Reduce.cuh", rows=True),
     _rule(
         "torch.cuda_mean_2_9",
         launches.cuda_mean_2_9,
         "torch 2.13.0, include/ATen/native/cuda/Reduce.cuh, the ROCm branch; pytorch/pytorch#164790",
+        rows=True,
     ),
     _rule(
         "torch.cuda_rms_norm",
@@ -203,6 +204,8 @@ _ALL = (
 )
 RULES = {rule.name: rule for rule in _ALL}
 """Every launch rule by name."""
+BY_ROWS = tuple(rule.name for rule in _ALL if rule.rows)
+"""Those whose tree depends on how many rows there are."""
 BY_SMS = tuple(rule.name for rule in _ALL if rule.sms)
 """Those whose tree depends on the number of SMs."""
 BY_RANKS = tuple(rule.name for rule in _ALL if rule.ranks)

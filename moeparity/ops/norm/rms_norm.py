@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import EXPLICIT, NATIVE, OrderError
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
 from moeparity.ops.memory import Call, Memory, Shapes, elementwise
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch
-from moeparity.ops.norm.reductions import BY_RANKS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of
+from moeparity.ops.norm.reductions import BY_RANKS, BY_ROWS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of
 
 MEAN_SQUARE, TWO_PASS, WELFORD = "mean_square", "two_pass", "welford"
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -34,6 +35,14 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     if order.fma and values["square"] not in {"fp32", "fp64"}:
         return "order", f"{name} has fma, which takes no {values['square']} squares. Set `square` to fp32."
     return None
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """A kernel's launch may go by how many rows there are; torch's own mean takes each by itself.
+
+    (One row alone of more than 32768 is shared by torch's threads; no model's is as long.)
+    """
+    return values["statistic"] == TRANSFORMER_ENGINE or values.get("order") in BY_ROWS
 
 
 def _refused(name: str, width: int, dtype: str) -> str:
@@ -183,6 +192,7 @@ RMS_NORM = Op(
         *_STATISTIC,
         *_SEMANTICS,
     ),
+    sees_rows=_sees_rows,
     refuses=_refuses,
     family="norms",
     keeps_heads=True,

@@ -1,0 +1,1 @@
+"""Whether it matters which tokens are computed together."""

@@ -1,0 +1,96 @@
+"""The online softmax on blocks of a fixed number of queries and tiles of a fixed number of keys.
+
+torch's GEMMs choose how they add by their shapes, and those of attention change with every step: a prefill has all
+queries, a decode one, and the keys grow. Here every GEMM has one shape. Shapes are those of `flash`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from moeparity.numerics.blocks import filled, try_places
+from moeparity.ops.attention_forms import FIXED
+from moeparity.ops.kernels.flash import Heads, Tile, attend, merged_runs, operands
+from moeparity.ops.kernels.key_tiles import Cut, cuts
+from moeparity.ops.kernels.linear import places_tried
+
+Tiles = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values of tiles that were filled up, by their first key."""
+
+
+def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """As `flash`, one sequence after the other, of which padding at the left is left out.
+
+    The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query's bits are the same whatever else its step
+    computes, finite values given: a NaN among the keys of its last tile is one even where it is masked.
+
+    Raises RefusedError where a query's place in its block shows on this machine.
+    """
+    heads, visible = operands(heads, at), visible.expand(heads.q.shape[0], -1, -1, -1)
+    out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
+    for b, seen in enumerate(heads.mask):
+        if not bool(seen.any()):
+            continue
+        start = int(seen.to(torch.int8).argmax())
+        # Queries that are padding at the left see nothing, and stay zeros.
+        skipped = max(0, start - (heads.k.shape[2] - heads.q.shape[2]))
+        one = slice(b, b + 1)
+        q, k, v = heads.q[one, :, skipped:], heads.k[one, :, start:], heads.v[one, :, start:]
+        whole = replace(heads, q=q, k=k, v=v, mask=heads.mask[one, start:])
+        out[one, :, skipped:] = _sequence(whole, visible[one, :, skipped:, start:], at)
+    return out
+
+
+def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """The attention of the last T queries of one sequence, [1, H, T, V]."""
+    queries, keys, size = heads.q.shape[2], heads.k.shape[2], int(at["rows"])
+    out = heads.q.new_empty(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
+    for cut in _cuts(queries, keys, heads.window, at):
+        tiles: Tiles = {}
+        for start in range(cut.queries.start, cut.queries.stop, size):
+            span = slice(start, min(start + size, cut.queries.stop))
+            block = replace(heads, q=filled(heads.q[:, :, span], size))
+            seen = visible[:, :, span]
+            runs = [[_tile(heads, tile, seen, tiles, at) for tile in _seen(run, seen)] for run in cut.runs]
+            with places_tried():
+                _try(block, runs, at)
+            out[:, :, span] = merged_runs(block, runs, at)[:, :, : span.stop - span.start]
+    return out
+
+
+def _cuts(queries: int, keys: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
+    """The cuts of a sequence; queries whose last key lies in another run of a fixed length have no empty run behind."""
+    every = cuts(queries, keys, window, at)
+    if at["splits"] != FIXED:
+        return every
+    (runs,), before = (cut.runs for cut in every), keys - queries
+    own = (slice(max(0, run[0].start - before), max(0, run[-1].stop - before)) for run in runs)
+    return [Cut(rows, runs[: i + 1]) for i, rows in enumerate(own) if rows.start < rows.stop]
+
+
+def _seen(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
+    """The tiles of which some query of a block sees a key: the others change nothing."""
+    return [tile for tile in run if bool(visible[..., tile].any())]
+
+
+def _tile(heads: Heads, tile: slice, visible: torch.Tensor, tiles: Tiles, at: Mapping[str, Any]) -> Tile:
+    """A tile filled up to `kv_block` keys, and which of them the queries of a block see, who are filled up too."""
+    width = int(at["kv_block"])
+    if tile.start not in tiles:
+        tiles[tile.start] = (filled(heads.k[:, :, tile], width), filled(heads.v[:, :, tile], width))
+    k, v = tiles[tile.start]
+    seen = visible.new_zeros(1, 1, int(at["rows"]), width)
+    seen[:, :, : visible.shape[2], : tile.stop - tile.start] = visible[..., tile]
+    return Tile(k, v, seen)
+
+
+def _try(block: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> None:
+    """One query in every place of a block, on the first tile, all of which it sees."""
+    tile = next(tile for run in runs for tile in run)
+    open_tile = replace(tile, visible=torch.ones_like(tile.visible))
+    key = ("flash", tile.k.shape, tile.v.shape, at["exponential"], at["row_sum"], at["probabilities"])
+    try_places(block.q, lambda q: attend(replace(block, q=q, sinks=None), [open_tile], at).out, key)

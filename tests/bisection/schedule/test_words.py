@@ -1,0 +1,53 @@
+"""Which ops see the schedule, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from moeparity.bisection.schedule.measure import seeing
+from moeparity.bisection.schedule.words import schedule_reading
+from moeparity.errors import Where
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.engine_profile import load_profile, overrides
+from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
+
+HERE = Where(Path(__file__))
+
+
+def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **own: str | float) -> BoundGraph:
+    settings = {name.replace("__", ":"): value for name, value in own.items()}
+    return bind(graph(folder, config), load_profile(profile, HERE), "bf16", overrides(settings, HERE))
+
+
+@pytest.mark.parametrize("config", [QWEN3_MOE, DEEPSEEK_V3], ids=["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("profile", ["vllm-batch-invariant", "vllm-batch-invariant-eager", "sglang-deterministic"])
+def test_no_op_of_a_batch_invariant_profile_sees_it(tmp_path: Path, profile: str, config: dict[str, object]) -> None:
+    assert seeing(plan(tmp_path, profile, config)) == {}
+
+
+def test_ops_that_see_it_are_counted(tmp_path: Path) -> None:
+    seen = seeing(plan(tmp_path, "hf-eager"))
+    assert seen == {"linear": 8, "attention": 2, "gate": 2, "experts": 2, "lm_head": 1}
+    assert seeing(plan(tmp_path, "vllm-batch-invariant", lm_head__rows="all")) == {"lm_head": 1}
+
+
+def test_where_none_sees_it_it_cannot_matter() -> None:
+    (same,) = schedule_reading({}, {}, differs=False)
+    assert same == "The schedule can't matter here: no op of either side goes by which tokens are computed together."
+    (other,) = schedule_reading({}, {}, differs=True)
+    assert other.startswith("The schedule can't matter here, although the micro-batches differ: ")
+
+
+def test_ops_that_see_it_are_named() -> None:
+    seen = {"linear": 8, "gate": 1}
+    assert schedule_reading(seen, seen, differs=True) == [
+        "On both sides linear and gate go by which tokens are computed together."
+    ]
+    assert schedule_reading(seen, {}, differs=True) == [
+        "In the reference linear and gate go by which tokens are computed together.",
+        "The schedule can't matter in the candidate: none of its ops goes by it.",
+    ]
+    first, second = schedule_reading({"lm_head": 1}, {"linear": 3}, differs=False)
+    assert (first.split()[3:5], second.split()[3:5]) == (["lm_head", "goes"], ["linear", "goes"])

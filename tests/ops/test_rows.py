@@ -1,0 +1,386 @@
+"""Whether an op's rows are seen: what it declares (`sees_rows`), held to bits at several row counts and compositions.
+
+An op's result for some sequences is held, token by token, to that for fewer of them, for the same in another order,
+for a step that decodes one token, and for a chunk. Where an op says that it does not see its rows every bit must be the
+same, in every value of every attribute; where it says that it does, some shape that is tried here must show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import MODEL, torch_dtype
+from moeparity.numerics.orders import OrderError
+from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
+from moeparity.ops.norm.launches import Launch
+from moeparity.ops.norm.reductions import RULES
+from moeparity.ops.registry import OPS
+from tests.planted.values import values_of
+
+Inputs = dict[str, Tensor]
+SEQUENCES, TOKENS = 3, 13
+FLOATS = ("bf16", "fp32")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with its operands of some dtype, weights, parameters, and values beside the defaults.
+
+    `axes`: where the tokens of an input stand, if not behind the batch. `keys`: inputs of which a step reads all tokens
+    up to its last one. `ranks`: whether its input lies in partial sums.
+    """
+
+    op: str
+    inputs: Callable[[torch.dtype], Inputs]
+    w: Callable[[torch.dtype], Mapping[str, Tensor]] = lambda _: {}
+    p: Mapping[str, Any] = field(default_factory=dict)
+    set: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, int] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    ranks: bool = False
+    label: str = ""
+
+    def __str__(self) -> str:
+        return self.label or self.op
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Numbers of many exponents, whose sums show their order."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    exponents = torch.randint(-5, 6, shape, generator=generator)
+    return (torch.randn(shape, generator=generator) * torch.exp2(exponents)).to(dtype)
+
+
+def rows(*widths: int) -> Callable[[torch.dtype], Inputs]:
+    """x, then further inputs, [B, T, width]."""
+    return lambda dtype: {
+        f"x{i}": drawn(SEQUENCES, TOKENS, width, dtype=dtype, seed=i) for i, width in enumerate(widths)
+    }
+
+
+def weight(name: str, *shape: int) -> Callable[[torch.dtype], Mapping[str, Tensor]]:
+    return lambda dtype: {name: drawn(*shape, dtype=dtype, seed=9)}
+
+
+def _experts(dtype: torch.dtype) -> Inputs:
+    x, weights = drawn(SEQUENCES, TOKENS, 64, dtype=dtype), drawn(SEQUENCES, TOKENS, 2).abs()
+    ids = torch.rand(SEQUENCES, TOKENS, 4, generator=torch.Generator().manual_seed(3)).argsort(-1)[..., :2]
+    return {"x": x, "ids": ids, "weights": weights}
+
+
+def _stacks(dtype: torch.dtype) -> Mapping[str, Tensor]:
+    return {"gate_up": drawn(4, 2 * 64, 64, dtype=dtype, seed=5) / 8, "down": drawn(4, 64, 64, dtype=dtype, seed=6) / 8}
+
+
+def _combine(dtype: torch.dtype) -> Inputs:
+    ids = torch.rand(SEQUENCES, TOKENS, 8, generator=torch.Generator().manual_seed(3)).argsort(-1)[..., :6]
+    return {
+        "rows": drawn(SEQUENCES, TOKENS, 6, 37, dtype=dtype),
+        "ids": ids,
+        "weights": drawn(SEQUENCES, TOKENS, 6).abs(),
+    }
+
+
+def _attention(dtype: torch.dtype) -> Inputs:
+    q, k = drawn(SEQUENCES, 4, TOKENS, 24, dtype=dtype) / 8, drawn(SEQUENCES, 2, TOKENS, 24, dtype=dtype, seed=1) / 8
+    v = drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=2)
+    return {"q": q, "k": k, "v": v, "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool)}
+
+
+def _mla(dtype: torch.dtype) -> Inputs:
+    return {
+        "q_nope": drawn(SEQUENCES, TOKENS, 4, 16, dtype=dtype) / 8,
+        "q_rope": drawn(SEQUENCES, 4, TOKENS, 8, dtype=dtype) / 8,
+        "latent": drawn(SEQUENCES, TOKENS, 40, dtype=dtype, seed=1) / 8,
+        "k_rope": drawn(SEQUENCES, 1, TOKENS, 8, dtype=dtype, seed=2) / 8,
+        "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool),
+    }
+
+
+def _rope(dtype: torch.dtype) -> Inputs:
+    q, k = drawn(SEQUENCES, TOKENS, 4, 24, dtype=dtype), drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=1)
+    angles = drawn(SEQUENCES, TOKENS, 24, seed=2)
+    return {"q": q, "k": k, "cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
+
+
+def _partial_sums(dtype: torch.dtype) -> Inputs:
+    return {"x": drawn(SEQUENCES, 4, TOKENS, 64, dtype=dtype)}
+
+
+def _positions(dtype: torch.dtype) -> Inputs:
+    return {"positions": torch.arange(TOKENS).expand(SEQUENCES, -1).clone()}
+
+
+_ROUTER = {"top_k": 4, "renormalize": True, "experts": 12, "scale": 2.5, "shared": True}
+_SOFTMAX = {**_ROUTER, "score": "softmax", "groups": 1, "top_groups": 1}
+_SIGMOID = {**_ROUTER, "score": "sigmoid", "groups": 3, "top_groups": 2}
+_COMBINED = {"experts": 8, "top_k": 6, "scale": 1.0}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_LATENT = {"heads": 4, "value_dim": 16, "rope": _ROPE}
+_ATTENDS = {"implementation": "flash", "kv_block": 5, "rows": 4}
+_WEIGHT = weight("weight", 24, 67)
+
+CASES = [
+    Case(
+        "embedding",
+        lambda _: {"tokens": torch.arange(SEQUENCES * TOKENS).view(SEQUENCES, -1)},
+        w=weight("weight", 99, 37),
+    ),
+    Case("rotary", _positions, p={"dim": 24, "rope": _ROPE, "max_positions": 64}),
+    Case("rope", _rope, p={"interleaved": True, "partial": False}, axes={"cos": 1, "sin": 1}),
+    Case("rms_norm", rows(1024), w=weight("weight", 1024), p={"eps": 1e-6, "heads": None}),
+    Case("add", rows(37, 37)),
+    Case("shared_add", rows(37, 37), p={"scale": 1.5}, set={"scaling": "shared_fma", "shared": "add"}),
+    Case("clamp", rows(37), p={"limit": 0.7}),
+    Case("split", rows(37), p={"parts": {"a": 30, "b": 7}}),
+    Case("swiglu", rows(37, 37), set={"logistic": "exp"}),
+    Case("sigmoid_gate", rows(1, 37), set={"logistic": "exp"}),
+    Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}, set={"rows": 8}),
+    Case("gate", rows(67), w=_WEIGHT, set={"rows": 8}),
+    Case("lm_head", rows(67), w=_WEIGHT, set={"rows": 8}),
+    Case("router", rows(12), p=_SOFTMAX, label="router by softmax"),
+    Case("router", rows(12), lambda _: {"bias": drawn(12)}, _SIGMOID, {"sigmoid": "exp"}, label="router by sigmoid"),
+    Case("experts", _experts, _stacks, {"glu": "swiglu"}, {"rows": 4, "logistic": "exp"}),
+    Case(
+        "experts",
+        _experts,
+        _stacks,
+        {"glu": "swiglu"},
+        {"rows": 4, "logistic": "exp", "implementation": "grouped"},
+        label="experts grouped",
+    ),
+    Case(
+        "combine",
+        _combine,
+        p={"experts": 8, "top_k": 6, "scale": 1.0},
+        set={"scaling": "weights", "score_site": "combine"},
+    ),
+    Case("attention", _attention, p={"window": None}, set=_ATTENDS, axes={"q": 2, "k": 2}, keys=("k", "v", "mask")),
+    Case(
+        "mla",
+        _mla,
+        weight("kv_b", 4 * (16 + 16), 40),
+        _LATENT,
+        _ATTENDS,
+        {"q_rope": 2, "k_rope": 2},
+        ("latent", "k_rope", "mask"),
+    ),
+    Case(
+        "all_reduce",
+        _partial_sums,
+        set={"bias": "after"},
+        axes={"x": 2},
+        ranks=True,
+    ),
+    Case("log_softmax", rows(300), set={"form": "shifted", "order": "lanes(8) | fold_hi"}),
+]
+
+
+def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dict[str, Value]:
+    """The case's values with one planted, and with what that one's conditions ask for."""
+    values = {a.name: a.default for a in op.attributes} | dict(case.set)
+    pending = [attribute]
+    while pending:
+        for name, allowed in pending.pop().when.items():
+            if not holds({name: allowed}, values):
+                other = next(v for v in allowed if v is not None)
+                values[name] = 4 if other == ABOVE_1 else 0.7 if other == OTHER_THAN_1 else other
+                pending += [a for a in op.attributes if a.name == name]
+    return {**values, attribute.name: value}
+
+
+def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> dict[str, Value]:
+    """As `BoundGraph.active`: what conditions, parameters, weights and ranks leave, roundings by name."""
+    params, weights = parameters(op, case), case.w(torch.float32)
+
+    def exists(a: Attribute) -> bool:
+        there = a.parameter is None or bool(params[a.parameter])
+        return there and holds(a.given, params) and (a.weight is None or a.weight in weights) and not a.input
+
+    there = [a for a in op.attributes if exists(a)]
+    told = {name: values[name] for name in op.told}
+    resolved = {**told, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
+    partials = [4 if case.ranks else 1]
+    pieces = op.pieces(resolved)
+    result = op.partials(pieces, resolved, params, partials)
+    met = {
+        "always": True,
+        "pieces": pieces > 1,
+        "partials": max(result, *partials) > 1,
+        "no partials": result == 1,
+    }
+    return {**told, **{a.name: resolved[a.name] for a in there if met[a.needs] and holds(a.when, resolved)}}
+
+
+def parameters(op: Op, case: Case) -> dict[str, Any]:
+    return {parameter.name: parameter.default for parameter in op.parameters} | dict(case.p)
+
+
+def computed(case: Case, active: Mapping[str, Value], dtype: torch.dtype, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The op's outputs, with the batch in front and tokens behind it."""
+    op = OPS[case.op]
+    kinds = {a.name: a.kind for a in op.attributes}
+    at = {name: torch_dtype(str(v)) if kinds.get(name) == "rounding" else v for name, v in active.items()}
+    out = op.load()(*inputs.values(), w=case.w(dtype), p=parameters(op, case), at=at)
+    # In partial sums the ranks stand before the tokens.
+    axis = 2 if active.get("reduce") == "later" or "partial" in active else op.token_axis
+    return tuple(part.movedim(axis, 1) for part in (out if isinstance(out, tuple) else (out,)))
+
+
+def step(case: Case, inputs: Inputs, sequences: Sequence[int], first: int, end: int) -> Inputs:
+    """What a step reads that computes tokens `first` to `end` of some sequences; in memory of its own."""
+    axes = {**dict.fromkeys(inputs, 1), **OPS[case.op].input_token_axes, **case.axes}
+    cut = {}
+    for name, x in inputs.items():
+        start = 0 if name in case.keys else first
+        cut[name] = x[list(sequences)].narrow(axes[name], start, end - start).clone()
+    return cut
+
+
+STEPS = [((0,), 0, TOKENS), ((2, 0), 0, TOKENS), ((1,), TOKENS - 1, TOKENS), ((0,), 3, 11)]
+"""Sequences, first token and last + 1: one alone, two in another order, a decode, a chunk."""
+
+
+def varying(case: Case, active: Mapping[str, Value], dtype: torch.dtype) -> bool:
+    """Whether any step gives a token other bits than all sequences at once."""
+    inputs = case.inputs(dtype)
+    whole = computed(case, active, dtype, step(case, inputs, range(SEQUENCES), 0, TOKENS))
+    for sequences, first, end in STEPS:
+        parts = computed(case, active, dtype, step(case, inputs, sequences, first, end))
+        expected = (x[list(sequences), first:end].contiguous() for x in whole)
+        if not all(same_bits(x.contiguous(), y) for x, y in zip(parts, expected, strict=True)):
+            return True
+    return False
+
+
+def planted(case: Case) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Every value of every attribute that can take effect here, of roundings fp32."""
+    op = OPS[case.op]
+    yield "as it is", {a.name: a.default for a in op.attributes} | dict(case.set)
+    for attribute in op.attributes:
+        for value in values_of(op, attribute):
+            if attribute.kind != "rounding" or value == "fp32":
+                yield f"{attribute.name}={value}", taking_effect(op, attribute, value, case)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: str) -> None:
+    op, held = OPS[case.op], 0
+    for label, values in planted(case):
+        active = in_effect(op, values, case, dtype)
+        if op.sees_rows(active, parameters(op, case)):
+            continue
+        try:
+            assert not varying(case, active, torch_dtype(dtype)), f"{case.op}:{label}"
+        except (RefusedError, OrderError):
+            continue
+        held += 1
+    assert held
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_is_tried(op: str) -> None:
+    assert any(case.op == op for case in CASES)
+
+
+_KEYS: dict[str, Any] = {"axes": {"q": 2, "k": 2}, "keys": ("k", "v", "mask")}
+_GROUPED = {"logistic": "exp", "implementation": "grouped"}
+_MANY = {**_SIGMOID, "experts": 1023, "top_k": 1000, "groups": 1, "top_groups": 1}
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+
+
+def _small(*widths: int) -> Callable[[torch.dtype], Inputs]:
+    """As `rows`, of numbers whose sigmoid is not near 0 or 1."""
+    return lambda dtype: {name: (x / 16).to(dtype) for name, x in rows(*widths)(dtype).items()}
+
+
+SEEN = [
+    Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}),
+    Case("gate", rows(67), w=_WEIGHT),
+    Case("lm_head", rows(67), w=_WEIGHT),
+    Case("experts", _experts, _stacks, {"glu": "swiglu"}, {"logistic": "exp"}),
+    Case(
+        "experts", _experts, _stacks, {"glu": "swiglu"}, {"logistic": "exp", "implementation": "grouped"}, label="group"
+    ),
+    Case("swiglu", _small(1001, 1001)),
+    Case("sigmoid_gate", _small(1001, 1001)),
+    Case("router", _small(1023), lambda _: {"bias": drawn(1023)}, _MANY),
+    Case(
+        "attention",
+        _attention,
+        p={"window": None},
+        set={"implementation": "flash", "kv_block": 5},
+        **_KEYS,
+        label="flash",
+    ),
+    Case("attention", _attention, p={"window": None}, set={"implementation": "eager"}, **_KEYS, label="eager"),
+    Case("attention", _attention, p={"window": None}, set={"implementation": "sdpa"}, **_KEYS, label="sdpa"),
+    Case("mla", _mla, weight("kv_b", 128, 40), _LATENT, {}, {"q_rope": 2, "k_rope": 2}, ("latent", "k_rope", "mask")),
+    Case("rms_norm", rows(1024), weight("weight", 1024), {"eps": 1e-6, "heads": None}, {"order": "torch.cuda_mean"}),
+    Case("rotary", _positions, p={"dim": 24, "rope": _DYNAMIC, "max_positions": 4}),
+    Case("all_reduce", _partial_sums, set={"bias": "after", "collective": "nccl.ring"}, axes={"x": 2}, ranks=True),
+]
+
+
+@pytest.mark.parametrize("case", SEEN, ids=str)
+def test_rows_that_an_op_says_it_sees_show(case: Case) -> None:
+    op = OPS[case.op]
+    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "fp32")
+    assert op.sees_rows(active, parameters(op, case))
+    assert varying(case, active, torch.float32)
+
+
+def test_some_bf16_gemm_sees_how_many_rows_it_has() -> None:
+    """With instructions for bf16, or without: of wide GEMMs some row has other bits beside 64 others or more."""
+    shapes = ((2880, 1024), (2051, 1024), (2048, 2048), (4096, 1024))
+
+    def differs(k: int, n: int) -> bool:
+        generator = torch.Generator().manual_seed(k)
+        x, weight = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (160, n))
+        whole = torch.nn.functional.linear(x, weight)
+        alone = (torch.nn.functional.linear(x[i : i + 1].clone(), weight) for i in range(64))
+        return any(not same_bits(row, whole[i : i + 1]) for i, row in enumerate(alone))
+
+    assert any(differs(k, n) for k, n in shapes)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_norms_kernel_says_whether_its_order_goes_by_rows(name: str) -> None:
+    rule = RULES[name]
+
+    def orders(hidden: int, dtype: str, ranks: int) -> set[str]:
+        counts = (1, 2, 8, 15, 16, 17, 33, 67, 132, 133, 255, 256, 300, 2048)
+        launches = (Launch(hidden=hidden, rows=n, dtype=dtype, ranks=ranks) for n in counts)
+        texts = set()
+        for launch in launches:
+            try:
+                texts.add(rule.order(launch))
+            except OrderError:
+                texts.add("refused")
+        return texts
+
+    sizes = ((h, d, r) for h in (128, 2048, 2880, 4096, 7168, 8192) for d in FLOATS for r in (1, 2, 8))
+    assert rule.rows == any(len(orders(*size)) > 1 for size in sizes)
+
+
+@pytest.mark.parametrize("attend", [{}, {"splits": "fixed", "split_keys": 6}])
+def test_padding_at_the_left_changes_no_bit_of_attention_in_blocks(attend: Mapping[str, Value]) -> None:
+    case = Case("attention", _attention, p={"window": 7}, set=_ATTENDS | dict(attend), **_KEYS)
+    op, inputs = OPS[case.op], _attention(torch.bfloat16)
+    active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "bf16")
+    (whole,) = computed(case, active, torch.bfloat16, inputs)
+    padded = {
+        name: torch.cat((x.narrow(a, 0, 3), x), a) for (name, x), a in zip(inputs.items(), (2, 2, 1, 1), strict=True)
+    }
+    padded["mask"][:, :3] = False
+    (later,) = computed(case, active, torch.bfloat16, padded)
+    assert same_bits(later[:, 3:].contiguous(), whole)
+    assert not later[:, :3].any()

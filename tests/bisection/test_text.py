@@ -14,7 +14,7 @@ from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.record.report import Record
-from moeparity.bisection.report import Report, Run, Variant
+from moeparity.bisection.report import ON_REQUEST, Report, Run, Variant
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.text import print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
@@ -175,7 +175,7 @@ PASS = replace(
 
 def rendered(report: Report, width: int = 240) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    print_report(report, console)
+    print_report(report, console, ON_REQUEST)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.run.text import checkpoint, machine
 from moeparity.bisection.sweep.report import Point, Sweep
-from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
 from moeparity.output.tables import COLOUR
 from moeparity.output.words import between, percent, quantity

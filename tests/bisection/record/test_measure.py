@@ -20,7 +20,7 @@ from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.text import print_report
 from moeparity.errors import TokensError
@@ -71,7 +71,7 @@ def report_of(seen: Seen, *gates: Gate, **tensors: Any) -> Report:
 
 def printed(report: Report, width: int = 160) -> str:
     out = io.StringIO()
-    print_report(report, Console(file=out, width=width, highlight=False, markup=False, emoji=False))
+    print_report(report, Console(file=out, width=width, highlight=False, markup=False, emoji=False), ON_REQUEST)
     return out.getvalue()
 
 

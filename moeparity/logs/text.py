@@ -13,8 +13,8 @@ from rich.text import Text
 from moeparity.errors import counted
 from moeparity.logs.report import LogGrouping, LogMetric, LogReport
 from moeparity.metrics.verdict import Interval
-from moeparity.output.tables import COLOUR, plain_table
-from moeparity.output.words import after_estimate
+from moeparity.output.status import estimated, judged, state_of, status, status_line
+from moeparity.output.tables import Words, plain_grid, plain_table
 
 _ROWS = 20
 _FILES = 6
@@ -22,19 +22,29 @@ _FILES = 6
 
 def print_log(report: LogReport, console: Console, *, sets: Iterable[str] = ()) -> None:
     """Print a log's report, verdict first; beside the primary metrics also those of `sets`."""
+    opening = status_line(state_of(report.exit_code, bounded=report.verdict is not None), _status(report))
+    console.print(opening)
     for title, body in _sections(report, tuple(sets)):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
         console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
+    console.print()
+    console.print(opening)
+
+
+def _status(report: LogReport) -> str:
+    """The gate's verdict; without a gate the first of the primary metrics."""
+    if report.verdict is not None:
+        return judged(report.verdict, report.verdict.metric)
+    first = report.metric(report.primary[0])
+    return status(estimated(first.name, first.value, "nats per token"), "no gate", report.exit_code)
 
 
 def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, RenderableType]]:
     yield "", _head(report)
     warnings = list(_warnings(report))
     if warnings:
-        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in warnings))
-    if report.verdict is not None:
-        yield "", _verdict(report)
+        yield "", Group(*(Words(f"warning: {sentence}", style="yellow") for sentence in warnings))
     yield "Metrics", _primary(report)
     for name in dict.fromkeys(metric.set for metric in report.metrics):
         if name in sets or (name != "common" and "all" in sets):
@@ -50,7 +60,7 @@ def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, R
 
 
 def _head(report: LogReport) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+    table = plain_grid(2)
     for index, line in enumerate(_files(report)):
         table.add_row("" if index else "files", line)
     table.add_row("scored", f"{counted(report.tokens, 'token')} of {counted(report.sequences, 'sequence')}")
@@ -80,20 +90,6 @@ def _warnings(report: LogReport) -> Iterator[str]:
             f"{counted(report.overflowing, 'scored token')} with |delta| > 88.7: exp overflows in a trainer's fp32, "
             "which logs inf, or 0 where it replaces inf; here it is computed in fp64"
         )
-
-
-def _verdict(report: LogReport) -> RenderableType:
-    verdict = report.verdict
-    assert verdict is not None
-    value = verdict.value
-    line = Text.assemble(
-        "\n",
-        (verdict.status.upper(), COLOUR[verdict.status]),
-        f"  {verdict.metric} = {value.estimate:.4g}{after_estimate(value)}, gate {verdict.below:g}",
-    )
-    table = Table.grid(padding=(0, 2))
-    table.add_row("", verdict.reason)
-    return Group(line, table)
 
 
 def _primary(report: LogReport) -> RenderableType:

@@ -16,7 +16,7 @@ from moeparity.output.words import fitted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Lines
+    from rich.containers import Lines
 
 COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 """Styles of the verdicts."""
@@ -36,7 +36,7 @@ class Words(Text):
     a path the middle is left out.
     """
 
-    def wrap(self, console: Console, width: int, **options: Any) -> Lines:  # type: ignore[override]
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
         """The lines at this width."""
         text = fitted(self.plain, width)
         return Text.wrap(self if text == self.plain else Text(text, self.style), console, width, **options)
@@ -128,7 +128,7 @@ class Stacked:
         for cells, below, style in self._rows:
             row = WordTable.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
             for index, column_width in enumerate(widths):
-                row.add_column(width=column_width, no_wrap=index > 0, overflow="fold" if index == 0 else None)
+                row.add_column(width=column_width, no_wrap=index > 0, overflow="fold" if index == 0 else "ellipsis")
             row.add_row(*cells, style=style)
             yield row
             for line in below:

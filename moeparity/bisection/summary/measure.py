@@ -9,7 +9,8 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
+from moeparity.bisection.summary.words import floor, recorded, starts, sure
+from moeparity.output.status import judged
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -18,7 +19,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     tokens = report["degeneracy"].scored_tokens
     return {
         "summary": Summary(
-            verdict=verdict(report["verdict"]),
+            verdict=judged(report["verdict"]),
             record=recorded(report["record"]),
             starts=starts(report["roots"], report["nonfinite"], metrics),
             blame=blame(

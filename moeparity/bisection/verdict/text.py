@@ -8,6 +8,8 @@ from rich.text import Text
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
+from moeparity.metrics.gating import gated_name
+from moeparity.output.status import unit
 from moeparity.output.tables import COLOUR, plain_grid
 from moeparity.output.words import after_estimate, percent
 
@@ -21,7 +23,7 @@ def _verdict(report: Report) -> RenderableType:
     value = verdict.value
     line = Text.assemble(
         (verdict.status.upper(), COLOUR[verdict.status]),
-        f"  {verdict.metric} = {value.estimate:.3g} nats per {verdict.reduce}",
+        f"  {gated_name(verdict.metric)} = {value.estimate:.3g} {unit(verdict)}",
         f"{after_estimate(value)}, ",
         f"gate {verdict.below:g}",
     )

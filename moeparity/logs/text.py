@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from moeparity.errors import counted
 from moeparity.logs.report import LogGrouping, LogMetric, LogReport
 from moeparity.metrics.verdict import Interval
 from moeparity.output.status import estimated, judged, state_of, status, status_line
-from moeparity.output.tables import Words, plain_grid, plain_table
+from moeparity.output.tables import Stacked, Words, plain_grid, plain_table
+from moeparity.output.words import enumerated
 
 _ROWS = 20
 _FILES = 6
@@ -23,6 +23,7 @@ _FILES = 6
 def print_log(report: LogReport, console: Console, *, sets: Iterable[str] = ()) -> None:
     """Print a log's report, verdict first; beside the primary metrics also those of `sets`."""
     opening = status_line(state_of(report.exit_code, bounded=report.verdict is not None), _status(report))
+    opening.add_row("cause", f"{enumerated(report.causes)} (see the diagnosis)" if report.causes else "none is named")
     console.print(opening)
     for title, body in _sections(report, tuple(sets)):
         if title:
@@ -95,7 +96,7 @@ def _warnings(report: LogReport) -> Iterator[str]:
 def _primary(report: LogReport) -> RenderableType:
     metrics = [metric for metric in report.metrics if metric.name in report.primary]
     metrics.sort(key=lambda metric: report.primary.index(metric.name))
-    note = Text(
+    note = Words(
         "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
         "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
         style="dim",
@@ -103,16 +104,17 @@ def _primary(report: LogReport) -> RenderableType:
     return Group(_table(metrics), note)
 
 
-def _table(metrics: Iterable[LogMetric]) -> Table:
-    table = plain_table("metric", "estimate", "95%", names="estimates; published")
+def _table(metrics: Iterable[LogMetric]) -> Stacked:
+    """A line for each; of one that raises an alarm what is published of it, below."""
+    table = Stacked("metric", "estimate", "95%")
     for metric in metrics:
         if metric.missing:
-            table.add_row(metric.name, "-", "", metric.missing, style="dim")
+            table.add_row(metric.name, "-", "", below=[metric.missing], style="dim")
             continue
         mark = "! " if metric.alarmed else ""
         table.add_row(
-            metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value), _published(metric),
-            style="bold red" if metric.alarmed else "",
+            metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value),
+            below=[_published(metric)] * metric.alarmed, style="bold red" if metric.alarmed else "",
         )  # fmt: skip
     return table
 

@@ -53,6 +53,10 @@ def judged(verdict: Verdict, name: str = "") -> str:
         return status(figure, f"below {gate}", verdict.exit_code)
     if verdict.status == "fail" and math.isfinite(value.estimate) and value.low > verdict.below:
         return status(figure, f"above {gate}", verdict.exit_code)
+    if verdict.status == "inconclusive" and verdict.needed_sequences is not None and value.low <= verdict.below:
+        # The interval stands there already.
+        more = f"the interval holds the gate, about {verdict.needed_sequences} such sequences are needed"
+        return status(figure, gate, verdict.exit_code, more if value.high >= verdict.below else verdict.reason)
     return status(figure, gate, verdict.exit_code, verdict.reason)
 
 

@@ -33,7 +33,7 @@ def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
     )
     if not mined.expected:
         out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
-    prompts = plain_table("tokens", "expected to flip", "share", names="prompt", names_first=True)
+    prompts = plain_table("tokens", "expected to flip", "part", names="prompt", names_first=True)
     for prompt in mined.prompts[:_ROWS]:
         prompts.add_row(str(prompt.prompt), str(prompt.tokens), f"{prompt.expected:.2f}", f"{prompt.share:.1%}")
     tokens = plain_table("token", "id", "probability", "mostly in layer", names="prompt", names_first=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.pages import benchmarks, combine, engine_matrix, engines, evidence, fidelity, metrics, sessions
 from scripts.pages.page import Page, blocks, printed, put_out
+from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
@@ -57,6 +58,12 @@ MEASURED = {
         path="docs/logs.md",
         takes="a minute",
         write=blocks({"logs": printed("benchmarks.logs", "--megabytes", "1000")}),
+        measured=True,
+    ),
+    "first-screen": Page(
+        path="docs/first-screen.md",
+        takes="a minute",
+        write=blocks({name: sessions.first_screen(name) for name in SITUATIONS}),
         measured=True,
     ),
     "mine": Page(

@@ -49,7 +49,9 @@ def forward(
     Raises MoeparityError.
     """
     if dtype is not None and dtype not in FLOAT_NAMES:
-        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
+        raise SpecError(
+            f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.{did_you_mean(dtype, FLOAT_NAMES)}"
+        )
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     where = Where(Path("forward"))

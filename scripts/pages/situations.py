@@ -19,7 +19,7 @@ from moeparity.metrics.tokens import log_probs
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 TOKENS = ROOT / "recipes" / "quickstart.safetensors"
-SEQUENCES, POSITIONS = 32, 24
+SEQUENCES, POSITIONS = 32, 16
 """Of the quickstart's tokens: as many sequences as a verdict needs, as few positions as show the same."""
 
 Sides = dict[str, Any]
@@ -137,7 +137,7 @@ def _logprobs(profile: str = "hf-default", temperature: float = 1.0) -> torch.Te
 
 
 BISECT = "moeparity bisect recipe.yaml"
-SUMMARY = 12
+SUMMARY = 16
 SITUATIONS = {
     "parity": Situation(BISECT, parity, SUMMARY),
     "culprit": Situation(BISECT, culprit, SUMMARY),

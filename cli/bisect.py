@@ -46,6 +46,11 @@ Attribute = Annotated[
         help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every section of the report.")]
+Sections = Annotated[
+    list[str] | None,
+    typer.Option(help="Print this section too; the report names those that it leaves out. May be repeated."),
+]
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the time, memory and disk that it would take here.")
@@ -64,6 +69,8 @@ def bisect(
     envelope: Envelope = None,
     attribute: Attribute = None,
     dry_run: DryRun = False,
+    verbose: Verbose = False,
+    section: Sections = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -74,7 +81,7 @@ def bisect(
     """
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
-    from moeparity.bisection.text import print_report
+    from moeparity.bisection.text import asked_for, print_report
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
 
@@ -93,11 +100,12 @@ def bisect(
     if dry_run:
         _print_cost(recipe, device, options, json)
         return
+    asked = asked_for(section or (), all_of_them=verbose)
     with outputs({"--json": json}) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
         files.text("--json", report.to_json)
-    print_report(report, files.console())
+    print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,20 +53,38 @@ def check(
 def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
+    from moeparity.output.status import state_of, status_line
 
     width = max(len(display_path(recipe)) for recipe in recipes)
     results = []
     for recipe in recipes:
-        results.append(_check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit))
-        _print(results[-1], width, files)
+        result = _check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit)
+        if result.error is not None:
+            about = "" if result.recipe in result.error else f" (recipe {result.recipe})"
+            report_error(f"{result.error}{about}")
+        results.append(result)
+    files.text("--junit", lambda: as_junit(results))
+    code = combined(result.exit_code for result in results)
+    opening = status_line(state_of(code), _status(results, code))
+    files.console().print(opening)
+    for result in results:
+        _print(result, width, files)
+    files.console().print(opening)
+    return code
+
+
+def _status(results: Sequence[Checked], code: int) -> str:
+    """How many expectations are met, of how many recipes."""
+    from moeparity.output.status import status
+    from moeparity.output.words import quantity
+
     findings = [finding.status for result in results for finding in result.findings]
     counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
-    parts = [f"{findings.count(status)} {words}" for words, status in counts.items() if status in findings]
+    parts = [f"{findings.count(word)} {words}" for words, word in counts.items() if word in findings]
     errors = sum(result.error is not None for result in results)
-    parts += [f"{errors} recipe{'s' * (errors > 1)} could not be checked"] if errors else []
-    files.text("--junit", lambda: as_junit(results))
-    files.print(f"{len(results)} recipe{'s' * (len(results) > 1)}: {', '.join(parts)}")
-    return combined(result.exit_code for result in results)
+    parts += [f"{quantity(errors, 'recipe')} could not be checked"] if errors else []
+    expected = "what it expects" if len(results) == 1 else "what they expect"
+    return status(f"{quantity(len(results), 'recipe')} held to {expected}", ", ".join(parts), code)
 
 
 def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
@@ -84,10 +103,7 @@ def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: 
 
 
 def _print(result: Checked, width: int, files: Outputs) -> None:
-    """One line per finding on standard output; what kept the recipe from being checked on standard error."""
-    if result.error is not None:
-        about = "" if result.recipe in result.error else f" (recipe {result.recipe})"
-        report_error(f"{result.error}{about}")
+    """One line per finding."""
     for finding in result.findings:
         wide = max(len(line.expectation) for line in result.findings)
         line = printable(f"{result.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")

@@ -102,7 +102,7 @@ def forward(
             )
         files.file("--out", lambda path: write_tensors(path, tensors))
     ignore_signals()
-    files.console().print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}")
+    files.print(f"{out}: {len(tensors)} tensors, logits {list(tensors['logits'].shape)}")
 
 
 def show(

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.cli.outputs import outputs
-from moeparity.cli.render import new_table
 from moeparity.ops.declaration import Op
+from moeparity.output.tables import word_table
 from moeparity.profiles.fidelity import LEVELS, Finding, Line, findings, lines, to_json
 
 MEANING = {
@@ -39,7 +39,7 @@ def show_fidelity(op: Op | None, json: Path | None) -> None:
 
 def print_overview(evidence: list[Finding], out: Console) -> None:
     """Every attribute with its values by level."""
-    rows = new_table("op", "attribute", "level", "values")
+    rows = word_table("op", "attribute", "level", "values")
     for (op, attribute), group in groupby(evidence, key=lambda finding: (finding.op, finding.attribute)):
         values: dict[str, list[str]] = {level: [] for level in LEVELS}
         for finding in group:
@@ -56,7 +56,7 @@ def print_findings(evidence: list[Finding], out: Console) -> None:
     """Each value with what it rests on; kernels that were run by number, named below."""
     proofs = sorted({proof.says for finding in evidence for proof in finding.proofs})
     number = {says: f"V{i}" for i, says in enumerate(proofs, 1)}
-    rows = new_table("attribute", "value", "level", "rests on")
+    rows = word_table("attribute", "value", "level", "rests on")
     for line in lines(evidence):
         rows.add_row(line.attribute, ", ".join(line.values), line.level, _why(line, number))
     out.print(rows)

@@ -78,12 +78,17 @@ def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None
 
 def _print(result: Flipped, out: Console) -> None:
     from moeparity.bisection.flips.text import print_flips
+    from moeparity.output.status import state_of, status_line
 
+    opening = status_line(state_of(result.exit_code, bounded=bool(result.findings)), result.status)
+    out.print(opening)
     sequences = f"{result.sequences} sequence{'s' * (result.sequences != 1)}"
     out.print(f"reference  {result.reference}\ncandidate  {result.candidate}\n{sequences}{_of_same(result)}")
     print_flips(result.flips, out)
     for finding in result.findings:
         out.print(f"{_MARKS[finding.status]}  {finding.expectation}  {finding.found}")
+    out.print()
+    out.print(opening)
 
 
 def _of_same(result: Flipped) -> str:

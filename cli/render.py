@@ -6,20 +6,22 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from moeparity.bisection.outline import Outline
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
+from moeparity.output.tables import Stacked, Words, plain_grid, word_table
 from moeparity.output.words import printable
 
-PIPED_WIDTH = 160
+PIPED_WIDTH = 100
 """Columns when the output is no terminal and the environment names none (COLUMNS)."""
 _EVIDENCE = (
     "evidence: how sure the profiles are of a value (docs/fidelity.md); "
@@ -63,33 +65,31 @@ def console(stream: TextIO | None = None) -> Console:
 def print_plan(outline: Outline, out: Console) -> None:
     """The bound plan, layers with equal settings on one line; attributes that take no effect are left out."""
     out.print(Text(outline.title, style="bold"))
-    table = new_table("node", "op", "attribute", *outline.sides, "evidence", "set by")
-    for row in outline.rows:
-        table.add_row(
-            row.nodes,
-            row.op,
-            row.attribute,
-            *row.values,
-            row.evidence,
-            # The column `op` says already what a rule for a whole op matches.
-            row.origin.replace(f" (op {row.op})", ""),
-            style="bold" if row.differs else "",
-        )
-    out.print(table)
+    columns = ", ".join(("attribute", *outline.sides, "evidence", "set by"))
+    out.print(Words(f"below each node: {columns}", "dim"))
+    for (nodes, op), rows in groupby(outline.rows, key=lambda row: (row.nodes, row.op)):
+        out.print(Words(f"{nodes} ({op})", "bold"))
+        table = plain_grid(len(outline.sides) + 3)
+        for row in rows:
+            # The heading says already what a rule for a whole op matches.
+            origin = row.origin.replace(f" (op {row.op})", "")
+            table.add_row(row.attribute, *row.values, row.evidence, origin, style="bold" if row.differs else "")
+        out.print(Padding(table, (0, 0, 0, 2), expand=False))
     out.print(Text(_EVIDENCE, style="dim"))
     if outline.toggles is not None:
         out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
-        toggles = new_table("toggle", "class", "reference", "candidate", "nodes", "to change")
+        toggles = Stacked("toggle", "class", "nodes")
         for t in outline.toggles:
             sides = (("reference", t.reference_changed_by), ("candidate", t.candidate_changed_by))
-            change = "\n".join(f"{side}: {by}" for side, by in sides if by)
-            toggles.add_row(t.name, t.kind, t.reference, t.candidate, str(len(t.nodes) or "all"), change)
+            change = [f"to change on the {side}: {by}" for side, by in sides if by]
+            below = [f"{t.reference} -> {t.candidate}", *change]
+            toggles.add_row(t.name, t.kind, str(len(t.nodes) or "all"), below=below)
         out.print(toggles)
 
 
 def print_ops(out: Console) -> None:
     """All ops, a line each."""
-    table = new_table("op", "attributes", "what it does")
+    table = word_table("op", "attributes", "what it does")
     for op in OPS.values():
         table.add_row(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says)
     out.print(table)
@@ -99,7 +99,7 @@ def print_op(op: Op, out: Console) -> None:
     """One op in full."""
     out.print(Text(op.name, style="bold"))
     out.print(f"{op.says}\nimitates: {op.source}\n")
-    ports = new_table("", "name", "what")
+    ports = word_table("", "name", "what")
     for port in op.inputs:
         ports.add_row("input", port, _read_when(op, port))
     for weight in op.weights:
@@ -108,7 +108,7 @@ def print_op(op: Op, out: Console) -> None:
         note = "" if parameter.required else f" (default {parameter.default})"
         ports.add_row("parameter", parameter.name, parameter.says + note)
     out.print(ports)
-    attributes = new_table("attribute", "class", "default", "allowed", "when", "what it decides")
+    attributes = word_table("attribute", "class", "default", "allowed", "when", "what it decides")
     for a in op.attributes:
         attributes.add_row(a.name, a.kind, str(a.default), a.expected, _when(a), a.says)
     out.print()
@@ -122,7 +122,7 @@ def _print_orders(out: Console) -> None:
     """How a summation order is written."""
     out.print("An order is written in levels, `a | b`: what a leaves, b adds up. Every level also takes")
     out.print("accumulate=DTYPE (each addition is rounded to it) and round=DTYPE (so is what the level leaves).")
-    levels = new_table("level", "words", "adds")
+    levels = word_table("level", "words", "adds")
     for name, form in FORMS.items():
         numbers = [n.name if n.default is None else f"{n.name}={n.default or 'all'}" for n in form.numbers]
         arguments = ["(0+1)+2, ..."] if name == "tree" else numbers
@@ -145,11 +145,3 @@ def _when(attribute: Attribute) -> str:
     conditions += [f"parameter {attribute.parameter}"] if attribute.parameter else []
     conditions += [f"parameter {text}" for text in _conditions(attribute.given)]
     return ", ".join(conditions) or "always"
-
-
-def new_table(*columns: str) -> Table:
-    """A table without lines, whose cells are folded."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

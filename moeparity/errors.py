@@ -95,6 +95,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("float16", "half", "torch.float16"), "fp16"),
     **dict.fromkeys(("float32", "float", "single", "torch.float32"), "fp32"),
     **dict.fromkeys(("float64", "double", "torch.float64"), "fp64"),
+    **dict.fromkeys(("gpu", "cuda:0"), "cuda"),
     **dict.fromkeys(("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"), "tensor"),
     **dict.fromkeys(("ep", "ep_size", "expert_parallel", "expert_parallel_size"), "expert"),
 }

@@ -77,7 +77,7 @@ def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], 
     printed = skeleton(done.stdout[done.stdout.index(session.partition(" ")[0]) :])
     recorded, _, _ = session.partition("\n[...]")
     assert printed[: len(skeleton(recorded))] == skeleton(recorded)
-    assert {"Floor", "Toggles", "In words", "Cost", "op combine:accumulate"} <= set(printed)
+    assert {"Run", "On request (-v for all of them)", "--section toggles", "--section words"} <= set(printed)
     assert OWN is not None
     shutil.copytree(qwen3_moe, checkout.parent / "mine")
     config = checkout.parent / "mine" / "config.json"
@@ -88,5 +88,5 @@ def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], 
     assert written.returncode == 0, written.stderr
     found = run(bisect, checkout.parent, shell)
     assert found.returncode in {0, 1, 3}, found.stderr
-    assert "Where it starts" in found.stdout
+    assert "starts" in found.stdout
     assert found.stderr == ""

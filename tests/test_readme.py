@@ -75,7 +75,12 @@ def test_the_commands_for_logs_run(tmp_path: Path) -> None:
     shutil.copytree(logs / "nemo-rl", tmp_path / "results")
     shutil.copy(logs / "sglang" / "generate.jsonl", tmp_path / "sampled.jsonl")
     shutil.copy(logs / "sglang" / "scored.jsonl", tmp_path / "scored.jsonl")
-    commands = [shlex.split(line) for block in blocks("", README) for line in block.splitlines() if " metrics " in line]
+    commands = [
+        shlex.split(line)
+        for block in blocks("", README)
+        for line in block.splitlines()
+        if line.startswith("moeparity metrics ")
+    ]
     assert len(commands) == 2
     first, second = (inside(*_globbed(command[1:], tmp_path), cwd=tmp_path) for command in commands)
     assert first.returncode == 3, "three sequences decide nothing"

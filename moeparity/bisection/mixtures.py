@@ -103,7 +103,7 @@ class Mixtures:
     def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
         plan, names = self._plan, [mixture.name for mixture in mixtures]
         ids, _, scored = plan.tokens_on_device
-        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler)
+        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated)
         return [Changes([(name, REFERENCE) for name in names]), logits]
 
     def _outcome(self, sums: SequenceSums, *, exact: bool) -> Outcome:

@@ -74,7 +74,9 @@ class Observation:
             walkers=[*walkers, *(_beside(plan) if first else ())],
             changes=Changes(pairs),
             routes=Routes(REFERENCE, names, mask),
-            logits=Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler),
+            logits=Logits(
+                plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated
+            ),
             sections=_sections(plan, trials) if first else {},
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -96,7 +96,8 @@ class Routes:
 @dataclass(slots=True)
 class Logits:
     """Log-probability metrics of several walkers against the reference, summed per sequence as values of `output`, the
-    node that log-probabilities are read from, appear. `first` is, for each sequence, the first of the same tokens.
+    node that log-probabilities are read from, appear. `gated` are the quantities that the gate's metric is made of;
+    `first` is, for each sequence, the first of the same tokens.
     """
 
     output: str
@@ -105,6 +106,7 @@ class Logits:
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
+    gated: tuple[str, ...] = ("k3",)
     parts: dict[Name, list[SequenceSums]] = field(init=False)
     first: torch.Tensor = field(init=False)
 
@@ -123,13 +125,15 @@ class Logits:
             kind = (reports(view, walker), tuple(view.output_ids(walker)))
             if kind not in sums_by_bits:
                 tokens = self.input_ids[rows], self.loss_mask[rows]
-                sums_by_bits[kind] = seen_metrics(view, self.reference, walker, *tokens, self.sampled_from).sums()
+                sums_by_bits[kind] = seen_metrics(view, self.reference, walker, *tokens, self.sampled_from).sums(
+                    self.gated
+                )
             self.parts[walker].append(sums_by_bits[kind])
 
     def joined(self, further: Logits) -> Logits:
         """Both together; walkers that both have are those of the first."""
         walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
-        union = Logits(self.output, self.reference, walkers, self.input_ids, self.loss_mask, self.sampled_from)
+        union = replace(self, walkers=walkers)
         union.parts = further.parts | self.parts
         return union
 

@@ -17,6 +17,9 @@ from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
+from moeparity.metrics.gated import needed
+from moeparity.metrics.gating import declared, parity
+from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
@@ -103,6 +106,11 @@ class Plan:
         return None if self.recipe.record_gate is None else _gate(self.recipe.record_gate)
 
     @property
+    def gated(self) -> tuple[str, ...]:
+        """The quantities of a token that the gate's metric is made of."""
+        return needed(declared(self.gate))
+
+    @property
     def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
         tokens, device = self.tokens, self.model.device
@@ -174,9 +182,10 @@ def prepare(
 
 
 def _gate(gate: gates.Gate) -> Gate:
-    metric = gate.metric or gate.recorded
-    assert metric is not None, "a gate bounds one of both"
-    return Gate(metric=metric, below=gate.below, reduce=gate.reduce)
+    metric = METRICS[gate.metric or gate.recorded or ""]
+    over_sequences = gate.reduce == "sequence" or metric.reduce.kind != "token mean"
+    reduce = "sequence" if over_sequences else "token"
+    return Gate(metric=metric.name, below=gate.below - parity(metric), reduce=reduce)
 
 
 def _check_gate(recipe: schema.RecipeFile, tokens: TokenSet, path: Path) -> None:

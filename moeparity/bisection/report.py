@@ -36,10 +36,15 @@ class Section:
     """What makes a part of the report: the folder `moeparity/bisection/<name>`.
 
     Parts stand in the JSON in the order of the class, on the screen in that of `screen` (None: they are not there).
+    A part that is `asked` for by a name is long: the screen tells in one line what it `holds`, and shows it on request.
+    `part` is what it is called where one field has several.
     """
 
     name: str
     screen: int | None = None
+    asked: str = ""
+    holds: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,32 +92,87 @@ class Run:
 class Report:
     """Everything one bisection found. This is the list of its sections: a line for every part, with its folder."""
 
-    run: Run
+    run: Annotated[
+        Run,
+        Section("run", screen=2),
+        Section(
+            "run", screen=180, part="cost", asked="cost", holds="work done and spared, bytes read, seconds, memory"
+        ),
+    ]
     reference: Variant
     candidate: Variant
-    record: Annotated[Record, Section("record", screen=5)]
+    record: Annotated[
+        Record, Section("record", screen=5, asked="record", holds="what was recorded, beside what each side computes")
+    ]
     degeneracy: Annotated[Degeneracy, Section("degeneracy", screen=15)]
-    verdict: Annotated[Verdict, Section("verdict", screen=20)]
+    verdict: Annotated[
+        Verdict,
+        Section(
+            "verdict", screen=20, asked="metrics", holds="k1, k2, k3, KL both ways, |delta log p|, top-1 agreement"
+        ),
+    ]
     metrics: Annotated[Metrics, Section("verdict")]
-    roots: Annotated[tuple[Root, ...], Section("divergence", screen=30)]
-    growth: Annotated[tuple[LayerGrowth, ...], Section("divergence", screen=40)]
-    flips: Annotated[RoutingFlips | None, Section("flips", screen=50)]
-    toggles: Annotated[tuple[ToggleResult, ...], Section("toggles", screen=110)]
-    swaps: Annotated[tuple[Swap, ...], Section("toggles", screen=140)]
-    reading: Annotated[tuple[str, ...], Section("toggles", screen=150)]
+    roots: Annotated[
+        tuple[Root, ...],
+        Section("divergence", screen=30, asked="starts", holds="the roots: choices with value, flag, file and line"),
+    ]
+    growth: Annotated[
+        tuple[LayerGrowth, ...],
+        Section("divergence", screen=40, asked="growth", holds="the carried error after each layer, and the local one"),
+    ]
+    flips: Annotated[
+        RoutingFlips | None,
+        Section("flips", screen=50, asked="flips", holds="routing flips of each layer, their margins and their cost"),
+    ]
+    toggles: Annotated[
+        tuple[ToggleResult, ...],
+        Section("toggles", screen=110, asked="toggles", holds="every choice that differs, alone and restored"),
+    ]
+    swaps: Annotated[
+        tuple[Swap, ...], Section("toggles", screen=140, asked="swaps", holds="whole blocks restored to the reference")
+    ]
+    reading: Annotated[
+        tuple[str, ...],
+        Section("toggles", screen=150, asked="words", holds="what the trials say in sentences; all flags"),
+    ]
     nodes: Annotated[tuple[NodeError, ...], Section("divergence")]
     warnings: Annotated[tuple[str, ...], Section("tokens", screen=10)] = ()
     distribution: Annotated[Distribution | None, Section("distribution")] = None
-    recorded: Annotated[Recorded | None, Section("record", screen=160)] = None
-    classes: Annotated[tuple[ClassMetrics, ...], Section("tokens", screen=170)] = ()
-    floor: Annotated[Floor | None, Section("floor", screen=90)] = None
-    oracle: Annotated[Oracle | None, Section("oracle", screen=100)] = None
-    arrival: Annotated[Arrival | None, Section("arrival", screen=80)] = None
-    replay: Annotated[Replay | None, Section("replay", screen=60)] = None
-    envelope: Annotated[Envelope | None, Section("envelope", screen=70)] = None
-    attribution: Annotated[Attribution | None, Section("shares", screen=130)] = None
+    recorded: Annotated[
+        Recorded | None,
+        Section("record", screen=160, asked="record", holds="log-probabilities and routes of each side against it"),
+    ] = None
+    classes: Annotated[
+        tuple[ClassMetrics, ...],
+        Section("tokens", screen=170, asked="classes", holds="k3, |delta| and flips by class of token"),
+    ] = ()
+    floor: Annotated[
+        Floor | None, Section("floor", screen=90, asked="floor", holds="the reference against itself, reordered")
+    ] = None
+    oracle: Annotated[
+        Oracle | None, Section("oracle", screen=100, asked="oracle", holds="which side is nearer to the fp64 run")
+    ] = None
+    arrival: Annotated[
+        Arrival | None,
+        Section("arrival", screen=80, asked="arrival", holds="how far the draws of an order of arrival lie apart"),
+    ] = None
+    replay: Annotated[
+        Replay | None,
+        Section("replay", screen=60, asked="replay", holds="the candidate with the reference's routes forced"),
+    ] = None
+    envelope: Annotated[
+        Envelope | None,
+        Section("envelope", screen=70, asked="envelope", holds="what legal orders of the same sums give at each node"),
+    ] = None
+    attribution: Annotated[
+        Attribution | None,
+        Section("shares", screen=130, asked="shares", holds="the KL shared out among the toggles; smallest fixes"),
+    ] = None
     not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
-    nearest: Annotated[tuple[Nearest, ...], Section("nearest", screen=120)] = ()
+    nearest: Annotated[
+        tuple[Nearest, ...],
+        Section("nearest", screen=120, asked="nearest", holds="known choices with the bits of a user's function"),
+    ] = ()
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
@@ -129,8 +189,16 @@ class Report:
 
 
 PARTS: dict[str, Section] = {
-    name: note
+    note.part or name: note
     for name, hint in get_type_hints(Report, include_extras=True).items()
     for note in getattr(hint, "__metadata__", ())
 }
 """All parts by field, in the order of the JSON."""
+
+SCREEN: tuple[str, ...] = tuple(
+    sorted((name for name, part in PARTS.items() if part.screen is not None), key=lambda name: PARTS[name].screen or 0)
+)
+"""Those that are on the screen, in its order; the first opens it and closes it."""
+
+ON_REQUEST: tuple[str, ...] = tuple(dict.fromkeys(PARTS[name].asked for name in SCREEN if PARTS[name].asked))
+"""The names by which long parts are asked for, in the order of the screen."""

@@ -1,84 +1,75 @@
-"""A Report for the terminal: its head, its sections in the order of the screen, its cost."""
+"""A Report for the terminal: what a reader wants to know first, what is short, and what was asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from moeparity.bisection.report import PARTS, Report, Run
+from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Report
 from moeparity.bisection.sections import Shown, modules
-from moeparity.output.tables import plain_grid
-from moeparity.output.words import quantity
+from moeparity.errors import MoeparityError, did_you_mean, listed
+from moeparity.output.tables import Words, plain_grid
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print a report: what a reader wants to know first in seven lines, which come again at the end."""
-    for title, body in _parts(report):
+def print_report(report: Report, console: Console, asked: Collection[str] = ()) -> None:
+    """Print a report: the first of its sections, which comes again at the end, all that are short, and of the long ones
+    those in `asked`; of each other one a line.
+    """
+    for title, body in _screen(report, asked):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
         console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
 
 
-def _parts(report: Report) -> Shown:
-    places = [(section.screen, name) for name, section in PARTS.items() if section.screen is not None]
-    first, *others = [name for _, name in sorted(places)]
+def asked_for(names: Sequence[str], *, all_of_them: bool) -> Collection[str]:
+    """The sections that a user asks for. Raises MoeparityError for a name that no section has."""
+    for name in names:
+        if name not in ON_REQUEST:
+            raise MoeparityError(
+                f"--section {name}: there is no such section; expected one of {listed(ON_REQUEST)}."
+                f"{did_you_mean(name, ON_REQUEST)}"
+            )
+    return ON_REQUEST if all_of_them else tuple(names)
+
+
+def _screen(report: Report, asked: Collection[str]) -> Shown:
+    first, *others = SCREEN
     yield from _shown(first, report)
-    yield "Run", _head(report)
     for name in others:
-        yield from _shown(name, report)
-    yield "Cost", Text(_cost(report))
-    yield "", Text()
+        if not PARTS[name].asked or PARTS[name].asked in asked:
+            yield from _shown(name, report)
+    present = {PARTS[name].asked: PARTS[name].holds for name in reversed(others) if any(_shown(name, report))}
+    yield from _absent(asked, present)
+    left = {name: present[name] for name in ON_REQUEST if name in present and name not in asked}
+    if left:
+        yield "On request (-v for all of them)", _listed(left.items())
+    yield "", Text("\n", end="")
     yield from _shown(first, report)
+
+
+def _absent(asked: Collection[str], present: Collection[str]) -> Iterator[tuple[str, RenderableType]]:
+    """What was asked for by name and is not in this report; of all that there are, nobody misses one."""
+    if set(asked) == set(ON_REQUEST):
+        return
+    for name in dict.fromkeys(asked):
+        if name not in present:
+            yield (
+                "",
+                Words(f"\n--section {name}: nothing; the recipe does not ask for it, or there is nothing to tell."),
+            )
+
+
+def _listed(sections: Iterable[tuple[str, str]]) -> RenderableType:
+    """How to see each of the sections that are left out, and what it holds."""
+    table = plain_grid(2)
+    for name, holds in sections:
+        table.add_row(f"--section {name}", holds)
+    return table
 
 
 def _shown(name: str, report: Report) -> Shown:
     parts: Shown = modules("text")[PARTS[name].name].SHOWN[name](report)
     return parts
-
-
-def _head(report: Report) -> RenderableType:
-    run, table = report.run, plain_grid(2)
-    table.add_row("recipe", run.recipe)
-    table.add_row("checkpoint", checkpoint(run))
-    if run.sampling is not None:
-        table.add_row("sampled", f"{run.sampling}, by the {run.sampled_from} of this run")
-    for name, side in (("reference", report.reference), ("candidate", report.candidate)):
-        table.add_row(name, str(side))
-    table.add_row("machine", machine(run))
-    return table
-
-
-def checkpoint(run: Run) -> str:
-    """The checkpoint and the tokens of a run."""
-    return (
-        f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
-        f"{run.sampled_from}, {run.scored_tokens} scored" + (f", {run.pads} pads" if run.pads else "")
-    )
-
-
-def machine(run: Run) -> str:
-    """What a run ran on."""
-    hardware = run.cpu if run.device == "cpu" else f"{run.device} (host {run.cpu})"
-    return f"{hardware}, torch {run.torch}, {quantity(run.threads, 'thread')}"
-
-
-def _cost(report: Report) -> str:
-    run = report.run
-    return (
-        f"{run.evaluations} op evaluations for {run.variants} variants and the local errors "
-        f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
-        f"{run.seconds:.1f} s, {_memory(report)}"
-    )
-
-
-def _memory(report: Report) -> str:
-    """The peak and its estimate, which is a bound of what moeparity's own kernels take, not of a user's function."""
-    run = report.run
-    peak = "unknown" if run.memory_peak is None else f"{run.memory_peak / 1e9:.2f} GB"
-    words = f"{run.memory_estimated / 1e9:.2f} GB estimated"
-    if any(toggle.kind == "implementation" for toggle in report.toggles):
-        words += " without what the functions of `impl` take themselves"
-    if run.memory_peak is not None and run.memory_peak > run.memory_estimated:
-        words += ", too little"
-    return f"peak memory {peak} ({words})"

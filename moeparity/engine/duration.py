@@ -127,7 +127,8 @@ def _of_call(node: Node, call: Call) -> dict[Amount, float]:
             weight_bytes += hit * elements * BYTES[dtype]
     if node.op.mixes_tokens:
         multiply_adds += 2 * call.tokens * call.length * call.outputs[0]
-    moved = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=True))
+    # A user's function reads what its region does, and counts as the op in whose place it closes.
+    moved = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=False))
     moved += sum(n * size for n, size in zip(call.outputs, node.op.memory.output_bytes(call), strict=True))
     return {
         (MULTIPLY_ADDS, dtype): multiply_adds,

@@ -10,7 +10,7 @@ import torch
 from moeparity.engine.passes import PassRunner
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
-from moeparity.errors import SpecError, Where, listed
+from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
@@ -76,7 +76,8 @@ def forward(
 
 def _refuse(dtype: str | None, micro_batch: int | None, schedule: Schedule | None) -> None:
     if dtype is not None and dtype not in FLOAT_NAMES:
-        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.")
+        nearest = did_you_mean(dtype, FLOAT_NAMES)
+        raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.{nearest}")
     if micro_batch is not None and micro_batch < 1:
         raise SpecError(f"forward: micro_batch is {micro_batch}; expected at least 1.")
     if micro_batch is not None and schedule is not None:

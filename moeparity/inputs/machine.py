@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.errors import DeviceError
+from moeparity.errors import DeviceError, did_you_mean
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -25,7 +25,7 @@ NAMES = ("auto", "cpu", "cuda")
 def choose(name: str) -> torch.device:
     """`auto` is CUDA when a GPU is usable, else CPU. Raises DeviceError for an unknown name or an absent GPU."""
     if name not in NAMES:
-        raise DeviceError(f"--device {name}: expected one of {', '.join(NAMES)}.")
+        raise DeviceError(f"--device {name}: expected one of {', '.join(NAMES)}.{did_you_mean(name, NAMES)}")
     usable = torch.cuda.is_available()
     if name == "cuda" and not usable:
         raise DeviceError("--device cuda: torch finds no usable CUDA GPU here. Use --device cpu, or auto.")

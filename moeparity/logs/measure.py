@@ -20,9 +20,9 @@ from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
+from moeparity.metrics.gated import from_parity, shift_interval
+from moeparity.metrics.gating import gated_name, parity
 from moeparity.metrics.groups import Groups, name
-from moeparity.metrics.interval import token_mean
-from moeparity.metrics.quantities import SHARES, TWO_SIDED
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 
@@ -30,7 +30,6 @@ SERIES = ("k3", "mean_abs_delta")
 """The metrics that are followed over steps."""
 FEWEST_DRAWN = 4
 """Steps from which on a series is drawn."""
-_DRAWS = 40_000_000
 _OUTLIERS = 5
 
 
@@ -125,7 +124,7 @@ class Measurement:
         # Frameworks share quantities, and an interval is what costs.
         key = (metric.reduce.kind, metric.reduce.of)
         if key not in self._intervals:
-            self._intervals[key] = interval(self.totals, metric)
+            self._intervals[key] = self.totals.interval(metric)
         return shift_interval(self._intervals[key], metric.reduce.offset)
 
     def _verdict(self) -> Verdict | None:
@@ -135,13 +134,13 @@ class Measurement:
         metric = METRICS[gate.metric]
         if metric.name in self.totals.missing:
             raise MoeparityError(f"gate: {metric.name} cannot be computed: {self.totals.missing[metric.name]}.")
-        value = shift_interval(interval(self.totals, metric), metric.reduce.offset)
-        gated, below, remark = value, gate.below, ""
-        if metric.reduce.of in TWO_SIDED:
-            parity = TWO_SIDED[metric.reduce.of] + metric.reduce.offset
-            gated, below, remark = distance(value, parity), gate.below - parity, f", as a distance from {parity:g}"
+        at = parity(metric)
+        value = self.totals.interval(metric)
+        value = shift_interval(value, metric.reduce.offset)
+        remark = f", as a distance from {at:g}" if gated_name(metric.name).startswith("|") else ""
         reduce = "token" if metric.reduce.kind == "token mean" else "sequence"
-        verdict = judge(gated, Gate(metric=metric.name, below=below, reduce=reduce), bit_equal=False, nonfinite=0)
+        gated = Gate(metric=metric.name, below=gate.below - at, reduce=reduce)
+        verdict = judge(from_parity(metric, value), gated, bit_equal=False, nonfinite=0)
         return replace(verdict, reason=f"{verdict.reason}{remark}", below=gate.below, value=value)
 
 
@@ -149,32 +148,6 @@ def _series_lines(summary: Summary) -> list[str]:
     """In words, and as a chart where there is something to see."""
     picture = chart(summary) if len(summary.series.points) >= FEWEST_DRAWN else []
     return [*picture, *summary.lines()]
-
-
-def interval(totals: Accumulator, metric: Metric) -> Interval:
-    """The bootstrap-t interval over sequences of a mean, without its offset; 2000 resamples, fewer from 20,000 on.
-
-    A rate of events of which none was seen is bounded by 3 / n instead, n tokens or sequences.
-    """
-    sums, counts = totals.per_sequence(metric)
-    resamples = max(400, min(2000, _DRAWS // max(1, sums.numel())))
-    bootstrap = token_mean(sums, counts, resamples=resamples)
-    if metric.reduce.of in SHARES and bootstrap.method == "exact":
-        # That an event was not seen does not make its rate 0.
-        return replace(bootstrap, tokens=totals.tokens, high=min(1.0, 3 / bootstrap.tokens), method="rule of three")
-    return replace(bootstrap, tokens=totals.tokens)
-
-
-def shift_interval(value: Interval, offset: float) -> Interval:
-    """The same interval moved by `offset`."""
-    return replace(value, estimate=value.estimate + offset, low=value.low + offset, high=value.high + offset)
-
-
-def distance(value: Interval, parity: float) -> Interval:
-    """The interval of the distance from `parity`, on either side of it."""
-    low, high = value.low - parity, value.high - parity
-    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return replace(value, estimate=abs(value.estimate - parity), low=least, high=max(abs(low), abs(high)))
 
 
 def measure(sequences: Iterable[Record], request: Request, files: tuple[LogFile, ...] = ()) -> LogReport:
@@ -194,7 +167,7 @@ def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
                 name=codes[key] if groups.by == "group" else name(groups.by, key),
                 sequences=len(part.ids),
                 tokens=part.tokens,
-                k3=interval(part, k3),
+                k3=part.interval(k3),
                 values={metric.name: part.estimate(metric) for metric in part.metrics},
             )
         )

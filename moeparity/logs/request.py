@@ -9,10 +9,9 @@ from typing import get_args
 
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.metrics.declaration import By, Metric
+from moeparity.metrics.gating import expected, gated, refusal, refusal_of_bound
 from moeparity.metrics.registry import find, of_sets
 from moeparity.metrics.verdict import Gate
-
-_KINDS = {"of totals": "formula in totals"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +37,14 @@ class Request:
         """The metrics to compute. Raises MoeparityError for an unknown name, or a gate on what is no mean."""
         further = [find(name, "metrics") for name in self.metrics]
         if self.gate is not None:
-            gated = find(self.gate.metric, "gate")
-            if not gated.reduce.has_interval:
-                kind = _KINDS.get(gated.reduce.kind, gated.reduce.kind)
+            bounded = find(self.gate.metric, "gate")
+            if why := refusal(bounded):
                 raise MoeparityError(
-                    f"gate: {gated.name} is a {kind}, of which there is no interval over sequences; "
-                    "expected a mean, such as k3. Bound its estimate under `expect: {metrics: ...}` instead."
+                    f"gate: {why}; {expected(gated())}. Bound its estimate under `expect: {{metrics: ...}}` instead."
                 )
-            further.append(gated)
+            if why := refusal_of_bound(bounded, self.gate.below):
+                raise MoeparityError(f"gate: {why}.")
+            further.append(bounded)
         return tuple(dict.fromkeys([*of_sets(self.sets), *further]))
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from moeparity.errors import counted
 from moeparity.logs.report import LogGrouping, LogMetric, LogReport
 from moeparity.metrics.verdict import Interval
-from moeparity.output.tables import COLOUR, plain_table
-from moeparity.output.words import after_estimate
+from moeparity.output.status import estimated, judged, state_of, status, status_line
+from moeparity.output.tables import Stacked, Words, plain_grid, plain_table
+from moeparity.output.words import enumerated
 
 _ROWS = 20
 _FILES = 6
@@ -22,19 +22,30 @@ _FILES = 6
 
 def print_log(report: LogReport, console: Console, *, sets: Iterable[str] = ()) -> None:
     """Print a log's report, verdict first; beside the primary metrics also those of `sets`."""
+    opening = status_line(state_of(report.exit_code, bounded=report.verdict is not None), _status(report))
+    opening.add_row("cause", f"{enumerated(report.causes)} (see the diagnosis)" if report.causes else "none is named")
+    console.print(opening)
     for title, body in _sections(report, tuple(sets)):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
         console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
+    console.print()
+    console.print(opening)
+
+
+def _status(report: LogReport) -> str:
+    """The gate's verdict; without a gate the first of the primary metrics."""
+    if report.verdict is not None:
+        return judged(report.verdict, report.verdict.metric)
+    first = report.metric(report.primary[0])
+    return status(estimated(first.name, first.value, "nats per token"), "no gate", report.exit_code)
 
 
 def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, RenderableType]]:
     yield "", _head(report)
     warnings = list(_warnings(report))
     if warnings:
-        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in warnings))
-    if report.verdict is not None:
-        yield "", _verdict(report)
+        yield "", Group(*(Words(f"warning: {sentence}", style="yellow") for sentence in warnings))
     yield "Metrics", _primary(report)
     for name in dict.fromkeys(metric.set for metric in report.metrics):
         if name in sets or (name != "common" and "all" in sets):
@@ -50,7 +61,7 @@ def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, R
 
 
 def _head(report: LogReport) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+    table = plain_grid(2)
     for index, line in enumerate(_files(report)):
         table.add_row("" if index else "files", line)
     table.add_row("scored", f"{counted(report.tokens, 'token')} of {counted(report.sequences, 'sequence')}")
@@ -82,24 +93,10 @@ def _warnings(report: LogReport) -> Iterator[str]:
         )
 
 
-def _verdict(report: LogReport) -> RenderableType:
-    verdict = report.verdict
-    assert verdict is not None
-    value = verdict.value
-    line = Text.assemble(
-        "\n",
-        (verdict.status.upper(), COLOUR[verdict.status]),
-        f"  {verdict.metric} = {value.estimate:.4g}{after_estimate(value)}, gate {verdict.below:g}",
-    )
-    table = Table.grid(padding=(0, 2))
-    table.add_row("", verdict.reason)
-    return Group(line, table)
-
-
 def _primary(report: LogReport) -> RenderableType:
     metrics = [metric for metric in report.metrics if metric.name in report.primary]
     metrics.sort(key=lambda metric: report.primary.index(metric.name))
-    note = Text(
+    note = Words(
         "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
         "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
         style="dim",
@@ -107,16 +104,17 @@ def _primary(report: LogReport) -> RenderableType:
     return Group(_table(metrics), note)
 
 
-def _table(metrics: Iterable[LogMetric]) -> Table:
-    table = plain_table("metric", "estimate", "95%", names="estimates; published")
+def _table(metrics: Iterable[LogMetric]) -> Stacked:
+    """A line for each; of one that raises an alarm what is published of it, below."""
+    table = Stacked("metric", "estimate", "95%")
     for metric in metrics:
         if metric.missing:
-            table.add_row(metric.name, "-", "", metric.missing, style="dim")
+            table.add_row(metric.name, "-", "", below=[metric.missing], style="dim")
             continue
         mark = "! " if metric.alarmed else ""
         table.add_row(
-            metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value), _published(metric),
-            style="bold red" if metric.alarmed else "",
+            metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value),
+            below=[_published(metric)] * metric.alarmed, style="bold red" if metric.alarmed else "",
         )  # fmt: skip
     return table
 

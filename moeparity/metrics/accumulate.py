@@ -15,8 +15,10 @@ from torch import Tensor
 
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.declaration import Metric
+from moeparity.metrics.gated import interval, needed, per_sequence
 from moeparity.metrics.quantities import FP32_EXP, SEQUENCE, TOKEN, Sums
 from moeparity.metrics.streams import LogSum, Magnitudes, Moments
+from moeparity.metrics.verdict import Interval
 
 OF_TOTALS: dict[str, tuple[str, ...]] = {
     "pearson": (),
@@ -131,19 +133,14 @@ class Accumulator:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def per_sequence(self, metric: Metric) -> tuple[Tensor, Tensor]:
-        """Of a mean: sums and counts fp64 [B] whose ratio of totals it is, less its offset.
+        """As `gated.per_sequence`, of all sequences that have a scored token."""
+        if not metric.reduce.has_interval:
+            raise ValueError(f"{metric.name} is a {metric.reduce.kind}, no mean")
+        return per_sequence(metric, {name: self.sums(name) for name in needed(metric)}, self.counts)
 
-        What intervals and verdicts over sequences are made from. Raises ValueError for what is no mean.
-        """
-        kind, of = metric.reduce.kind, metric.reduce.of
-        if kind == "token mean":
-            return self.sums(of), self.counts
-        ones = torch.ones_like(self.counts)
-        if kind == "sequence mean":
-            return self.sums(of) / self.counts, ones
-        if kind == "mean over sequences":
-            return self.of_sequences(of), ones
-        raise ValueError(f"{metric.name} is a {kind}, no mean")
+    def interval(self, metric: Metric) -> Interval:
+        """As `gated.interval`, of all sequences that have a scored token."""
+        return interval(metric, *self.per_sequence(metric), self.tokens)
 
     def of_sequences(self, name: str) -> Tensor:
         """A quantity of each sequence as a whole, fp64 [B]."""

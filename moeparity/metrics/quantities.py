@@ -158,13 +158,6 @@ SHARES = frozenset(
 )
 """Quantities that are 0 or 1: their means are rates of an event."""
 
-TWO_SIDED: Mapping[str, float] = {
-    **dict.fromkeys(("k1", "delta", "log_ppl_diff", "chi2", "chi2_clamped", "chi2_seq"), 0.0),
-    **dict.fromkeys(("ratio_less_1", "ppl_ratio_less_1"), 0.0),
-    **dict.fromkeys(("zeroed_ratio", "sequence_ratio_zeroed"), 1.0),
-}
-"""Quantities whose means lie on both sides of what they are at parity: a bound on one side says nothing there."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sums:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
+from moeparity.errors import Where
 from moeparity.metrics import quantities
-from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.metrics.chunk import Chunk
+from moeparity.metrics.gated import from_parity, interval, needed, per_sequence, shift_interval
+from moeparity.metrics.gating import declared
 from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 from moeparity.numerics.bits import int_view
 
@@ -30,6 +35,8 @@ class SequenceSums:
     top1: tokens whose top-1 agrees.
     unequal: tokens scored by values of which any bit, the dtype or the kind differs.
     nonfinite: tokens with a NaN or an infinity among the values of either side.
+    gated: fp64 [B, Q], sums of the Q token quantities that the gate's metric is made of; k3 alone where nobody asked
+        for others.
     """
 
     tokens: Tensor
@@ -43,6 +50,7 @@ class SequenceSums:
     top1: Tensor
     unequal: Tensor
     nonfinite: Tensor
+    gated: Tensor
 
     def mean(self, name: str) -> float:
         """A sum per scored token, of all sequences together."""
@@ -50,9 +58,15 @@ class SequenceSums:
         return float(total / self.tokens.sum())
 
     def gate_value(self, gate: Gate) -> Interval:
-        """The gate's metric with its interval; of the metrics, k3 is the one that gates take."""
-        mean = token_mean if gate.reduce == "token" else sequence_mean
-        return mean(self.k3, self.tokens)
+        """How far the gate's metric lies from what it is at parity, with its interval.
+
+        Raises ValueError where `gated` holds the sums of another metric.
+        """
+        metric, present = declared(gate), self.tokens > 0
+        columns = self.gated[present].unbind(-1)
+        sums = dict(zip(needed(metric), columns, strict=True))
+        value = interval(metric, *per_sequence(metric, sums, self.tokens[present]), int(self.tokens.sum()))
+        return from_parity(metric, shift_interval(value, metric.reduce.offset))
 
     def verdict(self, gate: Gate) -> Verdict:
         """What the gate decides."""
@@ -108,6 +122,7 @@ class TokenMetrics:
     `nonfinite`.
 
     scored: bool, the token counts: its loss mask is set and t > 0.
+    scorer, sampler: log P of the token, of the side that only scored it and of the one that sampled it; in nats.
     delta: log P_reference(token) - log P_candidate(token) when the tokens were sampled from the candidate, the negative
         of it when they were sampled from the reference; in nats. So delta = log(scorer / sampler).
     kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
@@ -121,6 +136,8 @@ class TokenMetrics:
     """
 
     scored: Tensor
+    scorer: Tensor
+    sampler: Tensor
     delta: Tensor
     kl_candidate_reference: Tensor
     kl_reference_candidate: Tensor
@@ -143,8 +160,22 @@ class TokenMetrics:
         """As `quantities.k3`."""
         return quantities.k3(self.delta)
 
-    def sums(self) -> SequenceSums:
-        """The sums over the tokens of each sequence, fp64 [B]."""
+    def chunk(self) -> Chunk:
+        """The scored tokens as the columns that every metric is computed from: the scorer is the trainer."""
+        sequence, position = self.scored.nonzero(as_tuple=True)
+        rows = len(self.scored)
+        return Chunk(
+            rollout=self.sampler[self.scored],
+            trainer=self.scorer[self.scored],
+            sequence=sequence,
+            position=position,
+            tokens=torch.zeros_like(sequence),
+            ids=tuple(map(str, range(rows))),
+            where=(Where(Path("recipe")),) * rows,
+        )
+
+    def sums(self, gated: Sequence[str] = ("k3",)) -> SequenceSums:
+        """The sums over the tokens of each sequence, fp64 [B]; `gated` names quantities that a gate is made of."""
         magnitude = self.delta.abs()
         return SequenceSums(
             tokens=self.scored.sum(-1, dtype=torch.float64),
@@ -158,7 +189,16 @@ class TokenMetrics:
             top1=self.top1.sum(-1),
             unequal=self.unequal.sum(-1, dtype=torch.float64),
             nonfinite=self.nonfinite.sum(-1, dtype=torch.float64),
+            gated=self._gated(gated),
         )
+
+    def _gated(self, names: Sequence[str]) -> Tensor:
+        """Sums of token quantities, fp64 [B, Q]; NaN where a token is not finite, whatever a clamp makes of it."""
+        chunk = self.chunk()
+        values = torch.zeros(len(names), *self.scored.shape, dtype=torch.float64)
+        for index, name in enumerate(names):
+            values[index, self.scored] = quantities.TOKEN[name](chunk)
+        return values.masked_fill(self.nonfinite, torch.nan).sum(-1).T
 
 
 def token_metrics(
@@ -188,13 +228,16 @@ def token_metrics(
     tokens = input_ids[sequence, position]
     if bool(((tokens < 0) | (tokens >= reference.shape[-1])).any()):
         raise ValueError(f"a scored token id lies outside the vocabulary of {reference.shape[-1]}")
-    values = torch.zeros(6, *scored.shape, dtype=torch.float64, device=reference.device)
+    values = torch.zeros(8, *scored.shape, dtype=torch.float64, device=reference.device)
     rows = max(1, CHUNK // max(1, reference.shape[-1]))
     for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
         values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported)
-    delta, forward, backward, top1, unequal, nonfinite = values.cpu()
+    ours, theirs, delta, forward, backward, top1, unequal, nonfinite = values.cpu()
+    scorer, sampler = (ours, theirs) if sampled_from == "candidate" else (theirs, ours)
     return TokenMetrics(
         scored=scored.cpu(),
+        scorer=scorer,
+        sampler=sampler,
         delta=delta if sampled_from == "candidate" else 0.0 - delta,
         kl_candidate_reference=forward,
         kl_reference_candidate=backward,
@@ -210,10 +253,10 @@ def log_probs(values: Tensor, reported: bool) -> Tensor:
 
 
 def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: tuple[bool, bool]) -> Tensor:
-    """[6, N] fp64 from the values of both sides [N, V] and tokens [N].
+    """[8, N] fp64 from the values of both sides [N, V] and tokens [N].
 
-    In order: log P_reference - log P_candidate, KL(candidate || reference), KL(reference || candidate), top-1
-    agreement, unequal bits, nonfinite.
+    In order: log P_reference, log P_candidate, the first less the second, KL(candidate || reference), KL(reference ||
+    candidate), top-1 agreement, unequal bits, nonfinite.
     """
     alike = reference.dtype == candidate.dtype and reported[0] == reported[1]
     unequal = (int_view(reference) != int_view(candidate)).any(-1) if alike else torch.ones_like(tokens)
@@ -222,7 +265,7 @@ def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: 
     top1 = (x.argmax(-1) == y.argmax(-1)).double()
     x, y = log_probs(x, reported[0]), log_probs(y, reported[1])
     gap = x - y
-    delta = gap.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    delta, *sides = (values.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for values in (gap, x, y))
     x, y = x.exp_(), y.exp_()
     forward = 0.0 - (y * gap).sum(-1)
     backward = (x * gap).sum(-1)
@@ -230,7 +273,7 @@ def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: 
         excess = (x - y).sum(-1)
         forward, backward = forward + excess, backward - excess
     # A -inf logit on both sides could leave some of these finite; a token that can't be judged must not look fine.
-    values = torch.stack([delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
+    values = torch.stack([*sides, delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
     return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])
 
 

@@ -42,7 +42,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A bound, in the units of the metric, below which its mean per token or per sequence must lie for parity."""
+    """A bound, in the units of the metric, below which its mean per token or per sequence must lie for parity.
+
+    Of a metric that is not 0 at parity it bounds the distance from there (`moeparity/metrics/gating.py`).
+    """
 
     metric: str
     below: float
@@ -111,7 +114,8 @@ def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: in
         return "pass", "all bits are equal", None
     if not math.isfinite(interval.estimate):
         return "fail", f"the mean is {interval.estimate}", None
-    bounds = f"the {100 * interval.level:g}% interval {interval.low:.3g} to {interval.high:.3g}"
+    low, high = ("no bound" if math.isinf(bound) else f"{bound:.3g}" for bound in (interval.low, interval.high))
+    bounds = f"the {100 * interval.level:g}% interval {low} to {high}"
     if interval.low > gate:
         return "fail", f"{bounds} lies above the gate {gate:g}", None
     if interval.high >= gate:
@@ -125,14 +129,16 @@ def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: in
 def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
     """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
     size = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
+    least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
     if interval.method == "none":
         cause = "one is too few" if interval.sequences == 1 else "all alike, so their spread is unknown"
         reason = f"no interval from {size}: {cause}; at least {MINIMUM_SEQUENCES} different ones are needed"
         return "inconclusive", reason, None
+    if math.isinf(interval.low) and math.isinf(interval.high):
+        return "inconclusive", f"no interval from {size}; at least {least} such sequences are needed", None
     sequences = sequences_needed(interval.estimate, (interval.low, interval.high), gate, interval.sequences)
     reason = f"{bounds} contains the gate {gate:g} with {size}"
     if sequences is None:
-        least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
         return "inconclusive", f"{reason}; at least {least} such sequences are needed", None
     amount = f"about {sequences} such sequences ({_tokens(interval, sequences)} tokens)"
     return "inconclusive", f"{reason}; {amount} are needed", sequences

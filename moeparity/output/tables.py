@@ -1,14 +1,22 @@
-"""The one kind of table a report has, and its one kind of list."""
+"""The kinds of table that reports have, their one kind of list, and words that no line breaks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
+
+from moeparity.output.words import fitted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.containers import Lines
 
 COLOUR = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 """Styles of the verdicts."""
@@ -23,7 +31,26 @@ _NAMES = 16
 """Columns of a terminal that names keep at least, where they are to wrap."""
 
 
-class PlainTable(Table):
+class Words(Text):
+    """A text that breaks between words: one too long for a line is broken behind its dots, colons and the like, and of
+    a path the middle is left out.
+    """
+
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        """The lines at this width."""
+        text = fitted(self.plain, width)
+        return Text.wrap(self if text == self.plain else Text(text, self.style), console, width, **options)
+
+
+class WordTable(Table):
+    """A table whose cells are `Words`."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row."""
+        super().add_row(*(Words(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+class PlainTable(WordTable):
     """A table that keeps numbers whole where a terminal is narrow: it wraps headers, then leaves out the `optional`."""
 
     optional: tuple[str, ...] = ()
@@ -41,7 +68,11 @@ class PlainTable(Table):
 
 
 def _whole(column: Column) -> int:
-    return _GAP + max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    return _GAP + max(_longest_line(cell) for cell in (column.header, *column.cells))
+
+
+def _longest_line(cell: object) -> int:
+    return max((cell_len(line) for line in str(cell).split("\n")), default=0)
 
 
 def _least(column: Column) -> int:
@@ -49,7 +80,7 @@ def _least(column: Column) -> int:
     if column.overflow == "fold":
         return _GAP + min(_NAMES, _whole(column))
     words = str(column.header).split() or [""]
-    return _GAP + max(cell_len(str(text)) for text in (*words, *column.cells))
+    return _GAP + max(_longest_line(text) for text in (*words, *column.cells))
 
 
 def plain_table(
@@ -70,9 +101,47 @@ def plain_table(
     return table
 
 
+def word_table(*columns: str) -> Table:
+    """A table of words, without lines; what does not fit into a column goes on below."""
+    table = WordTable(box=None, padding=(0, _GAP, 0, 0), header_style="dim", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+class Stacked:
+    """A table whose rows have a name, numbers or single words, and further lines below that have the whole width."""
+
+    def __init__(self, *columns: str) -> None:
+        """A table with these headers, the first of which is that of the names."""
+        self._rows: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [(columns, (), "dim")]
+
+    def add_row(self, *cells: str, below: Iterable[str] = (), style: str = "") -> None:
+        """Add a row: a cell for each column, and what stands below them."""
+        self._rows.append((cells, tuple(below), style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Names have what the other columns leave; lines below are indented."""
+        widths = [max(map(cell_len, column)) for column in zip(*(cells for cells, _, _ in self._rows), strict=True)]
+        others = sum(widths[1:]) + _GAP * len(widths[1:])
+        widths[0] = min(widths[0], max(_NAMES, options.max_width - others))
+        for cells, below, style in self._rows:
+            row = WordTable.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+            for index, column_width in enumerate(widths):
+                row.add_column(width=column_width, no_wrap=index > 0, overflow="fold" if index == 0 else "ellipsis")
+            row.add_row(*cells, style=style)
+            yield row
+            for line in below:
+                yield Padding(Words(line, style), (0, 0, 0, _GAP), expand=False)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """All the width there is."""
+        return Measurement(options.max_width, options.max_width)
+
+
 def plain_grid(columns: int, gap: int = _GAP) -> Table:
-    """Columns of words without headers; a word that does not fit is folded, not cut."""
-    table = Table.grid(padding=(0, gap, 0, 0))
+    """Columns of words without headers."""
+    table = WordTable.grid(padding=(0, gap, 0, 0))
     for _ in range(columns):
         table.add_column(overflow="fold")
     return table
@@ -82,7 +151,7 @@ def bullets(sentences: Iterable[str]) -> Table:
     """Sentences, each behind a dash; what does not fit on a line goes on under its first word."""
     table = plain_grid(2, gap=1)
     for sentence in sentences:
-        table.add_row("-", Text(sentence))
+        table.add_row("-", sentence)
     return table
 
 

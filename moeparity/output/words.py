@@ -53,6 +53,33 @@ def of_whole(value: float | None, whole: float) -> str:
     return f"{value:.2e} {value / whole:>4.0%}" if whole > 0 else f"{value:.2e}"
 
 
+def fitted(text: str, width: int) -> str:
+    """The text for lines of this width: of a path that is longer the middle is left out, other words that are longer
+    are broken behind a dot, a colon and the like.
+    """
+    return re.sub(r"\S+", lambda match: match[0] if len(match[0]) <= width else _fitted_word(match[0], width), text)
+
+
+_PATH = re.compile(r"[^\s/]*(?:/[^\s/]+)+/?")
+_BREAKS = ".:,/|=_-)]"
+
+
+def _fitted_word(word: str, width: int) -> str:
+    if _PATH.fullmatch(word):
+        tail = (width - len(_LEFT_OUT)) * 2 // 3
+        return f"{word[: width - len(_LEFT_OUT) - tail]}{_LEFT_OUT}{word[len(word) - tail :]}"
+    lines = []
+    while len(word) > width:
+        at = 1 + max((word.rfind(mark, 0, width) for mark in _BREAKS), default=-1)
+        cut = at if at > 1 else width
+        lines.append(word[:cut])
+        word = word[cut:]
+    return "\n".join((*lines, word))
+
+
+_LEFT_OUT = "..."
+
+
 _UNPRINTABLE = re.compile(
     # Control characters of both sets but for tab and line end; what turns the direction of writing; line ends that
     # terminals do not know; halves of surrogate pairs, which no encoding takes.

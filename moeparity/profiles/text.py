@@ -7,25 +7,23 @@ from itertools import groupby
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from moeparity.output.tables import Stacked, Words, word_table
 from moeparity.plan.engine_profile import DEFAULT
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 _SHARES = (
-    "share: of an op's bf16 outputs, how many have other bits where this choice alone differs (docs/roundings.md); "
-    "-: not measured. Order: another model first, then by share; then what is not measured, roundings before forms, "
-    "orders and placement; then shares below 1%. What a toggle costs in log-probabilities is another question: "
+    "other bits: of an op's bf16 outputs, how many change where this choice alone differs (docs/roundings.md); "
+    "-: not measured. Order: another model first, then by these; then what is not measured, roundings before forms, "
+    "orders and placement; then those below 1%. What a toggle costs in log-probabilities is another question: "
     "`moeparity bisect` answers it. (unknown): the profile is silent there or takes the value over from another engine."
 )
-_WIDEST_NAME = 40
-"""Names of toggles up to this length stay on one line."""
 
 
 def print_profiles(profiles: Sequence[EngineProfile], out: Console) -> None:
     """All profiles, a line each."""
-    table = _table("profile", "engine", "version", "what it states")
+    table = word_table("profile", "engine", "version", "what it states")
     for profile in profiles:
         table.add_row(profile.name, profile.engine, profile.version, profile.says)
     out.print(table)
@@ -52,7 +50,7 @@ def _print_rule(statements: Sequence[Statement], out: Console) -> None:
     values = ", ".join(f"{statement.attribute} {statement.value}" for statement in statements)
     flags = f"set by: {first.set_by}; to change: {first.changed_by}"
     for line in (values, f"{first.evidence}: {first.source}", flags):
-        out.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+        out.print(Padding(Words(line), (0, 0, 0, 2), expand=False))
 
 
 def print_difference(difference: EngineDifference, out: Console) -> None:
@@ -69,13 +67,15 @@ def print_difference(difference: EngineDifference, out: Console) -> None:
 
 def _print_toggles(difference: EngineDifference, out: Console) -> None:
     out.print(Text(f"{len(difference.toggles)} toggle{'s' * (len(difference.toggles) != 1)}", style="bold"))
-    table = _table("toggle", "class", "share", difference.first.name, difference.second.name)
-    table.columns[0].min_width = min(_WIDEST_NAME, max(len(toggle.name) for toggle in difference.toggles))
+    table = Stacked("toggle", "class", "other bits")
+    profiles = (difference.first.name, difference.second.name)
+    width = max(map(len, profiles))
     for toggle in difference.toggles:
-        stands = (_stand(toggle.first, difference.first.name), _stand(toggle.second, difference.second.name))
-        table.add_row(toggle.name, toggle.kind, _share(toggle), *stands)
+        stands = (_stand(stand, name) for stand, name in zip((toggle.first, toggle.second), profiles, strict=True))
+        below = [f"{name:<{width}}  {stand}" for name, stand in zip(profiles, stands, strict=True)]
+        table.add_row(toggle.name, toggle.kind, _share(toggle), below=below)
     out.print(table)
-    out.print(Text(f"\n{_SHARES}", style="dim"))
+    out.print(Words(f"\n{_SHARES}", style="dim"))
 
 
 def _print_silence(difference: EngineDifference, out: Console) -> None:
@@ -106,12 +106,5 @@ def _stand(stand: Stand, profile: str) -> str:
     change it; a default that nothing changes is not mentioned.
     """
     by = stand.set_by.removesuffix(f" ({profile})") if "(" in stand.set_by else ""
-    flags = f"\nset by: {by}" * (by not in {"", DEFAULT}) + f"\nto change: {stand.changed_by}" * bool(stand.changed_by)
+    flags = f"; set by: {by}" * (by not in {"", DEFAULT}) + f"; to change: {stand.changed_by}" * bool(stand.changed_by)
     return f"{stand.value} ({stand.evidence}){flags}"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

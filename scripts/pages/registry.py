@@ -17,6 +17,7 @@ from scripts.pages import (
     sessions,
 )
 from scripts.pages.page import Page, blocks, printed, put_out
+from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
@@ -68,6 +69,12 @@ MEASURED = {
         path="docs/logs.md",
         takes="a minute",
         write=blocks({"logs": printed("benchmarks.logs", "--megabytes", "1000")}),
+        measured=True,
+    ),
+    "first-screen": Page(
+        path="docs/first-screen.md",
+        takes="a minute",
+        write=blocks({name: sessions.first_screen(name) for name in SITUATIONS}),
         measured=True,
     ),
     "mine": Page(

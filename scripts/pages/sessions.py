@@ -6,6 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import torch
 
 from moeparity.inputs.machine import cpu_name
 from scripts.pages.page import ROOT
+from scripts.pages.situations import SITUATIONS, arguments
 
 KERNELS = ROOT / "tests" / "probe"
 """Where the functions lie that the sessions of docs/probe.md name."""
@@ -33,6 +37,32 @@ def sweep(block: str) -> str:
     lines = [line.rstrip() for line in table.partition("\n\nk3 in nats")[0].splitlines()]
     machine = f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, torch {torch.__version__}, 1 thread"
     return f"{_session(command, lines)}\n\n{machine}"
+
+
+def first_screen(name: str) -> Callable[[str], str]:
+    """A writer of one situation of docs/first-screen.md, at 80 columns, broken off where it is long."""
+
+    def written(_: str) -> str:
+        situation = SITUATIONS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            situation.make(Path(folder))
+            command = [sys.executable, "-m", "moeparity.cli", *arguments(name)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "80"}
+            done = subprocess.run(  # noqa: S603
+                command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+            )
+        lines = (done.stdout or textwrap.fill(done.stderr, 80)).splitlines()
+        return _session(situation.command, broken_off(lines, situation.lines))
+
+    return written
+
+
+def broken_off(lines: list[str], most: int | None) -> list[str]:
+    """The lines above the first blank one, where not all are wanted; `most` bounds them."""
+    if most is None:
+        return lines
+    end = lines.index("") if "" in lines else len(lines)
+    return [*lines[: min(end, most)], "[...]"]
 
 
 def _command(block: str) -> str:

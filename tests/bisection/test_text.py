@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,12 @@ from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.record.report import Record
-from moeparity.bisection.report import Report, Run, Variant
+from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Report, Run, Variant
 from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.text import print_report
+from moeparity.bisection.text import asked_for, print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
+from moeparity.errors import MoeparityError
 from moeparity.metrics.verdict import Interval, Verdict
 from tests.bisection.reports import made
 
@@ -173,9 +175,9 @@ PASS = replace(
 )
 
 
-def rendered(report: Report, width: int = 240) -> str:
+def rendered(report: Report, width: int = 240, asked: Collection[str] = ON_REQUEST) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    print_report(report, console)
+    print_report(report, console, asked)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -388,3 +390,52 @@ def test_an_estimate_that_was_exceeded_is_not_called_a_bound() -> None:
     assert memory(2_600_000_000, function=True) == (
         "peak memory 2.60 GB (2.50 GB estimated without what the functions of `impl` take themselves, too little"
     )
+
+
+def test_long_sections_are_a_line_each_until_they_are_asked_for() -> None:
+    """What is listed and what is printed are together everything, whichever is asked for."""
+    asking = re.compile(r"--section (\w+)  ")
+    listed = asking.findall(rendered(FAIL, asked=()))
+    assert listed == ["metrics", "starts", "growth", "flips", "toggles", "words", "cost"]
+    whole = rendered(FAIL)
+    assert "--section" not in whole
+    titles = ("Metrics", "Where it starts", "Growth over layers", "Routing flips", "Toggles", "In words", "Cost")
+    for name, title in zip(listed, titles, strict=True):
+        some = rendered(FAIL, asked=(name,))
+        assert f"\n{title}\n" in whole
+        assert [other for other in titles if f"\n{other}\n" in some] == [title]
+        assert asking.findall(some) == [other for other in listed if other != name]
+
+
+def test_a_report_opens_and_closes_with_its_summary_whatever_is_asked() -> None:
+    for asked in ((), ("toggles",), ON_REQUEST):
+        shown = rendered(FAIL, asked=asked).splitlines()
+        assert shown[:7] == shown[-7:]
+        assert shown[0].startswith("FAIL")
+
+
+def test_a_section_that_this_report_has_not_is_said() -> None:
+    assert "--section oracle: nothing; the recipe does not ask for it" in rendered(FAIL, asked=("oracle",))
+
+
+def test_a_mistyped_section_is_refused() -> None:
+    with pytest.raises(MoeparityError, match=r"--section togles: there is no such section; .*Did you mean 'toggles'\?"):
+        asked_for(["growth", "togles"], all_of_them=False)
+    assert asked_for(["growth"], all_of_them=True) == ON_REQUEST
+
+
+@pytest.mark.parametrize("part", [name for name in SCREEN if PARTS[name].asked])
+def test_every_long_section_says_what_it_holds_on_one_line(part: str) -> None:
+    section = PARTS[part]
+    assert 0 < len(f"  --section {section.asked}  {section.holds}") <= 80
+
+
+def test_no_word_is_broken_at_80_columns() -> None:
+    words = set(re.findall(r"\S+", rendered(FAIL, width=1000)))
+    narrow = rendered(FAIL, width=80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    tokens = re.findall(r"\S+", narrow)
+    # A long address may go on below, behind a dot or a colon; of a long path the middle is left out.
+    assert {token for token in tokens if token not in words and not re.search(r"[.:,\])]$|\.\.\.", token)} <= {
+        tail for word in words for tail in re.split(r"(?<=[.:])", word)
+    }

@@ -58,7 +58,7 @@ def test_bisect_prints_and_writes_the_same(tokens: Path, tmp_path: Path) -> None
         "reference: {profile: hf-eager}\ncandidate: {profile: hf-default}\n"
         "gate: {metric: k3, below: 1e-4}\n"
     )
-    process = alone("bisect", recipe, "--json", tmp_path / "report.json", "--device", "cpu")
+    process = alone("bisect", recipe, "-v", "--json", tmp_path / "report.json", "--device", "cpu")
     report = json.loads((tmp_path / "report.json").read_text())
     assert process.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
     assert report["schema"] == "moeparity.report/2"
@@ -77,7 +77,7 @@ def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
     )
     process = inside("bisect", recipe, "--device", "cpu")
     assert process.returncode == 0, process.stdout + process.stderr
-    assert "nowhere: every node has equal bits on both sides" in process.stdout
+    assert "starts  nowhere: no node gives other bits on equal inputs" in process.stdout
 
 
 def test_show_prints_values_origins_and_toggles() -> None:

@@ -31,6 +31,10 @@ CHECKED = (
     *("bisection/init", "bisection/sample.py", "bisection/prepare.py", "bisection/outline.py"),
 )
 
+STATUS = "ERROR   1 recipe held to what it expects, 1 recipe could not be checked; exit 2\n"
+UNCHECKED = STATUS + STATUS
+"""What `check` prints, first and last, of a recipe that it could not look at."""
+
 # As a user runs them, in a process of their own: one of each kind of input, as `test_message` runs the same `main`.
 # All but the last without loading torch, which is quick.
 SUBPROCESSES = [
@@ -67,7 +71,7 @@ def test_message(name: str, run: Run) -> None:
         kept.write_text(outcome.message, "utf-8")
     assert outcome.code == 2
     # `check` counts what it could not look at.
-    assert outcome.printed == ("1 recipe: 1 recipe could not be checked\n" if name.startswith("cli-check-") else "")
+    assert outcome.printed == (UNCHECKED if name.startswith("cli-check-") else "")
     assert outcome.message.startswith("error: ")
     assert outcome.message.count("\n") == 1
     assert outcome.message == kept.read_text("utf-8")

@@ -21,7 +21,7 @@ from moeparity.errors import MoeparityError, Where
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.files import measure_files
-from moeparity.logs.measure import Measurement, interval, measure
+from moeparity.logs.measure import Measurement, measure
 from moeparity.logs.record import Sequence
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request, read_gate
@@ -130,8 +130,8 @@ def test_intervals_are_those_of_the_recipes() -> None:
     totals.add(given)
     k3 = given.delta.expm1() - given.delta
     sums = torch.zeros(4, dtype=torch.float64).index_add_(0, given.sequence, k3)
-    assert interval(totals, METRICS["k3"]) == token_mean(sums, given.counts)
-    assert interval(totals, METRICS["k3_sequence"]) == sequence_mean(sums, given.counts)
+    assert totals.interval(METRICS["k3"]) == token_mean(sums, given.counts)
+    assert totals.interval(METRICS["k3_sequence"]) == sequence_mean(sums, given.counts)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
@@ -241,6 +241,10 @@ def test_what_is_no_gate_is_refused(given: str) -> None:
     [
         (Request(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
         (Request(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
+        (Request(gate=Gate(metric="nll_sampler", below=1)), "nll_sampler has no direction: .*expected k1, .*verl/kl"),
+        # At parity it is 1: such a gate could never be passed.
+        (Request(gate=Gate(metric="mean_ratio", below=0.9)), "mean_ratio is 1 at parity; a bound above that"),
+        (Request(gate=Gate(metric="token_mult_prob_error", below=1)), "token_mult_prob_error is 1 at parity"),
         (Request(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
         (Request(by=("layer",)), "'layer' is no way of grouping tokens"),
         (Request(metrics=("verl/k3",)), "Did you mean"),
@@ -252,8 +256,8 @@ def test_what_is_asked_wrongly_is_refused_before_reading(log_request: Request, m
 
 
 def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
-    with pytest.raises(MoeparityError, match="entropy cannot be computed: the log has no entropy"):
-        measure(records(3, 4, 0.1), Request(gate=Gate(metric="entropy", below=1)))
+    with pytest.raises(MoeparityError, match="miles/ess_ratio cannot be computed: the log has no current"):
+        measure(records(3, 4, 0.1), Request(gate=Gate(metric="miles/ess_ratio", below=2)))
 
 
 def test_steps_become_series() -> None:

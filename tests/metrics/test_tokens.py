@@ -17,7 +17,7 @@ from moeparity.metrics.tokens import SequenceSums, token_metrics
 
 Sampler = Literal["candidate", "reference"]
 
-NAMES = [field.name for field in fields(SequenceSums)]
+NAMES = [field.name for field in fields(SequenceSums) if field.name != "gated"]
 
 
 def log_softmax(row: list[float]) -> list[float]:

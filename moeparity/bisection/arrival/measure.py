@@ -10,6 +10,7 @@ from moeparity.bisection.arrival.words import DrawValue, agreed, arrival_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import TrialKey
+from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -44,7 +45,7 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     return Arrival(
         draws=(*reference, *candidate),
         disputed=not agreed(candidate_draws),
-        reading=tuple(arrival_reading(candidate_draws, reference_draws, plan.gate.metric)),
+        reading=tuple(arrival_reading(candidate_draws, reference_draws, gated_name(plan.gate.metric))),
     )
 
 

@@ -13,7 +13,7 @@ from moeparity.bisection.divergence.steps import JUMP, steps
 from moeparity.bisection.divergence.words import padding_reading
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import PEAKS, plain_grid, plain_table, thinned
+from moeparity.output.tables import PEAKS, Words, plain_grid, plain_table, thinned
 from moeparity.output.words import percent
 
 _BAR = 12
@@ -34,12 +34,12 @@ def _roots(report: Report) -> RenderableType:
         return Text("nowhere: every node has equal bits on both sides")
     root, *more_roots = report.roots
     lines: list[RenderableType] = [Text.assemble((root.node, "bold"), f" ({root.op}), {_sequences(root, report)}")]
-    lines += [Text(sentence) for sentence in padding_reading(report)]
+    lines += [Words(sentence) for sentence in padding_reading(report)]
     lines += [_choice(choice) for choice in root.choices]
     if more_roots:
         names = ", ".join(root.node for root in more_roots[:_MORE_ROOTS])
         surplus = f" and {len(more_roots) - _MORE_ROOTS} more" if len(more_roots) > _MORE_ROOTS else ""
-        lines.append(Text(f"further roots (equal inputs, unequal output): {names}{surplus}"))
+        lines.append(Words(f"further roots (equal inputs, unequal output): {names}{surplus}"))
     return Group(*lines)
 
 

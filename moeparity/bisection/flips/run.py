@@ -20,6 +20,8 @@ from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
 from moeparity.output.findings import Finding, findings_code
 from moeparity.output.json import to_json
+from moeparity.output.status import status
+from moeparity.output.words import percent, quantity
 from moeparity.output.writing import write_tensors
 from moeparity.plan.spec.expect import Expect
 from moeparity.progress import Callback
@@ -51,6 +53,16 @@ class Flipped:
     def exit_code(self) -> int:
         """0, unless the recipe bounds its flips: 1 where a bound is not met, 3 where it is of two simulations only."""
         return findings_code(self.findings)
+
+    @property
+    def status(self) -> str:
+        """How many tokens flip, and whether the recipe's bounds are met."""
+        flips = self.flips
+        part = percent(flips.tokens_any_layer / flips.tokens) if flips.tokens else "none"
+        figure = f"{flips.tokens_any_layer} of {flips.tokens} tokens ({part}) flip in some layer"
+        met = sum(finding.status == "ok" for finding in self.findings)
+        gate = f"{met} of {quantity(len(self.findings), 'bound')} met" if self.findings else "no gate"
+        return status(figure, gate, self.exit_code)
 
     def to_json(self) -> str:
         """Everything but the map as strict JSON; numbers that are not finite are the words nan, inf or -inf."""

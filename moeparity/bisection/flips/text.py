@@ -150,7 +150,7 @@ def _layer_origin(detail: LayerDetail) -> tuple[str, ...]:
 
 def _spread(counts: Sequence[int]) -> RenderableType:
     total = sum(counts)
-    table = plain_table("layers", "tokens", "share")
+    table = plain_table("layers", "tokens", "part")
     if len(counts) > _ROWS:
         # The first few one by one, then ranges of equal width.
         width = math.ceil((len(counts) - 4) / (_ROWS - 4))
@@ -165,7 +165,7 @@ def _spread(counts: Sequence[int]) -> RenderableType:
 
 
 def _origin(origin: Origin) -> RenderableType:
-    table = plain_table("flips", "share", names="from", names_first=True)
+    table = plain_table("flips", "part", names="from", names_first=True)
     rows = (
         ("root: the gate's input has the reference's bits, its logits have not", origin.root_gate),
         ("root: the logits have them too, the router alone decides otherwise", origin.root_router),
@@ -203,7 +203,7 @@ def _of(count: int | None, total: int) -> str:
 
 
 def _margins(margins: Margins) -> RenderableType:
-    table = plain_table(f"margin (ulp of {margins.dtype})", "token-layers", "flips", "share")
+    table = plain_table(f"margin (ulp of {margins.dtype})", "token-layers", "flips", "part")
     for low, high, routes, flips in _coarse(margins):
         table.add_row(_range((low, high)), str(routes), str(flips), percent(flips / routes))
     lines = [_margin_line(margins)]

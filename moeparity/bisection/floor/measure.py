@@ -10,6 +10,7 @@ from moeparity.bisection.floor.report import Floor, FloorTrial
 from moeparity.bisection.floor.words import floor_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
 
 
@@ -22,12 +23,13 @@ def _floor(plan: Plan, observed: Observed, verdict: Verdict) -> Floor:
     trials = tuple(_floor_trials(plan, observed))
     # Not by max() alone, which may drop a NaN.
     largest = max((trial.value.estimate for trial in trials), key=lambda value: (math.isnan(value), value), default=0.0)
+    metric, value = gated_name(verdict.metric), verdict.value.estimate
     return Floor(
         trials=trials,
         largest=largest,
         bit_identical=bool(trials) and all(trial.bit_identical for trial in trials),
-        ratio=verdict.value.estimate / largest if largest > 0 else None,
-        reading=tuple(floor_reading(trials, metric=verdict.metric, value=verdict.value.estimate, gate=verdict.below)),
+        ratio=value / largest if largest > 0 else None,
+        reading=tuple(floor_reading(trials, metric=metric, value=value, gate=verdict.below)),
     )
 
 

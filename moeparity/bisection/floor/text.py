@@ -7,13 +7,14 @@ from rich.console import Group, RenderableType
 from moeparity.bisection.floor.report import Floor
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
+from moeparity.metrics.gating import gated_name
 from moeparity.output.tables import bullets, plain_table
 from moeparity.output.words import percent
 
 
 def _section(report: Report) -> Shown:
     if report.floor is not None:
-        yield "Floor", floor_table(report.floor, report.verdict.metric)
+        yield "Floor", floor_table(report.floor, gated_name(report.verdict.metric))
 
 
 def floor_table(floor: Floor, metric: str) -> RenderableType:

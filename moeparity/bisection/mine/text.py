@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from moeparity.bisection.mine.report import Lifts, Mined
+from moeparity.output.status import status, status_line
 from moeparity.output.tables import plain_table
 from moeparity.output.words import percent, quantity
 
@@ -18,6 +19,8 @@ _ROWS = 10
 
 def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
     """Print the first prompts and tokens, and how well the prediction held where that was checked."""
+    opening = status_line("done", _status(mined))
+    out.print(opening)
     calibration = mined.calibration
     out.print(f"reference  {mined.reference}\ncandidate  {mined.candidate}")
     out.print(
@@ -30,7 +33,7 @@ def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
     )
     if not mined.expected:
         out.print("No draw flips a token: tokens are listed by their plain margin, prompts as in the file.")
-    prompts = plain_table("tokens", "expected to flip", "share", names="prompt", names_first=True)
+    prompts = plain_table("tokens", "expected to flip", "part", names="prompt", names_first=True)
     for prompt in mined.prompts[:_ROWS]:
         prompts.add_row(str(prompt.prompt), str(prompt.tokens), f"{prompt.expected:.2f}", f"{prompt.share:.1%}")
     tokens = plain_table("token", "id", "probability", "mostly in layer", names="prompt", names_first=True)
@@ -44,6 +47,14 @@ def print_mined(mined: Mined, out: Console, path: Path | None) -> None:
         _print_check(mined, out)
     if path is not None:
         out.print(f"\n{path}: {len(mined.prompts)} prompts; in a recipe: tokens: {{file: {path.name}, ...}}")
+    out.print()
+    out.print(opening)
+
+
+def _status(mined: Mined) -> str:
+    expected = percent(mined.expected / mined.tokens_read)
+    figure = f"{expected} of {mined.tokens_read} tokens expected to flip, {quantity(len(mined.prompts), 'prompt')} kept"
+    return status(figure, "no gate", 0)
 
 
 def _print_check(mined: Mined, out: Console) -> None:

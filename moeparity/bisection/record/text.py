@@ -16,7 +16,9 @@ _COLOUR = {"reproduced": "bold green", "not reproduced": "bold red"}
 
 
 def _record(report: Report) -> Shown:
-    yield "", verdict(report.record)
+    # The summary says already that there is none.
+    if report.record.status != "no record":
+        yield "Record", verdict(report.record)
 
 
 def _recorded(report: Report) -> Shown:
@@ -26,7 +28,7 @@ def _recorded(report: Report) -> Shown:
 
 def verdict(record: Record) -> RenderableType:
     """Whether the record is reproduced, and what that rests on."""
-    line = Text.assemble("\n", (record.status.upper(), _COLOUR.get(record.status, "bold")), f"  {record.reading[0]}")
+    line = Text.assemble((record.status.upper(), _COLOUR.get(record.status, "bold")), f"  {record.reading[0]}")
     return Group(line, Padding(bullets(record.reading[1:]), (0, 0, 0, 2), expand=False))
 
 

@@ -48,7 +48,7 @@ def _by_trials(acting: Sequence[ToggleResult], total: float) -> str:
         return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
     most = min(acting, key=lambda one: _left(one, total))
     if most.restored_change_high < 0:
-        return f"{most.name}: restoring it alone removes {1 - _left(most, total):.0%}"
+        return f"{most.name}: restoring it alone removes {_percent(1 - _left(most, total))}"
     return f"not decided with these sequences: most is {most.name}, {_alone(most, total):.0%} alone"
 
 
@@ -93,7 +93,7 @@ def to_set(
     lowering = [one for one in acting if one.restored_change_high < 0]
     if lowering:
         best = min(lowering, key=lambda one: _left(one, total))
-        return f"{_flags([best])}, which leaves {_left(best, total):.0%}"
+        return f"{_flags([best])}, which leaves {_percent(_left(best, total))}"
     # Also what another choice hides: it would wake where the other is restored.
     return f"none alone surely lowers it; all {len(acting)}, for equal bits: {_flags(acting)}"
 
@@ -127,6 +127,13 @@ def _left(toggle: ToggleResult, total: float) -> float:
 def _span(parts: Sequence[float]) -> str:
     least, most = min(parts), max(parts)
     return f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{100 * least:.0f}-{most:.0%}"
+
+
+def _percent(part: float) -> str:
+    """`83%`; never 0% or 100% of what is not."""
+    if 0 < part < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= part < 1 else f"{part:.0%}"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -9,16 +9,18 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
+from moeparity.bisection.summary.words import floor, recorded, starts, sure
+from moeparity.output.status import judged
+from moeparity.plan.sides import CANDIDATE
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The summary; the sections it is made of stand before it in the list."""
     metrics, toggles = report["metrics"], report["toggles"]
-    tokens = report["degeneracy"].scored_tokens
+    tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
     return {
         "summary": Summary(
-            verdict=verdict(report["verdict"]),
+            verdict=judged(report["verdict"]),
             record=recorded(report["record"]),
             starts=starts(report["roots"], report["nonfinite"], metrics),
             blame=blame(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.output.tables import COLOUR, plain_grid
+from moeparity.output.status import status_line
 
 
 def seven_lines(report: Report) -> RenderableType:
     """The summary, each line behind the word that says what it is."""
-    table, summary = plain_grid(2), report.summary
-    status = report.verdict.status
-    table.add_row(Text(status.upper(), COLOUR[status]), summary.verdict)
+    summary = report.summary
+    table = status_line(report.verdict.status, summary.verdict)
     for word, line in (
         ("record", summary.record),
         ("starts", summary.starts),

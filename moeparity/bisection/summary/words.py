@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,21 +12,9 @@ from moeparity.bisection.record.report import Record
 from moeparity.bisection.toggles.report import ToggleResult
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
-from moeparity.output.words import between, quantity
+from moeparity.output.words import quantity
 from moeparity.plan.evidence import NOT_KNOWN
 from moeparity.plan.sides import CANDIDATE
-
-
-def verdict(judged: Verdict) -> str:
-    """`k3 2.7e-04 [2.1e-04, 3.7e-04] nats per token, gate 0.0001`; of equal bits that, of an open one the reason."""
-    value = judged.value
-    if judged.status == "pass" and value.method == "exact":
-        return f"{judged.reason}; gate {judged.below:g}"
-    if not math.isfinite(value.estimate):
-        return judged.reason
-    interval = "no interval" if value.method == "none" else between(value.low, value.high, ".2g")
-    line = f"{judged.metric} {value.estimate:.2g} {interval} nats per {judged.reduce}, gate {judged.below:g}"
-    return f"{line}: {judged.reason}" if judged.status == "inconclusive" else line
 
 
 def recorded(record: Record) -> str:

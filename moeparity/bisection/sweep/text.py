@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -12,10 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.run.text import checkpoint, machine
 from moeparity.bisection.sweep.report import Point, Sweep
-from moeparity.bisection.text import checkpoint, machine
 from moeparity.errors import shown
-from moeparity.output.tables import COLOUR
+from moeparity.metrics.gating import gated_name
+from moeparity.metrics.verdict import EXIT_CODES
+from moeparity.output.status import state_of, status, status_line
+from moeparity.output.tables import COLOUR, Words, plain_grid
 from moeparity.output.words import between, percent, quantity
 
 GAP = 2
@@ -32,10 +36,12 @@ Cell = tuple[str, str]
 
 def print_sweep(sweep: Sweep, console: Console) -> None:
     """Print a sweep: what was swept, and a row per point."""
+    opening = status_line(state_of(sweep.exit_code), _status(sweep))
+    console.print(opening)
     console.print(_head(sweep))
     reports = [point.report for point in sweep.points if point.report is not None]
     for sentence in dict.fromkeys(warning for report in reports for warning in report.warnings):
-        console.print(Text(f"warning: {sentence}", style="yellow"))
+        console.print(Words(f"warning: {sentence}", style="yellow"))
     console.print()
     console.print(_table(sweep, console.width))
     contradictions = sum(report.record.contradicts for report in reports)
@@ -48,16 +54,29 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
             "vocabulary in nats per token.\nflips: tokens with another expert set in some layer, then token-layers."
         )
         console.print(Text(f"\n{note}", style="dim"))
+    console.print()
+    console.print(opening)
+
+
+def _status(sweep: Sweep) -> str:
+    """How many points have which verdict."""
+    counts = Counter("cannot run" if point.report is None else point.report.verdict.status for point in sweep.points)
+    words = ", ".join(f"{counts[word]} {word}" for word in (*EXIT_CODES, "cannot run") if counts[word])
+    verdict = next((point.report.verdict for point in sweep.points if point.report is not None), None)
+    gate = "no gate" if verdict is None else f"gate {gated_name(verdict.metric)} {verdict.below:g}"
+    return status(f"{quantity(len(sweep.points), 'point')}: {words}", gate, sweep.exit_code)
 
 
 def _head(sweep: Sweep) -> RenderableType:
-    table = Table.grid(padding=(0, GAP))
+    table = plain_grid(2)
     table.add_row("recipe", sweep.recipe)
     report = next((point.report for point in sweep.points if point.report is not None), None)
     if report is not None:
         table.add_row("checkpoint", checkpoint(report.run))
         table.add_row("machine", machine(report.run))
-        table.add_row("gate", f"{report.verdict.metric} below {report.verdict.below:g} per {report.verdict.reduce}")
+        table.add_row(
+            "gate", f"{gated_name(report.verdict.metric)} below {report.verdict.below:g} per {report.verdict.reduce}"
+        )
     return table
 
 

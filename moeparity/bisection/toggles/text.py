@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from moeparity.output.tables import bullets, plain_table
+from moeparity.output.tables import Stacked, Words, bullets
 from moeparity.output.words import of_whole, percent, quantity
 
 
@@ -33,12 +31,13 @@ def _words_section(report: Report) -> Shown:
 def _toggles(report: Report) -> RenderableType:
     table = _effects_table("toggle")
     for toggle, depth in _nested(report.toggles):
-        table.add_row(*_toggle_row(toggle, report.metrics.kl, depth))
-    note = Text(
+        cells, below = _toggle_row(toggle, report.metrics.kl, depth)
+        table.add_row(*cells, below=below)
+    note = Words(
         "alone: the reference with this one choice of the candidate; "
         "restored: the candidate with this one choice of the reference.\n"
         "In brackets: how sure the profile is of the value (docs/glossary.md).\n"
-        "KL(trial || reference) over the vocabulary, nats per token, and as a share of the candidate's KL; shares do "
+        "KL(trial || reference) over the vocabulary, nats per token, and in percent of the candidate's KL, which do "
         "not add up.\nflips: token-layers with another expert set.",
         style="dim",
     )
@@ -59,19 +58,21 @@ def _swaps(report: Report) -> RenderableType:
     table = _effects_table("block")
     for swap in report.swaps:
         if swap.toggle is None:
-            table.add_row(f"{swap.selector}\n  {quantity(swap.nodes, 'node')}, nothing differs", "", "", "", "")
+            table.add_row(swap.selector, "", "", "", "", below=[f"{quantity(swap.nodes, 'node')}, nothing differs"])
         else:
             counts = f"{quantity(swap.nodes, 'node')}, {quantity(swap.toggle.nodes, 'node')} differ"
-            table.add_row(f"{swap.selector}\n  {counts}", *_toggle_row(swap.toggle, report.metrics.kl, 0)[1:])
-    note = Text("restored: the candidate with the reference's numerics in the whole block.", style="dim")
+            (_, *cells), _ = _toggle_row(swap.toggle, report.metrics.kl, 0)
+            table.add_row(swap.selector, *cells, below=[counts])
+    note = Words("restored: the candidate with the reference's numerics in the whole block.", style="dim")
     return Group(table, note)
 
 
-def _effects_table(names: str) -> Table:
-    return plain_table("class", "alone: KL", "flips", "restored: KL", names=names, names_first=True)
+def _effects_table(names: str) -> Stacked:
+    return Stacked(names, "class", "alone: KL", "flips", "restored: KL")
 
 
-def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
+def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> tuple[list[str], list[str]]:
+    """Its cells, and what stands below them."""
     idle = toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
 
     def kl(trial: TrialResult | None) -> str:
@@ -85,10 +86,10 @@ def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> list[str]:
     name = toggle.name.removeprefix(f"{toggle.parent} / ")
     reference = f"{toggle.reference} ({toggle.reference_evidence})"
     candidate = f"{toggle.candidate} ({toggle.candidate_evidence})"
-    change = f"{indent}{name}" + (f"\n  {reference} -> {candidate}" if not depth else "")
-    change += "".join(f"\n  {words}" for words in _resting(toggle))
+    below = [*([] if depth else [f"{reference} -> {candidate}"]), *_resting(toggle)]
     exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
-    return [change, toggle.kind, kl(toggle.alone), flips, "masked" if toggle.masked else exact]
+    restored = "masked" if toggle.masked else exact
+    return [f"{indent}{name}", toggle.kind, kl(toggle.alone), flips, restored], below
 
 
 def _resting(toggle: ToggleResult) -> Iterator[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.tokens.report import ClassMetrics
-from moeparity.output.tables import plain_table
+from moeparity.output.tables import Words, plain_table
 from moeparity.output.words import percent
 
 
 def _warnings(report: Report) -> Shown:
     if report.warnings:
-        yield "", Group(*(Text(f"warning: {sentence}", style="yellow") for sentence in report.warnings))
+        yield "", Group(*(Words(f"warning: {sentence}", style="yellow") for sentence in report.warnings))
 
 
 def _classes(report: Report) -> Shown:

@@ -13,7 +13,7 @@ from moeparity.bisection.determinism.observe import CALLS
 from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.determinism.words import determinism_reading
 from moeparity.bisection.prepare import Options
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
@@ -68,7 +68,7 @@ def test_a_function_that_drifts_is_named_with_its_node_and_how_many_values_diffe
         ),
     )
     console = Console(file=io.StringIO(), width=500)
-    print_report(report, console)
+    print_report(report, console, ON_REQUEST)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "layers[1].moe.norm (candidate) is not deterministic" in shown

@@ -13,7 +13,7 @@ from rich.console import Console
 from moeparity import bisect
 from moeparity.bisection.envelope.report import Envelope
 from moeparity.bisection.prepare import Options
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.planted.places import random_tokens, write_recipe
 
@@ -106,7 +106,7 @@ def test_it_is_told_in_report_and_json_only_where_asked_for(tmp_path: Path, qwen
     assert told["draws"] == 8
     assert told["nodes"][0]["reference"]["differing"] > 0
     out = io.StringIO()
-    print_report(found, Console(file=out, width=140))
+    print_report(found, Console(file=out, width=140), ON_REQUEST)
     assert "Legal orders" in out.getvalue()
     assert "layers[*].moe.norm (root)" in out.getvalue()
     alike = envelope(report(tmp_path, qwen3_moe, FP32, FP32))

@@ -13,6 +13,7 @@ from rich.console import Console
 from moeparity.bisection.nearest import observe
 from moeparity.bisection.nearest.calls import Kernels
 from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.report import ON_REQUEST
 from moeparity.bisection.text import print_report
 from tests.bisection.nearest.plants import asked, chosen_layers, said
 
@@ -97,7 +98,7 @@ def test_every_node_is_asked_whatever_came_before_it(tmp_path: Path, qwen3_moe: 
     # What was found in one layer is tried first in the next.
     assert report.nearest[2].tried < 60 < report.nearest[1].tried
     out = io.StringIO()
-    print_report(report, Console(file=out, width=250))
+    print_report(report, Console(file=out, width=250), ON_REQUEST)
     section = out.getvalue().partition("Nearest choices")[2].split("\n\n")[0]
     assert "layers[1].moe.norm:eps=0.00037 (all bits equal; " in section
     assert "the same at layers[2].moe.norm" in section
@@ -161,7 +162,7 @@ def test_what_is_none_of_them_has_no_name(tmp_path: Path, qwen3_moe: Path, funct
     assert not answer.explained
     assert not any(match.exact for match in answer.found)
     out = io.StringIO()
-    print_report(report, Console(file=out, width=250))
+    print_report(report, Console(file=out, width=250), ON_REQUEST)
     assert f"none of the {answer.tried} tried gives its bits ({answer.calls} kernel calls)" in out.getvalue()
 
 

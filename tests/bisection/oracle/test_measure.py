@@ -172,11 +172,11 @@ def test_inconclusive_says_how_many_tokens_would_do(tmp_path: Path, qwen3_moe: P
 def test_the_command_line_overrides_the_recipe(tmp_path: Path, qwen3_moe: Path) -> None:
     tokens = {"input_ids": random_tokens(2, 4)}
     path = write_recipe(tmp_path, qwen3_moe, tokens, {}, {"profile": "hf-default"}, floor=True)
-    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu", "--oracle", "--no-floor"])
+    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu", "--oracle", "-v", "--no-floor"])
     assert shown.exit_code == 3, "two sequences"
     assert "Against the oracle" in shown.output
     assert "Neither side is shown to be nearer the truth" in " ".join(shown.output.split())
     assert "Floor" not in shown.output
-    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu"])
+    shown = CliRunner().invoke(app, ["bisect", str(path), "--device", "cpu", "-v"])
     assert "the reference against itself, with" in shown.output
     assert "Against the oracle" not in shown.output

@@ -20,7 +20,7 @@ def rollout(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Rollou
 def test_bisect_does_not_pass_what_the_record_contradicts(rollout: Rollout) -> None:
     logprobs = engine(rollout.checkpoint)["logprobs"]
     path, report = rollout.recipe({"logprobs": logprobs - 0.5}), rollout.folder / "report.json"
-    done = alone("bisect", path, "--device", "cpu", "--no-floor", "--json", report)
+    done = alone("bisect", path, "--device", "cpu", "--no-floor", "--section", "record", "--json", report)
     assert done.returncode == 3, done.stdout + done.stderr
     summary, _, below = done.stdout.partition("\nRun\n")
     assert "record        not reproduced: mean |delta|" in summary
@@ -38,7 +38,7 @@ def test_check_says_of_nothing_that_it_is_met(rollout: Rollout) -> None:
     xml = rollout.folder / "parity.xml"
     done = inside("check", path, "--device", "cpu", "--junit", xml)
     assert done.returncode == 3
-    assert done.stdout.splitlines()[-1] == "1 recipe: 1 undecided"
+    assert done.stdout.splitlines()[-1] == "INCONCLUSIVE  1 recipe held to what it expects, 1 undecided; exit 3"
     assert "of two simulations, the record is not reproduced: mean |delta| 0.5 nats" in done.stdout
     (failure,) = ET.parse(xml).iter("failure")
     assert failure.get("type") == "inconclusive"
@@ -52,7 +52,7 @@ def test_check_holds_a_recipe_to_its_record(rollout: Rollout) -> None:
     path = rollout.recipe({"logprobs": logprobs}, expect="{record: reproduced, verdict: pass}")
     done = inside("check", path, "--device", "cpu")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1] == "1 recipe: 2 met"
+    assert done.stdout.splitlines()[-1] == "PASS    1 recipe held to what it expects, 2 met; exit 0"
 
 
 def test_a_sweep_finds_the_value_that_reproduces_the_record(rollout: Rollout) -> None:

@@ -20,7 +20,7 @@ from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.text import print_report
 from moeparity.errors import TokensError
@@ -71,7 +71,7 @@ def report_of(seen: Seen, *gates: Gate, **tensors: Any) -> Report:
 
 def printed(report: Report, width: int = 160) -> str:
     out = io.StringIO()
-    print_report(report, Console(file=out, width=width, highlight=False, markup=False, emoji=False))
+    print_report(report, Console(file=out, width=width, highlight=False, markup=False, emoji=False), ON_REQUEST)
     return out.getvalue()
 
 
@@ -114,7 +114,8 @@ def test_a_legal_order_of_the_candidate_reproduces_it(seen: Seen) -> None:
 def test_without_a_record_nothing_is_said_of_an_engine(rollout: Rollout) -> None:
     report = rollout.run()
     assert judged(report) == ("no record", "pass", 0)
-    assert "NO RECORD  of an engine that ran these tokens. What follows compares two simulations." in printed(report)
+    assert "record  none given: this compares two simulations" in printed(report)
+    assert "Record" not in printed(report)
     nothing = rollout.run(
         {"logprobs": torch.full(IDS.shape, math.nan), "routed_experts": torch.full((*IDS.shape, 3, 4), -1)}
     )
@@ -128,8 +129,8 @@ def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(seen: Seen,
     assert report.recorded is not None
     assert report.recorded.logprobs[1].k3 > 1
     lines = printed(report).partition("\nRun\n")[2].splitlines()
-    verdict = next(i for i, line in enumerate(lines) if line.startswith("INCONCLUSIVE"))
-    record = next(i for i, line in enumerate(lines) if line.startswith("NOT REPRODUCED"))
+    verdict = next(i for i, line in enumerate(lines) if line.startswith("  INCONCLUSIVE"))
+    record = next(i for i, line in enumerate(lines) if line.startswith("  NOT REPRODUCED"))
     assert record < verdict
     assert "it is two simulations that agree" in lines[verdict + 1]
     assert "What follows compares two simulations" in "".join(lines[record:verdict])

@@ -16,10 +16,10 @@ from moeparity.bisection.shares.report import Attribution, FixSetRow, ShareRow, 
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.summary.text import seven_lines
-from moeparity.bisection.summary.words import floor, recorded, starts, sure, verdict
+from moeparity.bisection.summary.words import floor, recorded, starts, sure
 from moeparity.bisection.toggles.report import Offset, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
-from moeparity.metrics.verdict import Interval, Verdict
+from moeparity.metrics.verdict import Verdict
 from tests.bisection.reports import REPORT, made
 
 FLAG = 'attn_implementation="eager"'
@@ -146,17 +146,6 @@ def test_a_fix_that_was_run_is_what_to_set() -> None:
     undecided = replace(shares(a="undecided"), shares=made(Shares, rows=(made(ShareRow, role="undecided", needed=92),)))
     assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such are needed"
     assert blame(toggles, None, 0.0) == "2 choices act, and no scored token's log-probability shows it"
-
-
-def test_the_verdict_with_its_reason_where_it_is_open() -> None:
-    value = made(Interval, estimate=0.000271, low=0.000214, high=0.000372, level=0.95, method="bootstrap-t")
-    failed = made(Verdict, status="fail", metric="k3", reduce="token", below=1e-4, value=value, reason="above")
-    assert verdict(failed) == "k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001"
-    assert verdict(replace(failed, status="inconclusive", reason="too few")).endswith("gate 0.0001: too few")
-    exact = replace(failed, status="pass", reason="all bits are equal", value=replace(value, method="exact"))
-    assert verdict(exact) == "all bits are equal; gate 0.0001"
-    nan = replace(failed, reason="3 tokens with NaN", value=replace(value, estimate=float("nan")))
-    assert verdict(nan) == "3 tokens with NaN"
 
 
 def test_the_record() -> None:

@@ -114,7 +114,8 @@ def test_no_number_and_no_reason_is_ever_cut(width: int) -> None:
 def test_the_head_and_the_warnings_are_those_of_the_points() -> None:
     warned = replace(FAIL, warnings=("The weights are synthetic(0).",))
     found = lines(swept(reports=(warned, warned), dtype=("bf16", "fp32")), 120)
-    assert found[0] == "recipe      recipes/[/bold].yaml"
+    assert found[0] == found[-1] == "FAIL    2 points: 2 fail, gate k3 0.0001; exit 1"
+    assert found[1] == "recipe      recipes/[/bold].yaml"
     assert "gate        k3 below 0.0001 per token" in found
     assert [line for line in found if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
     assert "k3 in nats with its 95% interval" in "\n".join(found)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from moeparity import bisect
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
@@ -46,7 +46,7 @@ def test_the_report_says_where_a_value_rests(report: Report) -> None:
     (eps,) = (toggle for toggle in report.toggles if toggle.name in EPS)
     assert (eps.nodes, eps.reference_resting, eps.candidate_resting) == (3, 0, 2)
     output = io.StringIO()
-    print_report(report, Console(file=output, width=160))
+    print_report(report, Console(file=output, width=160), ON_REQUEST)
     assert "rests in the candidate at 2 of 3 nodes" in output.getvalue()
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 
 IDS = torch.randint(0, 512, (4, 9), generator=torch.Generator().manual_seed(2))
@@ -43,7 +43,7 @@ def run(qwen3_moe: Path, tmp_path: Path) -> Run:
 
 def printed(report: Report) -> str:
     out = StringIO()
-    print_report(report, Console(file=out, width=160, highlight=False, markup=False))
+    print_report(report, Console(file=out, width=160, highlight=False, markup=False), ON_REQUEST)
     return out.getvalue()
 
 

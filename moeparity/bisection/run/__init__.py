@@ -1,0 +1,1 @@
+"""What was run, on what, and what it cost."""

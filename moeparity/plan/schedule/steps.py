@@ -19,8 +19,13 @@ Phase = Literal["forward", "prefill", "chunk", "decode", "verify"]
 part of a prompt, or what follows a prefix that was found in a cache. decode: one token of each sequence. verify:
 several, of which all but the first were drafted."""
 
+Positions = Literal["columns", "tokens", "running"]
+"""Where the positions of a sequence start: at the grid's first column, or at its first token; or they run on through a
+pack."""
+
 FORWARD: Final = "forward"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
 
 
 class Span(NamedTuple):
@@ -36,6 +41,18 @@ class Span(NamedTuple):
         return self.last - self.first
 
 
+class Copy(NamedTuple):
+    """Tokens first to last - 1 of one sequence, of which no value is computed: each is that of the same token of
+    `source`, `shift` columns further on. A prefix cache gives such.
+    """
+
+    sequence: int
+    first: int
+    last: int
+    source: int
+    shift: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Tokens that go through every op together, in the order of `spans`.
@@ -43,7 +60,11 @@ class Step:
     shape: what an op sees of them. `isolated`: in a pack, whether a token sees the tokens of its own sequence only.
     padding: rows that are computed behind the others and thrown away (a server's graph sizes); only of flat steps.
     scored: of a step whose head sees fewer rows than the layers: the spans whose last token reaches it, by their place
-    in `spans` (None: every row does).
+    in `spans` (None: every row does). verified: the spans all of whose tokens reach it, where others have only their
+    last: drafted tokens beside parts of prompts.
+    copies: tokens that are there from this step on without being computed; their sources are in this step or before.
+    filler: tokens of the grid that the engine would not compute (padding, the last token of a sequence); they are
+    computed behind all others, so that every token has values.
     """
 
     spans: tuple[Span, ...]
@@ -52,6 +73,14 @@ class Step:
     isolated: bool = True
     padding: int = 0
     scored: tuple[int, ...] | None = None
+    verified: tuple[int, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    filler: bool = False
+
+    @property
+    def parts(self) -> tuple[Copy | Span, ...]:
+        """What is there from this step on: copies, then spans."""
+        return (*self.copies, *self.spans)
 
     @property
     def tokens(self) -> int:
@@ -71,7 +100,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one.
+    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one, as a
+    span or as a copy.
 
     positions: where the positions of a sequence start: at the grid's first column, or at its first real token
     (`generate` of transformers, servers); or they run on through a pack.
@@ -79,7 +109,7 @@ class Schedule:
     """
 
     steps: tuple[Step, ...]
-    positions: Literal["columns", "tokens", "running"] = "columns"
+    positions: Positions = "columns"
     name: str = ""
 
     @property
@@ -97,7 +127,9 @@ def micro_batches(sequences: int, length: int, size: int) -> Schedule:
     """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward."""
     starts = range(0, sequences, size)
     batches = ((start, min(start + size, sequences)) for start in starts)
-    return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches), name=f"micro-batch {size}")
+    return Schedule(
+        steps=tuple(rectangle(first, last, 0, length) for first, last in batches), name=f"micro-batch {size}"
+    )
 
 
 def rectangle(first: int, last: int, start: int, end: int, phase: Phase = FORWARD) -> Step:

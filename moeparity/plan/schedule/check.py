@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from moeparity.errors import SpecError, Where, counted
@@ -15,14 +16,14 @@ MOST_PADDING: Final = 65_536
 
 
 def refuse(schedule: Schedule, grid: Grid, where: Where) -> None:
-    """Raises SpecError where steps do not compute each token of the grid once, its keys before it or with it.
+    """Raises SpecError, for the first problem there is, where steps do not compute each token of the grid once, its keys before it or with it.
 
     Padding, and each sequence's last token, may be in no step. Step N is told as line N of `where`.
     """
     refuse_more(len(schedule.steps), limit(MOST_STEPS), where)
     progress = _Progress(grid)
     for number, step in enumerate(schedule.steps, start=1):
-        for problem in (*_of_the_grid(step, grid), *_of_the_shape(step, grid), *progress.problems(step)):
+        for problem in chain(_of_the_grid(step, grid), _of_the_shape(step, grid), progress.problems(step)):
             raise SpecError(f"{Where(where.path, number)}: {problem}")
     for problem in progress.gaps():
         raise SpecError(f"{where}: {problem}")
@@ -79,20 +80,17 @@ def _of_the_grid(step: Step, grid: Grid) -> Iterator[str]:
                 f"there is no sequence {part.sequence}; the tokens have {counted(grid.sequences, 'sequence')}, "
                 "numbered from 0."
             )
-            return
         if not part.first < part.last <= grid.length:
             yield (
                 f"sequence {part.sequence}: tokens from {part.first} up to {part.last} are no span of the grid; "
                 f"expected first < last + 1 <= {grid.length}."
             )
-            return
     for copy in step.copies:
         if _is_another_prefix(copy, grid):
             yield (
                 f"sequence {copy.sequence}: tokens {copy.first} to {copy.last - 1} are copied of sequence "
                 f"{copy.source}, which begins with other tokens; expected the same tokens from the first one on."
             )
-            return
     sequences = [span.sequence for span in step.spans]
     if len(set(sequences)) < len(sequences):
         twice = next(sequence for place, sequence in enumerate(sequences) if sequence in sequences[:place])

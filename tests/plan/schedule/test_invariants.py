@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,9 +24,7 @@ def check(of: Schedule, tokens: Grid) -> None:
     counts = Counter(
         (part.sequence, column) for step in of.steps for part in step.parts for column in range(part.first, part.last)
     )
-    assert counts == Counter(
-        (sequence, column) for sequence in range(tokens.sequences) for column in range(tokens.length)
-    )
+    assert counts == Counter(product(range(tokens.sequences), range(tokens.length)))
     there: set[tuple[int, int]] = set()
     for step in of.steps:
         new = {(part.sequence, column) for part in step.parts for column in range(part.first, part.last)}

@@ -104,12 +104,10 @@ def test_single_requests_of_a_server() -> None:
 
 
 def test_a_prompt_that_nothing_follows_is_computed_whole() -> None:
-    assert told(made({"rule": "sglang", "decode": {"from": "prompt"}}, grid((4, 4)))) == ["prefill 0:0-4"]
+    fields = {"rule": "sglang", "decode": {"from": "prompt"}}
+    assert told(made(fields, grid((4, 4)))) == ["prefill 0:0-4"]
     # A first token is prefilled even where the prompt is empty.
-    assert told(made({"rule": "sglang", "decode": {"from": "prompt"}}, grid((0, 3)))) == [
-        "prefill 0:0-1",
-        "decode 0:1-2",
-    ]
+    assert told(made(fields, grid((0, 3)))) == ["prefill 0:0-1", "decode 0:1-2"]
 
 
 def test_a_server_without_decoding_computes_every_token_and_its_logits() -> None:
@@ -182,9 +180,7 @@ def test_blocks_of_two_sources() -> None:
 
 def test_prompts_of_one_batch_that_end_at_several_columns_are_refused() -> None:
     tokens = grid((2, 5), (3, 5))
-    with pytest.raises(
-        SpecError, match="sequences 0 and 1 of one batch are prefilled to columns 2 and 3; expected one"
-    ):
+    with pytest.raises(SpecError, match="0 and 1 of one batch are prefilled to columns 2 and 3; expected one column"):
         refuse_unfit(written({"decode": {"from": "prompt"}}), tokens, HERE)
     refuse_unfit(written({"decode": {"from": "prompt", "batch": "single"}}), tokens, HERE)
     refuse_unfit(written({"decode": {"from": 2}}), tokens, HERE)

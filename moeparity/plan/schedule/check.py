@@ -16,9 +16,10 @@ MOST_PADDING: Final = 65_536
 
 
 def refuse(schedule: Schedule, grid: Grid, where: Where) -> None:
-    """Raises SpecError, for the first problem there is, where steps do not compute each token of the grid once, its keys before it or with it.
+    """Raises SpecError where steps do not compute each token of the grid once, its keys before it or with it.
 
-    Padding, and each sequence's last token, may be in no step. Step N is told as line N of `where`.
+    Padding, and each sequence's last token, may be in no step. The first problem is told, of step N as line N of
+    `where`.
     """
     refuse_more(len(schedule.steps), limit(MOST_STEPS), where)
     progress = _Progress(grid)
@@ -82,8 +83,8 @@ def _of_the_grid(step: Step, grid: Grid) -> Iterator[str]:
             )
         if not part.first < part.last <= grid.length:
             yield (
-                f"sequence {part.sequence}: tokens from {part.first} up to {part.last} are no span of the grid; "
-                f"expected first < last + 1 <= {grid.length}."
+                f"[{part.sequence}, {part.first}, {part.last}] is no span of the grid; expected [sequence, first, "
+                f"last + 1] with first < last + 1 <= {grid.length}."
             )
     for copy in step.copies:
         if _is_another_prefix(copy, grid):

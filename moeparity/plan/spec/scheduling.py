@@ -118,7 +118,7 @@ class Scheduling(Model):
         keys = [key for key in servers if key in self.model_fields_set]
         keys += ["decode.batch: continuous"] if is_continuous else []
         if keys:
-            return f"transformers has no {_keys(keys)}; leave it out, or name a server's `rule`: vllm-v1 or sglang"
+            return f"transformers has no {_keys(keys)}; name a server's `rule` (vllm-v1 or sglang), or do without"
         return None
 
     def _of_decoding(self) -> str | None:

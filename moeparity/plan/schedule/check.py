@@ -92,10 +92,11 @@ def _of_the_grid(step: Step, grid: Grid) -> Iterator[str]:
                 f"sequence {copy.sequence}: tokens {copy.first} to {copy.last - 1} are copied of sequence "
                 f"{copy.source}, which begins with other tokens; expected the same tokens from the first one on."
             )
-    sequences = [span.sequence for span in step.spans]
-    if len(set(sequences)) < len(sequences):
-        twice = next(sequence for place, sequence in enumerate(sequences) if sequence in sequences[:place])
-        yield f"sequence {twice} has two spans; expected one in a step. Join them, or make two steps."
+    there: set[int] = set()
+    for span in step.spans:
+        if span.sequence in there:
+            yield f"sequence {span.sequence} has two spans; expected one in a step. Join them, or make two steps."
+        there.add(span.sequence)
     places = len(step.spans)
     for place in (*(step.scored or ()), *step.verified):
         if place >= places:

@@ -108,6 +108,10 @@ def _are_numbers(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_number, value))
 
 
+def _are_places(value: object) -> bool:
+    return isinstance(value, list) and _are_numbers(value) and value == sorted(set(value))
+
+
 def _are_spans(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(_are_numbers(span) and len(span) == 3 for span in value)
 
@@ -125,8 +129,8 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "shape": (SHAPES.__contains__, f"one of {listed(SHAPES)}"),
     "phase": (PHASES.__contains__, f"one of {listed(PHASES)}"),
     "padding": (_is_number, "a whole number of rows"),
-    "scored": (_are_numbers, "a list of places in `spans`, from 0"),
-    "verified": (_are_numbers, "a list of places in `spans`, from 0"),
+    "scored": (_are_places, "a list of places in `spans`, from 0, ascending"),
+    "verified": (_are_places, "a list of places in `spans`, from 0, ascending"),
     "isolated": (lambda value: isinstance(value, bool), "true or false"),
     "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
 }

@@ -83,6 +83,18 @@ class Step:
         return (*self.copies, *self.spans)
 
     @property
+    def scored_spans(self) -> tuple[Span, ...]:
+        """The tokens that reach the head, in the order of their rows."""
+        if self.scored is None:
+            return self.spans
+        whole, last = set(self.verified), set(self.scored)
+        return tuple(
+            span if place in whole else span._replace(first=span.last - 1)
+            for place, span in enumerate(self.spans)
+            if place in whole | last
+        )
+
+    @property
     def tokens(self) -> int:
         """How many tokens there are, padding rows aside."""
         return sum(span.tokens for span in self.spans)

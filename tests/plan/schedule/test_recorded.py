@@ -171,6 +171,7 @@ def test_copies_have_sources(tmp_path: Path) -> None:
         ('{"spans": [[0, 0, 5]], "phase": ["decode"]}', "1: phase is a list; expected one of forward, prefill"),
         ('{"spans": [[0, 0, 5]], "padding": -1}', "1: padding is -1; expected a whole number of rows."),
         ('{"spans": [[0, 0, 5]], "padding": NaN}', "1: padding is nan; expected a whole number of rows."),
+        ('{"spans": [[0, 0, 5]], "scored": [0, 0]}', "1: scored is a list; expected a list of places in `spans`"),
         ('{"spans": [[0, 0, 5]], "isolated": 1}', "1: isolated is 1; expected true or false."),
         ('{"spans": [[0, 0, 5]], "copies": [[0, 0, 5, 0]]}', "1: copies is a list; expected a list of"),
     ],

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.steps import Span
 from tests.plan.schedule.grids import grid, line, made, told
 
 DECODE: dict[str, Any] = {"from": "prompt"}
@@ -53,6 +54,7 @@ def test_vllm_verifies_beside_prompts() -> None:
     assert told(of) == ["prefill 0:0-1", "chunk 0:1-4 1:0-3", "verify 0:4-7 1:3-4", "decode 0:7-8"]
     # All drafted rows reach the head, of the prompt the last.
     assert (of.steps[1].scored, of.steps[1].verified) == ((0, 1), (0,))
+    assert of.steps[1].scored_spans == (Span(0, 1, 4), Span(1, 2, 3))
     assert of.steps[2].scored is None
 
 

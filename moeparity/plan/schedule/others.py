@@ -18,7 +18,8 @@ def others(of: Settings, grid: Grid, where: Where) -> dict[str, Settings]:
     """Up to four schedules with other steps, by name; none of a recorded one, which is what it was.
 
     Batches of another size are divisors of the side's own, so that no wave of sequences grows, and 2 where that is 1.
-    Of a server also: fewer at once, half the token budget (or half of all prompts), no prefix cache, the opposite order of arrival.
+    Of a server also: fewer at once, half the token budget (or half of all prompts), no prefix cache, the opposite order
+    of arrival.
     """
     if of.recorded is not None:
         return {}

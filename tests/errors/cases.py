@@ -41,6 +41,7 @@ BISECT = {
 """Recipes whose defect `show` does not look at."""
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
+OUT: Command = ("--out", "{tmp}/out.safetensors")
 RECIPE = "base/recipe.yaml"
 MINE = "{tmp}/mine/recipe.yaml"
 """A copy, for outputs that would destroy it."""
@@ -57,6 +58,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-device-without-gpu": ("bisect", RECIPE, "--device", "cuda"),
     "cli-device-unknown": ("bisect", RECIPE, "--device", "cdua"),
     "cli-dtype-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--dtype", "bfloat16"),
+    "cli-schedule-and-micro-batch": (*FORWARD, *OUT, "--schedule", "schedule-gap.jsonl", "--micro-batch", "2"),
     "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
     "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
     "cli-show-profile-unknown": ("show", "base", "--profile", "vlm"),

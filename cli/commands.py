@@ -16,7 +16,7 @@ from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
 from moeparity.cli.metrics import metrics
-from moeparity.cli.options import Device, MemoryLimit
+from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe
 from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
@@ -73,6 +73,8 @@ def forward(
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences computed together; all by default.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="For text: bytes, checkpoint, or a tokenizer.json.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; the checkpoint's by default.")] = None,
+    decode_from: DecodeFrom = None,
+    schedule: ScheduleFile = None,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
@@ -84,7 +86,7 @@ def forward(
     from moeparity.inputs.tokens import read_tokens
     from moeparity.output.writing import write_tensors
 
-    place = Where(Path("--tokenizer"))
+    place, steps = Where(Path("--tokenizer")), scheduling(decode_from, schedule, micro_batch)
     with outputs({"--out": out}, unprinted=("--out",)) as files:
         token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
         with progress_line() as progress:
@@ -93,7 +95,8 @@ def forward(
                 token_set.input_ids,
                 attention_mask=token_set.attention_mask,
                 profile=profile,
-                micro_batch=micro_batch,
+                micro_batch=micro_batch if steps is None else None,
+                schedule=steps,
                 dtype=dtype,
                 device=device,
                 save=save or (),

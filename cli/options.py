@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -33,3 +35,25 @@ MemoryLimit = Annotated[
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+DecodeFrom = Annotated[
+    int | None,
+    typer.Option(min=1, help="Compute tokens from this one on (from 0) one by one, against the keys and values kept."),
+]
+ScheduleFile = Annotated[
+    Path | None, typer.Option("--schedule", help="A file of batches, one JSON object per step, to compute instead.")
+]
+
+
+def scheduling(decode_from: int | None, schedule: Path | None, micro_batch: int | None) -> Mapping[str, Any] | None:
+    """What these options are under a recipe's `schedule:`; None for none but a micro-batch. Raises MoeparityError."""
+    if schedule is None:
+        if decode_from is None:
+            return None
+        batch = "all" if micro_batch is None else {"fixed": micro_batch}
+        return {"decode": {"from": decode_from, "batch": batch}}
+    other = "--decode-from" if decode_from is not None else "--micro-batch" if micro_batch is not None else None
+    if other is not None:
+        raise MoeparityError(
+            f"--schedule {schedule}: the file says what is computed together, and so does {other}. Give one of them."
+        )
+    return {"file": str(schedule)}

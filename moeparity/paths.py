@@ -28,6 +28,7 @@ LIMITS = {
     "index of shards": 256_000_000,
     "tokenizer.json": 256_000_000,
     "token file of JSON lines": 256_000_000,
+    "recorded batches": 64_000_000,
     "token file of tensors": 4_000_000_000,
     "file of recorded routes": 4_000_000_000,
     "log that is one JSON document": 256_000_000,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -71,14 +71,6 @@ class Batch:
         return min(sequences), max(sequences) + 1
 
     @cached_property
-    def keys(self) -> Batch:
-        """Its tokens and all before them in their sequences; of a pack its tokens alone."""
-        at = self.rectangle
-        if at is None or at.start == 0:
-            return self
-        return self.grid.rectangle(at.first, at.last, 0, at.end)
-
-    @cached_property
     def queries(self) -> tuple[Batch, ...]:
         """What attention takes at once: of rows that lie flat one span after the other, else all."""
         if self.shape == "flat" and len(self.spans) > 1:
@@ -97,6 +89,7 @@ class Turn:
     """Tokens that go through an op together: a step, or a part of it. `padding`: rows of zeros behind them.
 
     source: the tokens whose values these have, one by one, without being computed.
+    starts: by sequence, the first token whose keys are there, where that is not the grid's first.
     """
 
     batch: Batch
@@ -104,6 +97,15 @@ class Turn:
     isolated: bool = True
     padding: int = 0
     source: Batch | None = None
+    starts: Mapping[int, int] = field(default_factory=dict)
+
+    def keys(self, queries: Batch) -> Batch:
+        """The tokens that some of its queries see, which attention takes at once."""
+        at = queries.rectangle
+        if at is None:
+            return queries
+        start = min(self.starts.get(at.first, 0), at.start)
+        return queries.grid.rectangle(at.first, at.last, start, at.end)
 
     @property
     def rows(self) -> Rows:
@@ -126,7 +128,7 @@ class Grid:
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
-        turns = {one: list(chain.from_iterable(map(self._turns, all_steps))) for one, all_steps in steps.items()}
+        turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
         head_turns = {
             one: list(chain.from_iterable(map(self._head_turns, all_steps))) for one, all_steps in steps.items()
         }
@@ -164,10 +166,11 @@ class Grid:
                 columns[places] = torch.arange(step.tokens, device=columns.device)
         return columns.view(self.sequences, self.length)
 
-    def _turns(self, step: Step) -> Iterator[Turn]:
+    def _turns(self, step: Step, starts: Mapping[int, int] | None = None) -> Iterator[Turn]:
         """What a step computes, and what it copies."""
         if step.spans:
-            yield Turn(self.batch(step.spans, step.shape), step.phase, step.isolated, step.padding)
+            batch, own = self.batch(step.spans, step.shape), starts if step.shape == "flat" else None
+            yield Turn(batch, step.phase, step.isolated, step.padding, starts=own or {})
         yield from self._copies(step)
 
     def _copies(self, step: Step) -> Iterator[Turn]:
@@ -178,16 +181,13 @@ class Grid:
 
     def _head_turns(self, step: Step) -> Iterator[Turn]:
         """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""
-        if step.scored is None and not step.verified:
+        if step.scored is None:
             yield from self._turns(step)
             return
-        kept, rest = [], []
-        for place, span in enumerate(step.spans):
-            is_scored = step.scored is None or place in step.scored
-            last = span.first if place in step.verified else span.last - 1 if is_scored else span.last
-            kept.append(span._replace(first=last))
-            rest.append(span._replace(last=last))
-        for spans in ([span for span in kept if span.tokens], [span for span in rest if span.tokens]):
+        kept = step.scored_spans
+        firsts = {span.sequence: span.first for span in kept}
+        rest = [span._replace(last=firsts.get(span.sequence, span.last)) for span in step.spans]
+        for spans in (kept, [span for span in rest if span.tokens]):
             if spans:
                 yield Turn(self.batch(tuple(spans), step.shape if _alike(spans) else "flat"), step.phase)
         yield from self._copies(step)
@@ -222,6 +222,15 @@ class Grid:
 def _with_filled_phases(schedule: Schedule) -> list[Step]:
     """The steps, of which those that fill the grid are in the last phase that there is."""
     return [replace(step, phase=schedule.phases[-1]) if step.filler else step for step in schedule.steps]
+
+
+def _starts(steps: Iterable[Step]) -> Mapping[int, int]:
+    """Of sequences in flat steps, the first token that is computed or copied: padding before it has no keys."""
+    starts: dict[int, int] = {}
+    for step in steps:
+        for part in step.parts if step.shape == "flat" and not step.filler else ():
+            starts[part.sequence] = min(part.first, starts.get(part.sequence, part.first))
+    return starts
 
 
 def _alike(spans: Sequence[Span]) -> bool:

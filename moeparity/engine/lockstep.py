@@ -215,7 +215,7 @@ class _Lockstep:
         # A replay's routes come behind what is read.
         history = chain(todo.history, repeat(False))
         blocks = [
-            None if value is None else visit.read(value, queries.keys if reads_earlier else queries)
+            None if value is None else visit.read(value, turn.keys(queries) if reads_earlier else queries)
             for value, reads_earlier in zip(inputs, history, strict=False)
         ]
         layouts = (None if block is None else (block.ids, block.layout) for block in blocks)

@@ -23,7 +23,7 @@ from moeparity.errors import MoeparityError
 from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from tests.errors import token_cases
+from tests.errors import schedules, token_cases
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
@@ -41,6 +41,7 @@ BISECT = {
 """Recipes whose defect `show` does not look at."""
 OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
+OUT: Command = ("--out", "{tmp}/out.safetensors")
 RECIPE = "base/recipe.yaml"
 MINE = "{tmp}/mine/recipe.yaml"
 """A copy, for outputs that would destroy it."""
@@ -57,6 +58,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-device-without-gpu": ("bisect", RECIPE, "--device", "cuda"),
     "cli-device-unknown": ("bisect", RECIPE, "--device", "cdua"),
     "cli-dtype-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--dtype", "bfloat16"),
+    "cli-schedule-and-micro-batch": (*FORWARD, *OUT, "--schedule", "schedule-gap.jsonl", "--micro-batch", "2"),
     "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
     "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
     "cli-show-profile-unknown": ("show", "base", "--profile", "vlm"),
@@ -110,6 +112,7 @@ COMMAND_LINES: dict[str, Command] = {
 
 CALLS: dict[str, Callable[[], object]] = {
     **token_cases.CALLS,
+    **schedules.CALLS,
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-placement-unknown": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"
@@ -175,7 +178,7 @@ def command(name: str, tmp: Path) -> Command | None:
         return ("bisect", tmp / "recipe.yaml", "--device", "cpu")
     if name.startswith("profile-"):
         return ("show", "base", "--profile", f"./{name}.yaml")
-    if name in CALLS or name.startswith("graph-"):
+    if name in CALLS or name.startswith(("graph-", "schedule-")):
         return None
     return ("bisect" if name in BISECT else "show", files()[name].name, *OPTIONS.get(name, ()))
 
@@ -225,7 +228,12 @@ def _noting(app: Callable[[], None], errors: list[MoeparityError]) -> None:
 def _called(name: str, errors: list[MoeparityError]) -> None:
     """What the command line does with an error, for inputs that it has no way to take."""
     try:
-        CALLS[name]() if name in CALLS else expand(Config(BASE / "config.json"), BAD / f"{name}.yaml")
+        if name in CALLS:
+            CALLS[name]()
+        elif name.startswith("schedule-"):
+            schedules.meet(files()[name])
+        else:
+            expand(Config(BASE / "config.json"), BAD / f"{name}.yaml")
     except MoeparityError as error:
         errors.append(error)
         print(f"error: {error}", file=sys.stderr)

@@ -36,6 +36,8 @@ BROKEN = [
     *("recipe-boolean-in-set", "recipe-dtype-unknown", "recipe-gate-unknown-metric", "recipe-gate-zero"),
     *("recipe-micro-batch-zero", "recipe-missing-key", "recipe-profile-unknown", "recipe-sampled-from-nobody"),
     *("recipe-set-no-attribute", "recipe-set-bad-value", "recipe-set-unknown-attribute", "recipe-unknown-key"),
+    *("recipe-schedule-unknown-key", "recipe-schedule-rule-unknown", "recipe-schedule-prefill-a-word"),
+    *("recipe-schedule-chunk-zero", "recipe-schedule-decode-from-nowhere", "recipe-schedule-bucket-too-large"),
     *("recipe-expect-unknown-metric", "recipe-expect-share-in-percent", "recipe-expect-bounds-empty"),
 ]
 """Bad inputs of which a schema can know that they are bad."""

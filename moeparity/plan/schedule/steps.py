@@ -19,8 +19,13 @@ Phase = Literal["forward", "prefill", "chunk", "decode", "verify"]
 part of a prompt, or what follows a prefix that was found in a cache. decode: one token of each sequence. verify:
 several, of which all but the first were drafted."""
 
+Positions = Literal["columns", "tokens", "running"]
+"""Where the positions of a sequence start: at the grid's first column, or at its first token; or they run on through a
+pack."""
+
 FORWARD: Final = "forward"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
 
 
 class Span(NamedTuple):
@@ -73,6 +78,23 @@ class Step:
     filler: bool = False
 
     @property
+    def parts(self) -> tuple[Copy | Span, ...]:
+        """What is there from this step on: copies, then spans."""
+        return (*self.copies, *self.spans)
+
+    @property
+    def scored_spans(self) -> tuple[Span, ...]:
+        """The tokens that reach the head, in the order of their rows."""
+        if self.scored is None:
+            return self.spans
+        whole, last = set(self.verified), set(self.scored)
+        return tuple(
+            span if place in whole else span._replace(first=span.last - 1)
+            for place, span in enumerate(self.spans)
+            if place in whole | last
+        )
+
+    @property
     def tokens(self) -> int:
         """How many tokens there are, padding rows aside."""
         return sum(span.tokens for span in self.spans)
@@ -90,7 +112,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one.
+    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one, as a
+    span or as a copy.
 
     positions: where the positions of a sequence start: at the grid's first column, or at its first real token
     (`generate` of transformers, servers); or they run on through a pack.
@@ -98,7 +121,7 @@ class Schedule:
     """
 
     steps: tuple[Step, ...]
-    positions: Literal["columns", "tokens", "running"] = "columns"
+    positions: Positions = "columns"
     name: str = ""
 
     @property

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -85,8 +85,12 @@ def fields(model: type[Model] = schema.Variant, prefix: str = "") -> Iterator[st
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
             yield from fields(field.annotation, f"{prefix}{name}.")
-        elif get_origin(field.annotation) not in {dict, list}:
+        elif get_origin(field.annotation) not in {dict, list} and not _is_optional_mapping(field.annotation):
             yield prefix + name
+
+
+def _is_optional_mapping(annotation: Any) -> bool:
+    return any(isinstance(branch, type) and issubclass(branch, Model) for branch in get_args(annotation))
 
 
 def _axis(text: str) -> Axis:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import schema, yaml
+from moeparity.plan.spec.scheduling import Scheduling
 
 File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck)
 
@@ -58,6 +59,15 @@ def read_placement(fields: Mapping[str, Any], where: Where) -> schema.Placement:
     except ValidationError as error:
         _, says = complaint(dict(fields), schema.Placement, error)
         raise SpecError(f"{where}: placement: {says}") from None
+
+
+def read_scheduling(fields: Mapping[str, Any], where: Where) -> Scheduling:
+    """A schedule that was not written in a file. Raises SpecError."""
+    try:
+        return Scheduling.model_validate(dict(fields))
+    except ValidationError as error:
+        _, says = complaint(dict(fields), Scheduling, error)
+        raise SpecError(f"{where}: schedule: {says}") from None
 
 
 def shipped(folder: str, ending: str = "yaml") -> dict[str, Path]:
@@ -202,6 +212,7 @@ def _keys_of(annotation: Any, location: Sequence[int | str]) -> list[str]:
         return _keys_of(inner[-1], location[1:])
     if len(inner) == 1:
         return _keys_of(inner[0], location)
-    # Of `Node | list[Node]` pydantic's location names the branch it tried.
+    # Of `Node | list[Node]` pydantic's location names the branch it tried; words and numbers have no keys.
     is_list = str(location[0]).startswith("list[")
-    return _keys_of(next(branch for branch in inner if (get_origin(branch) is list) == is_list), location[1:])
+    mappings = [branch for branch in inner if get_origin(branch) is not Literal and branch not in (int, str)]
+    return _keys_of(next(branch for branch in mappings if (get_origin(branch) is list) == is_list), location[1:])

@@ -15,6 +15,7 @@ from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec.base import By, Model, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
 from moeparity.plan.spec.gates import Gate, Gates
+from moeparity.plan.spec.scheduling import Scheduling
 
 Reference = Any
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -221,14 +222,24 @@ class Placement(Model):
 
 
 class Variant(Model):
-    """One side of a recipe."""
+    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says."""
 
     profile: str
     placement: Placement = Placement()
     micro_batch: Annotated[int, Field(ge=1)] | None = None
+    schedule: Scheduling | None = None
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     set: Settings = {}
     impl: list[Impl] = []
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Variant:
+        if self.micro_batch is not None and self.schedule is not None:
+            raise ValueError(
+                "`micro_batch` and `schedule` both say what is computed together; give one. Under `schedule` batches "
+                "are those of `decode: {batch: ...}`"
+            )
+        return self
 
 
 class Sample(Model):

@@ -1,0 +1,1 @@
+"""Schedules made by rule beside those of the engines' own schedulers."""

@@ -1,0 +1,72 @@
+"""Rectangles [b, t]: a trainer's micro-batches, and `generate` of transformers.
+
+`generate` (read: transformers 5.23.0, generation/utils.py `_prefill` and `_sample`) prefills the padded prompts of a
+batch, whole or `prefill_chunk_size` columns at a time, then computes one column of all its sequences per step, padding
+of those that are done included, until all are. Its head sees each sequence's last column only (`logits_to_keep` is 1).
+"""
+
+from __future__ import annotations
+
+from moeparity.errors import SpecError, Where, counted
+from moeparity.plan.schedule.grid import Grid, StepList
+from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.steps import Phase, Step, rectangle
+
+
+def rectangles(settings: Settings, grid: Grid, steps: StepList, *, prefilled: bool = False) -> None:
+    """Batch after batch. With `prefilled` what comes before a batch's first decoded column is there already."""
+    for first, last in batches(settings, grid):
+        boundary, end = columns(settings, grid, first, last)
+        is_decoded = settings.start is not None
+        if not prefilled:
+            width = boundary if settings.chunk is None else settings.chunk
+            for start in range(0, boundary, width):
+                stop = min(start + width, boundary)
+                phase: Phase = "chunk" if width < boundary else "prefill" if is_decoded else "forward"
+                scored = tuple(range(last - first)) if is_decoded else None
+                steps.add(_step(first, last, start, stop, phase, scored))
+        drafted = settings.verify + 1
+        for start in range(boundary, end, drafted):
+            stop = min(start + drafted, end)
+            steps.add(_step(first, last, start, stop, "decode" if stop - start == 1 else "verify", None))
+
+
+def batches(settings: Settings, grid: Grid) -> list[tuple[int, int]]:
+    """The sequences (first, last + 1) of each batch."""
+    size = grid.sequences if settings.batch is None else settings.batch
+    return [(first, min(first + size, grid.sequences)) for first in range(0, grid.sequences, size)]
+
+
+def columns(settings: Settings, grid: Grid, first: int, last: int) -> tuple[int, int]:
+    """The first column that a batch decodes, and the one behind its last: the whole grid's where it decodes nothing.
+
+    Where prompts end at several columns (which `generate` does not have, but a mixture of two schedules may) the
+    earliest counts.
+    """
+    if settings.start is None:
+        return grid.length, grid.length
+    there = [sequence for sequence in range(first, last) if grid.tokens(sequence)]
+    ends = [grid.prompt_end(sequence, settings.start) for sequence in there]
+    last_columns = [grid.spans[sequence][1] for sequence in there]
+    return (min(ends), max(last_columns)) if there else (0, 0)
+
+
+def refuse_ragged(settings: Settings, grid: Grid, where: Where) -> None:
+    """Raises SpecError where prompts of one batch end at several columns: `generate` has none such."""
+    if settings.start is None:
+        return
+    for first, last in batches(settings, grid):
+        there = [sequence for sequence in range(first, last) if grid.tokens(sequence)]
+        ends = {grid.prompt_end(sequence, settings.start): sequence for sequence in reversed(there)}
+        if len(ends) > 1:
+            (near, one), *_, (far, other) = sorted(ends.items())
+            raise SpecError(
+                f"{where}: sequences {one} and {other} of one batch are prefilled to columns {near} and {far}; "
+                "expected one column for all, as `generate` pads prompts at their left. Pad the tokens with `padding: "
+                f"left`, decode in smaller batches than {counted(last - first, 'sequence')}, or name a server's `rule`."
+            )
+
+
+def _step(first: int, last: int, start: int, end: int, phase: Phase, scored: tuple[int, ...] | None) -> Step:
+    step = rectangle(first, last, start, end, phase)
+    return step if scored is None else Step(spans=step.spans, phase=phase, scored=scored)

@@ -1,0 +1,65 @@
+"""The schedule of a side: its settings and the tokens there are, made into steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from moeparity.errors import SpecError, Where, counted
+from moeparity.plan.schedule.check import refuse
+from moeparity.plan.schedule.dense import batches, rectangles, refuse_ragged
+from moeparity.plan.schedule.grid import Grid, StepList, fillers
+from moeparity.plan.schedule.packs import packs, refuse_long
+from moeparity.plan.schedule.server import Server
+from moeparity.plan.schedule.settings import Settings, described
+from moeparity.plan.schedule.sglang import SGLang
+from moeparity.plan.schedule.steps import Positions, Schedule, Step
+from moeparity.plan.schedule.vllm_v1 import VllmV1
+
+SERVERS: Final[dict[str, type[Server]]] = {"vllm-v1": VllmV1, "sglang": SGLang}
+
+
+def schedule(settings: Settings, grid: Grid, where: Where) -> Schedule:
+    """Every token of the grid in exactly one step. What no engine would compute is in `filler` steps behind all others.
+
+    Settings of a side, or any mixture of two sides' (`mixed`), make one. A setting that decides nothing rests: packs
+    under a server's rule; a prefix cache, buckets and arrivals without one. Raises SpecError for too many steps, and
+    for a recorded schedule that is not one of this grid.
+    """
+    if settings.recorded is not None:
+        recorded = settings.recorded.schedule
+        refuse(recorded, grid, settings.recorded.where)
+        return replace(recorded, steps=(*recorded.steps, *fillers(recorded.steps, grid)))
+    steps = StepList(where)
+    if settings.is_flat:
+        server = SERVERS[settings.rule](settings, grid)
+        for first, last in batches(settings, grid):
+            server.serve(range(first, last), steps)
+    else:
+        if settings.pack is not None:
+            packs(settings, grid, steps)
+        rectangles(settings, grid, steps, prefilled=settings.pack is not None)
+    return Schedule(
+        steps=(*steps.steps, *fillers(steps.steps, grid)),
+        positions=_positions(settings, steps.steps),
+        name=described(settings),
+    )
+
+
+def refuse_unfit(settings: Settings, grid: Grid, where: Where) -> None:
+    """Raises SpecError for settings of a side that do not fit the tokens; every mixture of two that do fits them."""
+    if settings.arrivals and len(settings.arrivals) != grid.sequences:
+        raise SpecError(
+            f"{where}: decode.arrivals names {counted(len(settings.arrivals), 'step')}; expected one for each of the "
+            f"{counted(grid.sequences, 'sequence')} of the tokens."
+        )
+    if settings.recorded is None and not settings.is_flat:
+        refuse_ragged(settings, grid, where)
+        refuse_long(settings, grid, where)
+
+
+def _positions(settings: Settings, steps: list[Step]) -> Positions:
+    if settings.pack is not None and not settings.is_flat:
+        return "running" if settings.positions == "running" else "tokens"
+    is_generated = settings.is_flat or settings.start is not None or any(step.phase == "chunk" for step in steps)
+    return "tokens" if is_generated else "columns"

@@ -1,0 +1,66 @@
+"""A side's other legal schedules: what the same engine might have done with the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from moeparity.errors import SpecError, Where
+from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.make import refuse_unfit, schedule
+from moeparity.plan.schedule.settings import Settings
+
+MOST: Final = 4
+
+
+def others(of: Settings, grid: Grid, where: Where) -> dict[str, Settings]:
+    """Up to four schedules with other steps, by name; none of a recorded one, which is what it was.
+
+    Batches of another size are divisors of the side's own, so that no wave of sequences grows, and 2 where that is 1.
+    Of a server also: fewer at once, half the token budget (or half of all prompts), no prefix cache, the opposite order
+    of arrival.
+    """
+    if of.recorded is not None:
+        return {}
+    known, named = [schedule(of, grid, where).steps], {}
+    for name, other in _candidates(of, grid):
+        try:
+            refuse_unfit(other, grid, where)
+            steps = schedule(other, grid, where).steps
+        except SpecError:
+            # Batches that do not fit together, or more steps than may be.
+            continue
+        if steps not in known:
+            known.append(steps)
+            named[name] = other
+    return dict(list(named.items())[:MOST])
+
+
+def _candidates(of: Settings, grid: Grid) -> Iterator[tuple[str, Settings]]:
+    if of.pack is not None:
+        longest = max(map(grid.tokens, range(grid.sequences)))
+        for length in (max(of.pack // 2, longest), longest):
+            yield f"packs of {length:,} tokens", replace(of, pack=length)
+    elif of.is_flat:
+        yield from _of_a_server(of, grid)
+    else:
+        size = of.batch or grid.sequences
+        half = next((divisor for divisor in range(size // 2, 0, -1) if size % divisor == 0), 2)
+        noun = "micro-batch" if of.start is None else "batches of"
+        for other in sorted({half, 1}):
+            yield f"{noun} {other}", replace(of, batch=other)
+
+
+def _of_a_server(of: Settings, grid: Grid) -> Iterator[tuple[str, Settings]]:
+    sequences = grid.sequences
+    prompts = sum(grid.prompt_end(sequence, of.start) - grid.spans[sequence][0] for sequence in range(sequences))
+    yield "one by one", replace(of, batch=1, continuous=False, arrivals=())
+    running = min(of.sequences or sequences, sequences)
+    yield f"at most {max(running // 2, 1)} at once", replace(of, sequences=max(running // 2, 1))
+    page = of.block or 1
+    budget = max(min(of.chunk or prompts, prompts) // 2 // page, 1) * page
+    yield f"chunks of {budget:,} tokens", replace(of, chunk=budget)
+    yield "no prefix cache", replace(of, block=None)
+    arrivals = tuple(range(sequences - 1, -1, -1))
+    yield "the opposite order of arrival", replace(of, batch=sequences, continuous=True, arrivals=arrivals)

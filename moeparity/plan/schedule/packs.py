@@ -1,0 +1,45 @@
+"""Packs: sequences behind each other in rows [1, n], as trainers without padding compute them."""
+
+from __future__ import annotations
+
+from moeparity.errors import SpecError, Where, counted
+from moeparity.plan.schedule.dense import batches, columns
+from moeparity.plan.schedule.grid import Grid, StepList
+from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.steps import Span, Step
+
+
+def packs(settings: Settings, grid: Grid, steps: StepList) -> None:
+    """Sequences in their order, a new pack where the next would not fit; up to where decoding starts, if it does."""
+    pack: list[Span] = []
+    for first, last in batches(settings, grid):
+        boundary, _ = columns(settings, grid, first, last)
+        for sequence in range(first, last):
+            start, end = grid.spans[sequence]
+            span = Span(sequence, start, min(end, boundary))
+            if span.tokens <= 0:
+                continue
+            if sum(member.tokens for member in pack) + span.tokens > (settings.pack or 0):
+                steps.add(_pack(pack, settings))
+                pack = []
+            pack.append(span)
+    steps.add(_pack(pack, settings))
+
+
+def refuse_long(settings: Settings, grid: Grid, where: Where) -> None:
+    """Raises SpecError for a sequence that fits into no pack."""
+    longest = max(range(grid.sequences), key=grid.tokens)
+    if settings.pack is not None and grid.tokens(longest) > settings.pack:
+        raise SpecError(
+            f"{where}: pack.length is {settings.pack}; sequence {longest} has {counted(grid.tokens(longest), 'token')}"
+            ". Expected a length that holds every sequence; raise it."
+        )
+
+
+def _pack(spans: list[Span], settings: Settings) -> Step:
+    return Step(
+        spans=tuple(spans),
+        shape="packed",
+        phase="forward" if settings.start is None else "prefill",
+        isolated=settings.mask == "block",
+    )

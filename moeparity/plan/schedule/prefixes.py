@@ -1,0 +1,46 @@
+"""A prefix cache: which whole blocks of tokens are there already, and from which sequence."""
+
+from __future__ import annotations
+
+from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.steps import Copy
+
+
+class PrefixCache:
+    """Blocks of `block` tokens by all tokens up to their end, each with the sequence that computed it first."""
+
+    def __init__(self, grid: Grid, block: int) -> None:
+        assert grid.ids is not None
+        self.grid, self.ids, self.block = grid, grid.ids, block
+        self.nodes: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
+        self.stored: dict[int, tuple[int, int]] = {}
+
+    def hits(self, sequence: int, most: int) -> list[Copy]:
+        """The whole blocks among a sequence's first `most` tokens that are there; neighbours of one source joined."""
+        copies: list[Copy] = []
+        node, count = 0, 0
+        first = self.grid.spans[sequence][0]
+        while count + self.block <= most:
+            entry = self.nodes.get((node, self._tokens(sequence, count)))
+            if entry is None:
+                break
+            node, source = entry
+            copy = Copy(sequence, first + count, first + count + self.block, source, self.grid.spans[source][0] - first)
+            if copies and copies[-1].source == source:
+                copy = copies.pop()._replace(last=copy.last)
+            copies.append(copy)
+            count += self.block
+        self.stored[sequence] = node, count
+        return copies
+
+    def store(self, sequence: int, tokens: int) -> None:
+        """The whole blocks of a sequence's first `tokens` are there from now on."""
+        node, count = self.stored.get(sequence, (0, 0))
+        while count + self.block <= tokens:
+            node, _ = self.nodes.setdefault((node, self._tokens(sequence, count)), (len(self.nodes) + 1, sequence))
+            count += self.block
+        self.stored[sequence] = node, count
+
+    def _tokens(self, sequence: int, start: int) -> tuple[int, ...]:
+        column = self.grid.spans[sequence][0] + start
+        return self.ids[sequence][column : column + self.block]

@@ -1,0 +1,137 @@
+"""A recorded list of batches: one JSON object per step, on line N that of step N.
+
+| key | holds |
+|---|---|
+| `spans` | a list of [sequence, first, last + 1], in columns of the token grid |
+| `shape` | `flat` (the default), `dense` or `packed` |
+| `phase` | `forward`, `prefill`, `chunk`, `decode` or `verify`; by default what the spans look like |
+| `padding` | rows computed behind the others and thrown away |
+| `scored` | places in `spans` whose last token reaches the head; every token of the step by default |
+| `verified` | places in `spans` all of whose tokens do, beside those of `scored` |
+| `isolated` | false where a token of a pack sees those of other sequences |
+| `copies` | a list of [sequence, first, last + 1, source, shift]: tokens that were found in a cache |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.plan.schedule.grid import MOST_STEPS, refuse_more
+from moeparity.plan.schedule.steps import PHASES, SHAPES, Copy, Phase, Positions, Schedule, Span, Step
+from moeparity.plan.spec import reader
+
+LARGEST: Final = 2**31
+"""Numbers of a batch are below this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A schedule that was read from the file `where`; its step N is on line N."""
+
+    schedule: Schedule
+    where: Where
+
+
+def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
+    """The batches of a file, whose path starts at the folder of `where`. Raises SpecError with the line at fault."""
+    path = reader.find_file(name, where, "schedule.file")
+    try:
+        text = paths.contents(path, "recorded batches").decode("utf-8")
+    except OSError as error:
+        raise SpecError(f"{Where(path)}: cannot be read: {error.strerror}. Expected a file of JSON lines.") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
+    lines = text.removesuffix("\n").split("\n")
+    refuse_more(len(lines), paths.limit(MOST_STEPS), Where(path))
+    seen: set[int] = set()
+    steps: list[Step] = []
+    for number, line in enumerate(lines, start=1):
+        steps.append(_step(Where(path, number), line, seen))
+        seen.update(part.sequence for part in steps[-1].parts)
+    schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
+    return Recorded(schedule=schedule, where=Where(path))
+
+
+def _step(where: Where, line: str, seen: set[int]) -> Step:
+    fields = _fields(where, line)
+    for key, (is_right, expected) in _KEYS.items():
+        if key in fields and not is_right(fields[key]):
+            raise SpecError(f"{where}: {key} is {shown(fields[key])}; expected {expected}.")
+    if "spans" not in fields:
+        raise SpecError(f"{where}: key 'spans' is missing. Add it: the tokens of this step.")
+    spans = tuple(Span(*span) for span in fields["spans"])
+    return Step(
+        spans=spans,
+        shape=fields.get("shape", "flat"),
+        phase=fields.get("phase") or _phase(spans, seen),
+        isolated=fields.get("isolated", True),
+        padding=fields.get("padding", 0),
+        scored=tuple(fields["scored"]) if "scored" in fields else None,
+        verified=tuple(fields.get("verified", ())),
+        copies=tuple(Copy(*copy) for copy in fields.get("copies", ())),
+    )
+
+
+def _fields(where: Where, line: str) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = "a number too large or lists too deep"
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"{error.msg}, column {error.colno}"
+        raise SpecError(f"{where}: not JSON: {reason}. Expected one object per line, one line per step.") from None
+    if not isinstance(fields, dict):
+        raise SpecError(f'{where}: {shown(fields)} is no step; expected an object, as {{"spans": [[0, 0, 5]]}}.')
+    for key in fields:
+        if key not in _KEYS:
+            raise SpecError(f"{where}: unknown key {key!r}; expected one of {listed(_KEYS)}.{did_you_mean(key, _KEYS)}")
+    return fields
+
+
+def _phase(spans: tuple[Span, ...], seen: set[int]) -> Phase:
+    """What a step is that does not say it."""
+    if all(span.tokens == 1 and span.sequence in seen for span in spans):
+        return "decode"
+    return "chunk" if any(span.sequence in seen for span in spans) else "prefill"
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < LARGEST
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _are_places(value: object) -> bool:
+    return isinstance(value, list) and _are_numbers(value) and value == sorted(set(value))
+
+
+def _are_spans(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(_are_numbers(span) and len(span) == 3 for span in value)
+
+
+def _are_copies(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(
+        isinstance(copy, list) and len(copy) == 5 and _are_numbers(copy[:4]) and type(copy[4]) is int for copy in value
+    )
+
+
+_KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "spans": (_are_spans, "a list of [sequence, first, last + 1], whole numbers, at least one"),
+    "shape": (SHAPES.__contains__, f"one of {listed(SHAPES)}"),
+    "phase": (PHASES.__contains__, f"one of {listed(PHASES)}"),
+    "padding": (_is_number, "a whole number of rows"),
+    "scored": (_are_places, "a list of places in `spans`, from 0, ascending"),
+    "verified": (_are_places, "a list of places in `spans`, from 0, ascending"),
+    "isolated": (lambda value: isinstance(value, bool), "true or false"),
+    "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
+}
+"""What a step may say, how it is told that it is right, and what is expected."""

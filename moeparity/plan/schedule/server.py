@@ -1,0 +1,152 @@
+"""What schedulers of servers have in common: requests that wait, run and are done, and flat steps made of them.
+
+A request is known by its prompt; every step that ends with its last known token makes one more known, or with
+verification as many as were drafted and one. Its last token is sampled, not computed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from moeparity.plan.schedule.grid import Grid, StepList
+from moeparity.plan.schedule.prefixes import PrefixCache
+from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.steps import Copy, Phase, Span, Step
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """A sequence as a server sees it: so many tokens of prompt, so many to compute in all, so many computed."""
+
+    sequence: int
+    arrival: int
+    prompt: int
+    total: int
+    computed: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that are not there yet."""
+        return max(self.prompt - self.computed, 0)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to compute."""
+        return self.computed >= self.total
+
+
+class Part(NamedTuple):
+    """What one step computes of one request, behind `start` tokens that are there; `copies` came from the cache."""
+
+    request: Request
+    start: int
+    tokens: int
+    copies: Sequence[Copy] = ()
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it is of the prompt."""
+        return self.start < self.request.prompt
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of a prompt."""
+        return self.start == 0 and self.tokens >= self.request.prompt
+
+
+class Server(ABC):
+    """One server's scheduler at work. Requests are served in the order in which they come."""
+
+    def __init__(self, settings: Settings, grid: Grid) -> None:
+        self.settings, self.grid = settings, grid
+        self.cache = None if settings.block is None else PrefixCache(grid, settings.block)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.clock = 0
+
+    @abstractmethod
+    def parts(self) -> list[Part]:
+        """What the next step computes, by the requests that have come; nothing where there is nothing to do."""
+
+    @abstractmethod
+    def computed(self, part: Part) -> None:
+        """Take note of what a step has computed."""
+
+    def serve(self, sequences: Sequence[int], steps: StepList) -> None:
+        """Make steps until all of these are done."""
+        requests = [self._request(sequence) for sequence in sequences if self.grid.tokens(sequence)]
+        self.waiting.extend(sorted(requests, key=lambda request: request.arrival))
+        self.clock = 0
+        while self.waiting or self.running:
+            parts = self.parts()
+            if not parts:
+                self.clock = max(self.clock + 1, self.waiting[0].arrival)
+                continue
+            steps.add(self._step(parts))
+            for part in parts:
+                part.request.computed = part.start + part.tokens
+                self.computed(part)
+            self.running = [request for request in self.running if not request.is_done]
+            self.clock += 1
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self.waiting) and self.waiting[0].arrival <= self.clock
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may run."""
+        return self.settings.sequences is None or len(self.running) < self.settings.sequences
+
+    def hits(self, request: Request) -> list[Copy]:
+        """What the cache has of a prompt; its last token is computed in any case, since the next is sampled from it."""
+        return [] if self.cache is None else self.cache.hits(request.sequence, request.prompt - 1)
+
+    def decoded(self, request: Request) -> int:
+        """Tokens that the next step of a request whose prompt is there computes."""
+        return min(1 + self.settings.verify, request.total - request.computed)
+
+    def _request(self, sequence: int) -> Request:
+        start, tokens = self.settings.start, self.grid.tokens(sequence)
+        prompt = self.grid.prompt_end(sequence, start) - self.grid.spans[sequence][0]
+        return Request(
+            sequence=sequence,
+            arrival=self.settings.arrivals[sequence] if self.settings.arrivals else 0,
+            prompt=prompt,
+            total=tokens if start is None else max(prompt, tokens - 1),
+        )
+
+    def _step(self, parts: Sequence[Part]) -> Step:
+        spans = tuple(self._span(part) for part in parts)
+        phase = _phase(parts)
+        is_mixed = self.settings.start is not None and phase in ("prefill", "chunk")
+        drafted = (place for place, part in enumerate(parts) if not part.is_prompt and part.tokens > 1)
+        return Step(
+            spans=spans,
+            shape="flat",
+            phase=phase,
+            padding=self._padding(spans) if phase in ("decode", "verify") else 0,
+            scored=tuple(range(len(parts))) if is_mixed else None,
+            verified=tuple(drafted) if is_mixed else (),
+            copies=tuple(copy for part in parts for copy in part.copies),
+        )
+
+    def _span(self, part: Part) -> Span:
+        first = self.grid.spans[part.request.sequence][0] + part.start
+        return Span(part.request.sequence, first, first + part.tokens)
+
+    def _padding(self, spans: Sequence[Span]) -> int:
+        rows = sum(span.tokens for span in spans)
+        return next((size - rows for size in self.settings.buckets if size >= rows), 0)
+
+
+def _phase(parts: Sequence[Part]) -> Phase:
+    """That of the prompts in a step that mixes: what reads a cache beside new prompts is a `chunk`."""
+    if not any(part.is_prompt for part in parts):
+        return "verify" if any(part.tokens > 1 for part in parts) else "decode"
+    return "prefill" if all(part.is_prompt and part.is_whole for part in parts) else "chunk"

@@ -1,0 +1,177 @@
+"""A schedule as a record of settings, before there are tokens; what two of them differ in, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from moeparity.errors import Where
+from moeparity.plan.schedule.recorded import Recorded, read_batches
+from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Scheduling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a schedule is made, every setting written out.
+
+    batch: sequences that start together, the next as many when all are done (None: all of them); `continuous`: who has
+    come joins as soon as there is room. start: from where a sequence is decoded (None: nowhere). chunk: tokens of a
+    step that prefills. block: tokens of a block of the prefix cache. recorded: a schedule from a file; then nothing
+    else counts.
+    """
+
+    rule: Rule = "transformers"
+    batch: int | None = None
+    continuous: bool = False
+    arrivals: tuple[int, ...] = ()
+    sequences: int | None = None
+    chunk: int | None = None
+    start: str | int | None = None
+    verify: int = 0
+    buckets: tuple[int, ...] = ()
+    block: int | None = None
+    pack: int | None = None
+    mask: str = "block"
+    positions: str = "reset"
+    recorded: Recorded | None = None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is a server's: rows of all sequences behind each other."""
+        return self.rule != "transformers"
+
+
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "schedule:batch": ("rule", "batch", "continuous", "arrivals", "sequences"),
+    "schedule:decode": ("start",),
+    "schedule:prefill": ("chunk",),
+    "schedule:verify": ("verify",),
+    "schedule:buckets": ("buckets",),
+    "schedule:prefix": ("block",),
+    "schedule:pack": ("pack",),
+    "schedule:mask": ("mask",),
+    "schedule:positions": ("positions",),
+}
+"""The parts of a schedule that can be exchanged alone, and the settings each consists of."""
+WHOLE: Final = "schedule:file"
+"""The one part there is where a side's schedule was recorded."""
+MICRO_BATCH: Final = "micro_batch"
+"""What `schedule:batch` is called between two sides that have nothing but a micro-batch."""
+
+
+def settings(scheduling: Scheduling | None, micro_batch: int | None, sequences: int | None, where: Where) -> Settings:
+    """The settings of a side: of its `schedule:`, else of its micro-batch (None: all sequences together).
+
+    A recorded schedule is read; its path starts at the folder of `where`. Raises SpecError. Where it is known how many
+    `sequences` there are, no batch is larger, so that equal schedules have equal settings.
+    """
+    if scheduling is None:
+        return Settings(batch=_at_most(micro_batch, sequences))
+    if scheduling.file is not None:
+        line = Where(where.path, scheduling.line_of("file") or where.line)
+        return Settings(recorded=read_batches(scheduling.file, scheduling.positions or "tokens", line))
+    rule, pack, decode = scheduling.rule, scheduling.pack, scheduling.decode
+    prefix, most = scheduling.prefix, scheduling.sequences
+    batch, is_continuous = _batch(decode, rule)
+    return Settings(
+        rule=rule,
+        batch=_at_most(batch, sequences),
+        continuous=is_continuous,
+        arrivals=() if decode is None else tuple(decode.arrivals or ()),
+        sequences=MOST_SEQUENCES[rule] if most is None else most,
+        chunk=scheduling.budget,
+        start=None if decode is None else decode.start,
+        verify=scheduling.verify or 0,
+        buckets=tuple(sorted(scheduling.buckets)),
+        block=None if prefix is None else prefix.block,
+        pack=None if pack is None else pack.length,
+        mask="block" if pack is None else pack.mask,
+        positions="reset" if pack is None else pack.positions,
+    )
+
+
+def _batch(decode: Decode | None, rule: Rule) -> tuple[int | None, bool]:
+    """How many sequences start together (None: all), and whether the next join as soon as there is room."""
+    batch = None if decode is None else decode.batch
+    if batch is None:
+        return None, rule != "transformers"
+    if isinstance(batch, str):
+        return 1 if batch == "single" else None, batch == "continuous"
+    return batch.fixed, False
+
+
+def _at_most(batch: int | None, sequences: int | None) -> int | None:
+    return batch if sequences is None else min(batch or sequences, sequences)
+
+
+def parts(reference: Settings, candidate: Settings) -> list[str]:
+    """The names of the parts in which two schedules differ."""
+    if reference.recorded is not None or candidate.recorded is not None:
+        return [WHOLE] if reference != candidate else []
+    if _is_plain(reference) and _is_plain(candidate):
+        return [MICRO_BATCH] if reference != candidate else []
+    return [part for part in PARTS if _values(reference, part) != _values(candidate, part)]
+
+
+def mixed(base: Settings, source: Settings, names: Iterable[str]) -> Settings:
+    """`base` with the named parts taken from `source`. Every mixture makes a schedule."""
+    taken = set(names)
+    if taken & {WHOLE, MICRO_BATCH}:
+        return source
+    return replace(base, **{name: getattr(source, name) for part in taken for name in PARTS[part]})
+
+
+def said(of: Settings, part: str) -> str:
+    """One side's value of a part, in words."""
+    if part == WHOLE:
+        return described(of)
+    if part == MICRO_BATCH:
+        return str(of.batch)
+    if part == "schedule:batch":
+        return f"{of.rule}, {_together(of)}"
+    words = {
+        "schedule:decode": "none" if of.start is None else f"from {_from(of.start)}",
+        "schedule:prefill": "whole" if of.chunk is None else f"chunks of {of.chunk:,} tokens",
+        "schedule:verify": f"{of.verify} drafted" if of.verify else "none",
+        "schedule:buckets": ", ".join(map(str, of.buckets)) or "none",
+        "schedule:prefix": "none" if of.block is None else f"blocks of {of.block}",
+        "schedule:pack": "none" if of.pack is None else f"{of.pack:,} tokens",
+        "schedule:mask": of.mask,
+        "schedule:positions": of.positions,
+    }
+    return words[part]
+
+
+def described(of: Settings) -> str:
+    """The schedule in one line: `micro-batch 8`, `vllm-v1, continuous, decode from prompt`."""
+    if of.recorded is not None:
+        return of.recorded.schedule.name
+    plain = Settings()
+    changed = [part for part in PARTS if part != "schedule:batch" and _values(of, part) != _values(plain, part)]
+    if _is_plain(of):
+        return "one batch" if of.batch is None else f"micro-batch {of.batch}"
+    words = (f"{part.removeprefix('schedule:')} {said(of, part)}" for part in changed)
+    return ", ".join([said(of, "schedule:batch"), *words])
+
+
+def _is_plain(of: Settings) -> bool:
+    """Whether there is nothing but a micro-batch."""
+    return of == Settings(batch=of.batch)
+
+
+def _values(of: Settings, part: str) -> tuple[object, ...]:
+    return tuple(getattr(of, name) for name in PARTS[part])
+
+
+def _together(of: Settings) -> str:
+    """Who is computed with whom."""
+    groups = "all together" if of.batch is None else "one by one" if of.batch == 1 else f"{of.batch} together"
+    words = ["continuous" if of.continuous else groups]
+    words += [] if of.sequences is None else [f"at most {of.sequences:,}"]
+    words += [f"arriving at steps {', '.join(map(str, of.arrivals))}"] if of.arrivals else []
+    return ", ".join(words)
+
+
+def _from(start: str | int) -> str:
+    return "the prompt's end" if start == "prompt" else f"token {start}"

@@ -1,0 +1,52 @@
+"""The scheduler of vLLM V1, by default settings.
+
+read: vLLM 0.33.0, v1/core/sched/scheduler.py `Scheduler.schedule`; v1/core/kv_cache_manager.py `get_computed_blocks`,
+`allocate_slots`. Not stated: preemption and the size of the cache, priorities, `long_prefill_token_threshold`, one more
+step of a request whose end is seen late (asynchronous scheduling), and where the model runner puts a row in its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moeparity.plan.schedule.server import Part, Request, Server
+from moeparity.plan.schedule.steps import Copy
+
+
+class VllmV1(Server):
+    """Running requests first, in the order in which they came, then new ones, all in one step of a token budget."""
+
+    def parts(self) -> list[Part]:
+        """Prompts are cut where the budget ends; who waits joins while there is budget and room."""
+        budget = self._budget
+        parts: list[Part] = []
+        for request in self.running:
+            if budget <= 0:
+                break
+            tokens = min(request.left or self.decoded(request), budget)
+            parts.append(self._part(request, tokens, ()))
+            budget -= tokens
+        while budget > 0 and self.has_arrived and self.has_room:
+            request = self.waiting.popleft()
+            self.running.append(request)
+            copies = self.hits(request)
+            request.computed = sum(copy.last - copy.first for copy in copies)
+            tokens = min(request.left, budget)
+            parts.append(self._part(request, tokens, copies))
+            budget -= tokens
+        return parts
+
+    def computed(self, part: Part) -> None:
+        """Nothing to do: the blocks were kept when the step was put together."""
+
+    @property
+    def _budget(self) -> int:
+        everything = self.grid.sequences * self.grid.length
+        return everything if self.settings.chunk is None else self.settings.chunk
+
+    def _part(self, request: Request, tokens: int, copies: Sequence[Copy]) -> Part:
+        """A request behind this one finds the blocks of the very step; drafted tokens are not kept yet."""
+        if self.cache is not None:
+            kept = max(request.prompt, request.computed + 1)
+            self.cache.store(request.sequence, min(request.computed + tokens, kept))
+        return Part(request, request.computed, tokens, copies)

@@ -1,0 +1,137 @@
+"""The key `schedule:` of a variant: which of its tokens go through an op together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from moeparity.plan.spec.base import Model
+
+Rule = Literal["transformers", "vllm-v1", "sglang"]
+Positive = Annotated[int, Field(ge=1)]
+
+TOKEN_BUDGET: Final[Mapping[Rule, int | None]] = {"transformers": None, "vllm-v1": 8192, "sglang": 8192}
+"""Tokens of a step that prefills, by default. read: vLLM 0.33.0, engine/arg_utils.py get_batch_defaults, the API server
+on a GPU of 70 to 160 GiB other than A100; sglang 0.5.23, arg_groups/memory_hook.py, GPUs of 60 to 160 GiB."""
+MOST_SEQUENCES: Final[Mapping[Rule, int | None]] = {"transformers": None, "vllm-v1": 1024, "sglang": None}
+"""Sequences that run together, by default. read: vLLM 0.33.0, as above. SGLang's follows from its memory, and is not
+stated."""
+
+
+class Chunk(Model):
+    """A budget of tokens for every step that prefills."""
+
+    chunk: Positive
+
+
+class Fixed(Model):
+    """So many sequences start together, the next as many when all are done."""
+
+    fixed: Positive
+
+
+class Decode(Model):
+    """Tokens are computed one by one against the cache, from the end of each prompt or from token `from` on.
+
+    `batch` is who decodes together; `arrivals` has for each sequence the step at which a `continuous` batch
+    hears of it.
+    """
+
+    start: Annotated[Literal["prompt"] | Positive, Field(alias="from")]
+    batch: Literal["single", "all", "continuous"] | Fixed | None = None
+    arrivals: list[Annotated[int, Field(ge=0)]] | None = None
+
+
+class Prefix(Model):
+    """A prefix cache: whole blocks of tokens that an earlier sequence begins with, too, are not computed again."""
+
+    block: Positive
+
+
+class Pack(Model):
+    """Sequences behind each other in rows of at most `length` tokens.
+
+    `mask` is `none` where a token sees the sequences before its own; `positions` run on through the row or start anew.
+    """
+
+    length: Positive
+    mask: Literal["block", "none"] = "block"
+    positions: Literal["reset", "running"] = "reset"
+
+
+class Scheduling(Model):
+    """Which tokens go through an op together (docs/schedules.md).
+
+    `rule` is whose scheduler decides. `sequences` are the most that run together, `verify` the drafted tokens that each
+    decode step verifies, `buckets` the sizes to which decode steps are padded. `file` is a recorded list of batches in
+    place of all that; `positions` says where positions start in it.
+    """
+
+    rule: Rule = "transformers"
+    prefill: Literal["whole"] | Chunk | None = None
+    decode: Decode | None = None
+    sequences: Positive | None = None
+    verify: Positive | None = None
+    buckets: list[Annotated[int, Field(ge=1, le=65_536)]] = []
+    prefix: Prefix | None = None
+    pack: Pack | None = None
+    file: str | None = None
+    positions: Literal["columns", "tokens", "running"] | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """The tokens that a step which prefills may have; None: any number."""
+        if self.prefill is None:
+            return TOKEN_BUDGET[self.rule]
+        return None if self.prefill == "whole" else self.prefill.chunk
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Scheduling:
+        problem = self._alone() or self._of_the_rule() or self._of_decoding()
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def _alone(self) -> str | None:
+        others = sorted(self.model_fields_set - {"file", "positions"})
+        if self.file is not None and others:
+            return f"a recorded schedule (`file`) leaves nothing to {_keys(others)}; give the one or the other"
+        if self.file is None and self.positions is not None:
+            return "`positions` is of a recorded schedule, and there is no `file`; of a pack it stands under `pack`"
+        return None
+
+    def _of_the_rule(self) -> str | None:
+        is_continuous = self.decode is not None and self.decode.batch == "continuous"
+        if self.rule != "transformers":
+            if self.pack is not None:
+                return f"`pack` is of a trainer's rows, and rule {self.rule} makes its own; leave one of them out"
+            budget, block = self.budget, self.prefix
+            if self.rule == "sglang" and block is not None and budget is not None and budget % block.block:
+                return (
+                    f"SGLang takes chunks of whole pages only, and {budget} tokens (`prefill.chunk`) are no "
+                    f"multiple of {block.block} (`prefix.block`); change one of them"
+                )
+            return None
+        servers: tuple[str, ...] = ("buckets", "prefix", "sequences")
+        keys = [key for key in servers if key in self.model_fields_set]
+        keys += ["decode.batch: continuous"] if is_continuous else []
+        if keys:
+            return f"transformers has no {_keys(keys)}; name a server's `rule` (vllm-v1 or sglang), or do without"
+        return None
+
+    def _of_decoding(self) -> str | None:
+        decode, chunked = self.decode, isinstance(self.prefill, Chunk)
+        if decode is None and self.verify is not None:
+            return "`verify` is of decode steps, and there is no `decode`; add it, as in `decode: {from: prompt}`"
+        if self.pack is not None and (decode is not None or chunked):
+            return f"`pack` is of a forward, not of {'`decode`' if decode is not None else 'chunks'}; leave one out"
+        if decode is None or decode.arrivals is None:
+            return None
+        by_default = decode.batch is None and self.rule != "transformers"
+        return None if by_default or decode.batch == "continuous" else "`arrivals` are of `batch: continuous`; say so"
+
+
+def _keys(keys: list[str]) -> str:
+    return " and ".join(f"`{key}`" for key in keys)

@@ -1,0 +1,42 @@
+"""What options of the command line are under a recipe's `schedule:`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeparity.cli.options import scheduling
+from moeparity.errors import MoeparityError, Where
+from moeparity.plan.schedule.settings import described, settings
+from moeparity.plan.spec import reader
+
+FILE = Path("batches.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ((None, None, 4), None),
+        ((20, None, None), {"decode": {"from": 20, "batch": "all"}}),
+        ((20, None, 4), {"decode": {"from": 20, "batch": {"fixed": 4}}}),
+        ((None, FILE, None), {"file": "batches.jsonl"}),
+    ],
+)
+def test_scheduling(options: tuple[int | None, Path | None, int | None], fields: dict[str, Any] | None) -> None:
+    assert scheduling(*options) == fields
+
+
+def test_decode_from_is_a_schedule() -> None:
+    fields, where = scheduling(20, None, 4), Where(Path("forward"))
+    assert fields is not None
+    by = settings(reader.read_scheduling(fields, where), None, 8, where)
+    assert described(by) == "transformers, 4 together, decode from token 20"
+
+
+@pytest.mark.parametrize("options", [(20, FILE, None), (None, FILE, 4)])
+def test_two_schedules_are_refused(options: tuple[int | None, Path, int | None]) -> None:
+    named = "--decode-from" if options[0] else "--micro-batch"
+    with pytest.raises(MoeparityError, match=f"^--schedule batches.jsonl: .*, and so does {named}. Give one of them"):
+        scheduling(*options)

@@ -25,6 +25,7 @@ WHOLE_NUMBERS: dict[str, int] = {
     "combine:expert": RANKS,
     "log_softmax:tensor": RANKS,
     "log_softmax:block": 64,
+    "attention:allocated": 160,
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla")},
     **{

@@ -34,6 +34,7 @@ HOST_DEPENDENT = {
     "experts:implementation": "torch's grouped GEMM on CPU is one GEMM per expert, on some CPUs the one `loop` calls",
     "experts:gate_up": "whether one GEMM of width 2I and two of width I agree is up to the CPU's GEMM kernels",
     "attention:kv_layout": "whether a strided and a contiguous operand agree is up to the CPU's GEMM kernels",
+    "attention:allocated": "whether keys that are hidden change how a GEMM adds is up to the CPU's GEMM kernels",
     **{
         f"{op}:{name}": "whether a GEMM and one of fewer columns or heads agree is up to the CPU's GEMM kernels"
         for op in ("attention", "mla", "lm_head")

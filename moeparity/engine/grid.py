@@ -151,6 +151,10 @@ class Grid:
         """All tokens of a wave."""
         return self.rectangle(*wave, 0, self.length)
 
+    def open_packs(self, of: Schedule | MicroBatches, wave: Rows) -> list[Batch]:
+        """The packs of a schedule whose tokens see other sequences."""
+        return [turn.batch for turn in self.turns[of][wave] if not turn.isolated and turn.batch.rectangle is None]
+
     def positions(self, of: Schedule | MicroBatches, mask: torch.Tensor) -> torch.Tensor:
         """The position of every token as a schedule counts, int64 [B, T]; `mask` [B, T] bool is true on real tokens."""
         schedule = self.schedules[of]

@@ -98,6 +98,7 @@ class _Lockstep:
         self.work, self.observers, self.counts = work, observers, Counts()
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
+        self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         # Shadows read other walkers' values, so they come after all of them.
@@ -128,8 +129,8 @@ class _Lockstep:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
-            source = walker.inputs_of or walker.name
-            inputs[walker.name] = self._inputs(source, todo.reads, wave)
+            source = self.sources[walker.name]
+            inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
             outputs[walker.name] = visit.walked(self._turns(walker.name, visit, todo), ports)
             active[walker.name] = todo.numerics.active
@@ -143,8 +144,10 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        again = partial(self._again, visit, inputs)
-        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, self.entered[wave], again, loaded)
+        again = partial(self._again, visit)
+        packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
+        entered = self.entered[wave]
+        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
@@ -168,26 +171,27 @@ class _Lockstep:
             for numerics in todo.edges
         )
 
-    def _again(
-        self, visit: _Visit, inputs: Mapping[Name, tuple[list[Block] | None, ...]], walker: Name
-    ) -> tuple[torch.Tensor, ...]:
+    def _again(self, visit: _Visit, walker: Name) -> tuple[torch.Tensor, ...]:
         """What the numerics of a walker give of its first turn when they are asked anew."""
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
         todo, afresh = todo.at(turn.phase), _Visit(visit.node, visit.wave, visit.loaded)
-        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs[walker])
+        inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
+        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs)
         return tuple(block.tensor for block in blocks)
 
     def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
         """The routes that a forced router is given, port by port."""
         source = self.work.at[replay.of, visit.node.name]
         assert source is not None, "a hidden router is refused before"
-        inputs = self._inputs(replay.of, source.reads, visit.wave)
-        turns = self._turns(replay.of, visit, source)
-        # Of the other walker's phases the first speaks for all.
-        routes = partial(self._blocks, visit, source, replay.numerics, inputs=inputs)
-        return list(visit.walked(turns, routes)[: replay.ports])
+
+        def routes(turn: Turn) -> tuple[Block, ...]:
+            task = source.at(turn.phase)
+            inputs = self._inputs(replay.of, task.reads, visit.wave)
+            return self._blocks(visit, task, replay.numerics[turn.phase], turn, inputs)
+
+        return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
     def _blocks(
         self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]

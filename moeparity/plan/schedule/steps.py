@@ -134,6 +134,16 @@ class Schedule:
         """Whether some step reads keys and values that an earlier one made."""
         return any(span.first > 0 for step in self.steps for span in step.spans)
 
+    @property
+    def has_packs(self) -> bool:
+        """Whether attention takes several sequences in one."""
+        return any(step.shape == "packed" and len(step.spans) > 1 for step in self.steps)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether some values are those of other tokens."""
+        return any(step.copies for step in self.steps)
+
     def on(self, sequences: int, length: int) -> Schedule:
         """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
         assert all(span.last <= length for step in self.steps for span in step.spans)
@@ -152,6 +162,16 @@ class MicroBatches:
     @property
     def has_history(self) -> bool:
         """Nothing is read of an earlier step."""
+        return False
+
+    @property
+    def has_packs(self) -> bool:
+        """A trainer's packs are steps."""
+        return False
+
+    @property
+    def has_copies(self) -> bool:
+        """Every token is computed."""
         return False
 
     @property

@@ -10,12 +10,14 @@ from moeparity.plan.schedule.steps import Copy, Phase, Schedule, Span, Step
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
-def continuous(draw: Random, sequences: int, length: int, *, shared: int = 0) -> list[Step]:
+def continuous(draw: Random, starts: list[int], length: int, *, shared: int = 0) -> list[Step]:
     """Flat steps: who has arrived goes on by as many tokens as it pleases; spans lie in any order.
 
-    `shared`: how many of its first tokens each later sequence may copy from the first.
+    `starts`: where the tokens of each sequence begin. `shared`: how many of its first tokens each later sequence may
+    copy from the first.
     """
-    at, steps = [0] * sequences, []
+    at, steps = list(starts), []
+    sequences, padding = len(starts), tuple(Span(s, 0, first) for s, first in enumerate(starts) if first)
     while min(at) < length:
         waiting = [s for s in range(sequences) if at[s] < length]
         chosen = draw.sample(waiting, draw.randint(1, len(waiting)))
@@ -26,11 +28,11 @@ def continuous(draw: Random, sequences: int, length: int, *, shared: int = 0) ->
                 at[s] = shared
         spans = []
         for s in chosen:
-            count = 1 if at[s] and draw.random() < 0.6 else draw.randint(1, length - at[s])
+            count = 1 if at[s] > starts[s] and draw.random() < 0.6 else draw.randint(1, length - at[s])
             spans.append(Span(s, at[s], at[s] + count))
             at[s] += count
         steps.append(_flat(draw, tuple(spans), tuple(copies)))
-    return steps
+    return [*steps, *([Step(spans=padding, shape="flat", filler=True)] if padding else [])]
 
 
 def _flat(draw: Random, spans: tuple[Span, ...], copies: tuple[Copy, ...] = ()) -> Step:
@@ -79,15 +81,18 @@ def packs(draw: Random, sequences: int, length: int) -> list[Step]:
     return steps
 
 
-def schedule(seed: int, sequences: int, length: int) -> Schedule:
-    """One of them, the same for the same seed."""
-    draw = Random(seed)
-    kind = draw.choice(("continuous", "shared", "rectangles", "packs"))
+def schedule(seed: int, starts: list[int], length: int) -> Schedule:
+    """One of them for as many sequences, the same for the same seed; `starts`: their first real tokens."""
+    draw = Random(seed)  # noqa: S311
+    sequences, kind = len(starts), draw.choice(("continuous", "served", "shared", "rectangles", "packs"))
     if kind == "packs":
         positions = draw.choice(("columns", "running"))
         return Schedule(steps=tuple(packs(draw, sequences, length)), positions=positions, name=kind)
     if kind == "rectangles":
         steps = rectangles(draw, sequences, length)
+    elif kind == "served":
+        steps = continuous(draw, starts, length)
     else:
-        steps = continuous(draw, sequences, length, shared=draw.randint(1, length - 1) if kind == "shared" else 0)
+        shared = draw.randint(1, length - 1) if kind == "shared" else 0
+        steps = continuous(draw, [0] * sequences, length, shared=shared)
     return Schedule(steps=tuple(steps), positions=draw.choice(("columns", "tokens")), name=kind)

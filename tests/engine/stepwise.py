@@ -56,6 +56,10 @@ class Stepwise:
         """By value, and `value->reader` where a reader is handed another rounding: [B, T, ...]."""
         self.rows: dict[str, dict[tuple[int, int], Tensor]] = {}
         self.schedule = schedule
+        flat = [step for step in schedule.steps if step.shape == "flat" and not step.filler]
+        there = [part for step in flat for part in (*step.spans, *step.copies)]
+        # Where the keys of a sequence begin that a server was given without its padding.
+        self.starts = {one.sequence: min(p.first for p in there if p.sequence == one.sequence) for one in there}
         everywhere = [(s, t) for s in range(self.ids.shape[0]) for t in range(self.ids.shape[1])]
         for name, source in (("tokens", self.ids), ("mask", self.mask), ("positions", self._positions())):
             self.rows[name] = {place: source[place] for place in everywhere}
@@ -105,19 +109,19 @@ class Stepwise:
             return
         if self.by_token:
             for place in _places(step.spans):
-                keys = _before(step, place)
+                keys = _before(step, place, self.starts)
                 seen = torch.tensor([[_sees(step, place, key) for key in keys]]) if _is_pack(step) else None
                 yield Call([place], (1, 1), keys, (1, len(keys)), seen)
         elif node.op.family == "head":
             for spans in _head_parts(step):
                 alike = len({(span.first, span.last) for span in spans}) == 1
                 yield _together(spans, step.shape if alike else "flat", 0)
-            if step.scored is None and not step.verified:
+            if step.scored is None:
                 yield _together(step.spans, step.shape, step.padding)
         elif not node.op.history:
             yield _together(step.spans, step.shape, step.padding)
         else:
-            yield from _attending(step)
+            yield from _attending(step, self.starts if step.shape == "flat" else {})
 
     def _call(self, plan: BoundGraph, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
         kernel, edges = self.functions.get(node.name) or node.op.load(), plan.edges(node)
@@ -135,10 +139,12 @@ class Stepwise:
             for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
                 partials = plan.partials[node.values[0]] > 1
                 axis = node.op.token_axis + partials
-                tensor = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding)
                 name = value if reader is None else f"{value}->{reader}"
-                self.tensors[name, tuple(call.tokens)] = tensor
-                by_token = tensor.movedim(axis, 1).flatten(0, 1)
+                kept = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding) if call.padding else tensor
+                # In memory of its own: torch would choose the GEMM of one row by the strides of all of them.
+                kept = kept.clone(memory_format=torch.contiguous_format) if call.padding else kept
+                self.tensors[name, tuple(call.tokens)] = kept
+                by_token = kept.movedim(axis, 1).flatten(0, 1)
                 self.rows.setdefault(name, {}).update(zip(call.tokens, by_token.unbind(), strict=True))
 
     def _given(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
@@ -166,9 +172,8 @@ class Stepwise:
 def _laid_out_as(x: Tensor, template: Tensor) -> Tensor:
     """In memory of its own, with the axes behind the first in the order in which the template has them."""
     order = [0, *sorted(range(1, x.dim()), key=lambda axis: -template.stride()[axis])]
-    return (
-        x.permute(order).clone(memory_format=torch.contiguous_format).permute([order.index(a) for a in range(x.dim())])
-    )
+    moved = x.permute(order).clone(memory_format=torch.contiguous_format)
+    return moved.permute([order.index(axis) for axis in range(x.dim())])
 
 
 def _taken(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,10 +189,11 @@ def _is_pack(step: Step) -> bool:
     return step.shape == "packed" and len(step.spans) > 1
 
 
-def _before(step: Step, place: tuple[int, int]) -> Places:
+def _before(step: Step, place: tuple[int, int], starts: Mapping[int, int]) -> Places:
     """The keys of one token, itself last: of a pack all that lie before it there."""
     if not _is_pack(step):
-        return [(place[0], t) for t in range(place[1] + 1)]
+        start = min(starts.get(place[0], 0), place[1]) if step.shape == "flat" else 0
+        return [(place[0], t) for t in range(start, place[1] + 1)]
     tokens = _places(step.spans)
     return tokens[: tokens.index(place) + 1]
 
@@ -204,18 +210,18 @@ def _together(spans: Sequence[Span], shape: str, padding: int) -> Call:
 
 def _head_parts(step: Step) -> list[list[Span]]:
     """The rows that reach the head, and the others: none where all do."""
-    if step.scored is None and not step.verified:
+    if step.scored is None:
         return []
     scored, rest = [], []
     for place, span in enumerate(step.spans):
-        count = span.tokens if place in step.verified else int(step.scored is None or place in step.scored)
+        count = span.tokens if place in step.verified else int(place in step.scored)
         scored.append(span._replace(first=span.last - count))
         rest.append(span._replace(last=span.last - count))
     parts = ([span for span in spans if span.tokens] for spans in (scored, rest))
     return [spans for spans in parts if spans]
 
 
-def _attending(step: Step) -> Iterator[Call]:
+def _attending(step: Step, starts: Mapping[int, int]) -> Iterator[Call]:
     if _is_pack(step):
         tokens = _places(step.spans)
         seen = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
@@ -223,5 +229,6 @@ def _attending(step: Step) -> Iterator[Call]:
         return
     together = [step.spans] if step.shape == "dense" else [(span,) for span in step.spans]
     for spans in together:
-        keys = [(span.sequence, t) for span in spans for t in range(span.last)]
-        yield Call(_places(spans), (len(spans), spans[0].tokens), keys, (len(spans), spans[0].last))
+        first = min(starts.get(spans[0].sequence, 0), spans[0].first)
+        keys = [(span.sequence, t) for span in spans for t in range(first, span.last)]
+        yield Call(_places(spans), (len(spans), spans[0].tokens), keys, (len(spans), spans[0].last - first))

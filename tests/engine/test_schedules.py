@@ -61,13 +61,12 @@ class Draw:
     label: str = ""
 
     def __post_init__(self) -> None:
-        draw = Random(f"{self.seed} {self.label}")
+        draw = Random(f"{self.seed} {self.label}")  # noqa: S311
         self.shape = (draw.randint(1, 4), draw.randint(2, 9))
-        self.schedule, self.other = (schedule(draw.getrandbits(32), *self.shape) for _ in range(2))
-        self.mask = torch.ones(self.shape, dtype=torch.bool)
-        if draw.random() < 0.5:
-            for row in self.mask:
-                row[: draw.randint(0, self.shape[1] - 1)] = False
+        padded = draw.random() < 0.5
+        starts = [draw.randint(0, self.shape[1] - 1) if padded else 0 for _ in range(self.shape[0])]
+        self.mask = torch.arange(self.shape[1]) >= torch.tensor(starts)[:, None]
+        self.schedule, self.other = (schedule(draw.getrandbits(32), starts, self.shape[1]) for _ in range(2))
 
     def ids(self, model: Model) -> Tensor:
         return torch.randint(0, model.vocab_size, self.shape, generator=torch.Generator().manual_seed(self.seed))

@@ -227,7 +227,8 @@ class _Lockstep:
         key = (numerics.key, queries, turn.isolated, padding, *layouts)
         if key not in visit.computed:
             self.counts.evaluations[visit.node.name] += 1
-            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, queries.size)
+            size = (queries.size[0], queries.size[1] + padding)
+            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size)
             axis = visit.node.op.token_axis + (numerics.partials > 1)
             pairs = zip(visit.identities, tensors, strict=True)
             visit.computed[key] = tuple(
@@ -267,7 +268,8 @@ class _Visit:
         self.node, self.wave, self.loaded = node, wave, loaded
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        self._whole: dict[int, tuple[list[Block], Block]] = {}
+        # By value, its blocks, also by what lies in them. The list is kept so that its id is no other one's.
+        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block]]] = {}
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
@@ -289,12 +291,18 @@ class _Visit:
 
     def read(self, value: list[Block], batch: Batch) -> Block:
         """The tokens of a batch of a value."""
-        if len(value) > 1 and all(block.batch is not batch for block in value):
+        if id(value) not in self._blocks_of:
+            self._blocks_of[id(value)] = value, {block.batch: block for block in value}
+        block_of = self._blocks_of[id(value)][1]
+        if batch in block_of:
+            return block_of[batch]
+        if len(value) == 1:
+            return reblocked(value, batch)
+        whole = batch.grid.whole(self.wave)
+        if whole not in block_of:
             # Put together once for all steps that read what several made.
-            if id(value) not in self._whole:
-                self._whole[id(value)] = value, reblocked(value, batch.grid.whole(self.wave))
-            value = [self._whole[id(value)][1]]
-        return reblocked(value, batch)
+            block_of[whole] = reblocked(value, whole)
+        return reblocked([block_of[whole]], batch)
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import get_args
 
-from moeparity.plan.schedule.steps import Copy, Phase, Schedule, Span, Step
+from moeparity.plan.schedule.steps import Copy, Phase, Positions, Schedule, Span, Step
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -86,7 +86,7 @@ def schedule(seed: int, starts: list[int], length: int) -> Schedule:
     draw = Random(seed)  # noqa: S311
     sequences, kind = len(starts), draw.choice(("continuous", "served", "shared", "rectangles", "packs"))
     if kind == "packs":
-        positions = draw.choice(("columns", "running"))
+        positions: Positions = draw.choice(("columns", "running"))
         return Schedule(steps=tuple(packs(draw, sequences, length)), positions=positions, name=kind)
     if kind == "rectangles":
         steps = rectangles(draw, sequences, length)

@@ -57,7 +57,7 @@ class Stepwise:
         self.rows: dict[str, dict[tuple[int, int], Tensor]] = {}
         self.schedule = schedule
         flat = [step for step in schedule.steps if step.shape == "flat" and not step.filler]
-        there = [part for step in flat for part in (*step.spans, *step.copies)]
+        there = [part for step in flat for part in step.parts]
         # Where the keys of a sequence begin that a server was given without its padding.
         self.starts = {one.sequence: min(p.first for p in there if p.sequence == one.sequence) for one in there}
         everywhere = [(s, t) for s in range(self.ids.shape[0]) for t in range(self.ids.shape[1])]
@@ -134,7 +134,8 @@ class Stepwise:
             for port, name in zip(node.ports, names, strict=False)
         ]
         told = {**plan.told_to(node), **plan.active(node)}
-        for reader, changed in {None: {}, **{r: dict([site]) for r, site in edges.items()}}.items():
+        handed: dict[str | None, dict[str, Any]] = {None: {}, **{r: dict([site]) for r, site in edges.items()}}
+        for reader, changed in handed.items():
             out = kernel(*given, w=w, p=node.params, at=_taken(node, {**told, **changed}))
             for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
                 partials = plan.partials[node.values[0]] > 1

@@ -76,11 +76,11 @@ class Batch:
         return min(sequences), max(sequences) + 1
 
     @cached_property
-    def queries(self) -> tuple[Batch, ...]:
-        """What attention takes at once: of rows that lie flat one span after the other, else all."""
-        if self.shape == "flat" and len(self.spans) > 1:
-            return tuple(self.grid.batch((span,), "dense") for span in self.spans)
-        return (self,)
+    def apart(self) -> tuple[Batch, ...]:
+        """Its spans one by one, unless they are a rectangle."""
+        if self.rectangle is not None:
+            return (self,)
+        return tuple(self.grid.batch((span,), "dense") for span in self.spans)
 
     @cached_property
     def own_sequence(self) -> torch.Tensor:
@@ -103,6 +103,13 @@ class Turn:
     padding: int = 0
     source: Batch | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
+
+    def queries(self, *, varlen: bool) -> tuple[Batch, ...]:
+        """What attention takes at once: of rows that lie flat one span after the other, else all; of sequences that do
+        not see each other in a pack, `varlen` tells.
+        """
+        alone = self.batch.shape == "flat" or (varlen and self.isolated)
+        return self.batch.apart if alone else (self.batch,)
 
     def keys(self, queries: Batch) -> Batch:
         """The tokens that some of its queries see, which attention takes at once."""
@@ -208,8 +215,8 @@ class Grid:
         """The cell of every token, int64 [B, T]."""
         labels = torch.zeros(len(self._placed), self.sequences * self.length, dtype=torch.int64)
         for row, batches in zip(labels, self._placed, strict=True):
-            # Attention takes a flat step's spans one by one.
-            for number, part in enumerate(chain.from_iterable(batch.queries for batch in batches)):
+            # Attention may take spans one by one.
+            for number, part in enumerate(chain.from_iterable(batch.apart for batch in batches)):
                 row[part.index] = number
         _, cells = torch.unique(labels, dim=1, return_inverse=True)
         first = torch.full((int(cells.max()) + 1,), cells.numel(), dtype=torch.int64)

@@ -197,7 +197,7 @@ class _Lockstep:
         self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
     ) -> tuple[Block, ...]:
         """The values of a turn; where attention takes its spans one by one, put together from those of each."""
-        queries = turn.batch.queries if any(todo.history) else (turn.batch,)
+        queries = turn.queries(varlen=numerics.varlen) if any(todo.history) else (turn.batch,)
         parts = [self._called(visit, todo, numerics, turn, batch, inputs) for batch in queries]
         if len(parts) == 1:
             return parts[0]

@@ -70,6 +70,11 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     return values["split_by"] == TILES or values["q_block"] != 1
 
 
+def _varlen(values: Mapping[str, Value]) -> bool:
+    """As FlashAttention's kernels for sequences of various lengths do (cu_seqlens)."""
+    return values["implementation"] == FLASH
+
+
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     return _refuses_orders(values) or refuse_pieces(values, {"heads": shapes["heads"][0]})
 
@@ -140,6 +145,7 @@ ATTENTION = Op(
     pieces=cut,
     mixes_tokens=True,
     history=("k", "v", "mask"),
+    varlen=_varlen,
     input_token_axes={"q": 2, "k": 2},
     contracted=(("q", "k"),),
     joins_heads=True,
@@ -189,6 +195,7 @@ MLA = Op(
     pieces=cut,
     mixes_tokens=True,
     history=("latent", "k_rope", "mask"),
+    varlen=_varlen,
     input_token_axes={"q_rope": 2, "k_rope": 2},
     contracted=(("q_rope", "k_rope"), ("latent", "kv_b")),
     joins_heads=True,

@@ -7,7 +7,7 @@ the numerics are those of prefill, as in the run itself. Nothing stops at an end
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
             )
         return logits
 
-    return replace(plan, tokens=continued(plan.tokens, sample, step, progress))
+    return plan.on(continued(plan.tokens, sample, step, progress))
 
 
 def required_sample(plan: Plan) -> Sample:

@@ -26,6 +26,7 @@ from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
+from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.sides import SIDES, Side, bound_side, phases_of, walked
@@ -180,8 +181,7 @@ def prepare(
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
     grid, schedules = _schedules(variants, tokens, path)
-    walked_phases = phases_of(schedules, grid, Where(path))
-    phases = tuple(phase for phase in PHASES if phase in walked_phases + options.phases)
+    phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, phases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
@@ -219,6 +219,21 @@ def _schedules(
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
     return grid, schedules
+
+
+def _phases(
+    schedules: Sequence[ScheduleSettings],
+    grid: TokenGrid,
+    further: tuple[Phase, ...],
+    where: Where,
+    *,
+    has_floor: bool,
+) -> tuple[Phase, ...]:
+    """The phases of all that may run: both sides, mixtures of them, the others that a floor tries, and `further`."""
+    tried = [other for own in schedules for other in others(own, grid, where).values()] if has_floor else []
+    of_floor = {phase for other in tried for phase in walked(other, grid, where).phases}
+    there = {*phases_of(schedules, grid, where), *of_floor, *further}
+    return tuple(phase for phase in PHASES if phase in there)
 
 
 def _gate(gate: gates.Gate) -> Gate:

@@ -11,6 +11,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.schedule.report import Schedule
 from moeparity.bisection.schedule.words import schedule_reading
 from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -23,7 +24,13 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 
 def seeing(plan: BoundGraph) -> dict[str, int]:
-    """Ops of which some node sees its rows, each with how many do; a user's function by its call."""
+    """Ops of which some node sees its rows or chooses by phase, with how many do; a user's function by its call."""
     replaced = plan.replaced()
-    nodes = [node for node in plan.graph.nodes if plan.sees_rows(node)]
+    nodes = [node for node in plan.graph.nodes if _sees(plan, node)]
     return dict(Counter(replaced[node.name].call if node.name in replaced else node.op.name for node in nodes))
+
+
+def _sees(plan: BoundGraph, node: Node) -> bool:
+    """Whether a token's result at a node may depend on the schedule, in some phase or by which phase it is."""
+    phases = plan.distinct
+    return any(one.sees_rows(node) or one.active(node) != plan.active(node) for one in phases)

@@ -14,6 +14,7 @@ from moeparity.plan.engine_profile import load_profile, overrides
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 
 HERE = Where(Path(__file__))
+NORM = {"rms_norm": 1}
 
 
 def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **own: str | float) -> BoundGraph:
@@ -31,6 +32,13 @@ def test_ops_that_see_it_are_counted(tmp_path: Path) -> None:
     seen = seeing(plan(tmp_path, "hf-eager"))
     assert seen == {"linear": 8, "attention": 2, "gate": 2, "experts": 2, "lm_head": 1}
     assert seeing(plan(tmp_path, "vllm-batch-invariant", lm_head__rows="all")) == {"lm_head": 1}
+
+
+def test_an_op_that_sees_it_in_one_phase_or_chooses_by_phase_is_counted(tmp_path: Path) -> None:
+    of, profile = graph(tmp_path, QWEN3_MOE), load_profile("vllm-batch-invariant", HERE)
+    for setting, seen in (({"lm_head:rows@decode": "all"}, {"lm_head": 1}), ({"norm:normalized@decode": "fp32"}, NORM)):
+        bound = bind(of, profile, "bf16", overrides(setting, HERE), phases=("prefill", "decode"))
+        assert seeing(bound) == seen
 
 
 def test_where_none_sees_it_it_cannot_matter() -> None:

@@ -21,9 +21,9 @@ def variance(
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
-    """Compute the same sequences in several batches: the first op that varies, at which shapes, and exp(current -
-    previous) against 1.
+    """Compute the same sequences in other batches: which op varies.
 
+    The first op with other bits, at which tokens and shapes, and exp(current - previous) against 1.
     Exit code 0 nothing varies, 1 something does, 3 nothing does and that says nothing here.
     """
     from moeparity.bisection.variance.run import Request

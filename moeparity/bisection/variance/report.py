@@ -131,9 +131,13 @@ class SideVariance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceReport:
-    """What `moeparity variance` found. reasons: why equal bits would say nothing here. reading: it in sentences."""
+    """What `moeparity variance` found. reasons: why equal bits would say nothing here. reading: it in sentences.
+
+    synthetic: the seed of random weights; None where they are the checkpoint's own.
+    """
 
     run: Run
+    synthetic: int | None
     sides: tuple[SideVariance, ...]
     degeneracy: Degeneracy
     reasons: tuple[str, ...]

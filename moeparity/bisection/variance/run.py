@@ -147,6 +147,7 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     degenerate = degeneracy(plan, flat)
     return VarianceReport(
         run=_of_run(plan, every, finished, time.perf_counter() - start),
+        synthetic=plan.recipe.synthetic,
         sides=sides,
         degeneracy=degenerate,
         reasons=(*reasons(degenerate), *_unknown(sides)),

@@ -57,6 +57,9 @@ def _head(report: VarianceReport) -> RenderableType:
     for side in report.sides:
         table.add_row(" and ".join(side.sides), f"{side.variant.profile}, {side.variant.dtype}")
     table.add_row("machine", machine(report.run))
+    if report.synthetic is not None:
+        words = f"synthetic({report.synthetic}), random numbers: what varies holds, how far it goes says nothing"
+        table.add_row("weights", words)
     return table
 
 

@@ -17,6 +17,13 @@ def reading(sides: Sequence[SideVariance]) -> Iterator[str]:
     for side in sides:
         whose = enumerated([f"the {name}" for name in side.sides])
         yield from _varies(side, whose) if side.varies else _same(side, whose)
+    calls = dict.fromkeys(op for side in sides if side.varies for op in side.seeing if ":" in op)
+    if calls:
+        verb = "is a user's function" if len(calls) == 1 else "are users' functions"
+        yield (
+            f"{enumerated(list(calls))} {verb}: whether the same call gives the same bits twice, which is not asked "
+            "here, `moeparity bisect` says."
+        )
     if not all(group.is_one_model for side in sides for group in side.groups):
         yield (
             "Packs without a mask, or whose positions run on, hand each sequence something of its neighbours: these "

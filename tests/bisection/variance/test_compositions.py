@@ -64,9 +64,9 @@ def test_packs_are_held_against_packs() -> None:
     assert all(group.is_one_model for group in found)
 
 
-@pytest.mark.parametrize("own", [{"mask": "none"}, {"positions": "running"}], ids=str)
-def test_packs_that_hand_on_something_are_no_one_model(own: dict[str, str]) -> None:
-    forward, packed = groups(ScheduleSettings(pack=32, **own), (1, 2), GRID, HERE)
+@pytest.mark.parametrize(("mask", "positions"), [("none", "reset"), ("block", "running")])
+def test_packs_that_hand_on_something_are_no_one_model(mask: str, positions: str) -> None:
+    forward, packed = groups(ScheduleSettings(pack=32, mask=mask, positions=positions), (1, 2), GRID, HERE)
     assert (forward.is_one_model, packed.is_one_model) == (True, False)
 
 

@@ -50,8 +50,8 @@ SIDE = SideVariance(
 HELPS = "What helps: the same composition before and in the training step, or a batch-invariant profile."
 
 
-def side(*comparisons: Comparison, **fields: object) -> SideVariance:
-    return replace(SIDE, groups=(replace(GROUP, comparisons=comparisons, **fields),))
+def side(*comparisons: Comparison, is_one_model: bool = True) -> SideVariance:
+    return replace(SIDE, groups=(replace(GROUP, comparisons=comparisons, is_one_model=is_one_model),))
 
 
 def test_equal_bits_of_ops_that_see_their_rows_are_no_proof() -> None:

@@ -121,12 +121,14 @@ class Grid:
     Cells are the smallest groups of tokens that any schedule computes together; their numbers ascend with their first
     tokens. waves: the smallest runs of sequences that no step of any schedule reaches out of.
     turns: the steps of each schedule, by wave; `head_turns` are those of the head.
+    mixed: the schedules of which some token sees those of other sequences.
     """
 
     def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
         self.sequences, self.length = sequences, length
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
+        self.mixed = {one for one, own in self.schedules.items() if any(not step.isolated for step in own.steps)}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
         turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
         head_turns = {one: [turn for step in own for turn in self._head_turns(step)] for one, own in steps.items()}

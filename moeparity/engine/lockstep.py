@@ -151,7 +151,9 @@ class _Lockstep:
 
     def _turns(self, walker: Name, visit: _Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
-        if not todo.numerics.sees_rows and not todo.by_phase:
+        # Of a pack without its mask other sequences are a token's history.
+        is_mixed = any(todo.history) and self.schedules[walker] in self.grid.mixed
+        if not todo.numerics.sees_rows and not todo.by_phase and not is_mixed:
             return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
         turns = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
         return turns[self.schedules[walker]][visit.wave]

@@ -18,7 +18,12 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     """The schedule; nothing of it is measured."""
     reference, candidate = plan.reference, plan.candidate
     seen_by_reference, seen_by_candidate = seeing(reference.plan), seeing(candidate.plan)
-    reading = schedule_reading(seen_by_reference, seen_by_candidate, differs=reference.schedule != candidate.schedule)
+    reading = schedule_reading(
+        seen_by_reference,
+        seen_by_candidate,
+        differs=reference.schedule != candidate.schedule,
+        hands_on=reference.schedule.hands_on or candidate.schedule.hands_on,
+    )
     schedule = Schedule(reference=seen_by_reference, candidate=seen_by_candidate, reading=tuple(reading))
     return {"schedule": schedule}
 

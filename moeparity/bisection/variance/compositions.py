@@ -42,8 +42,7 @@ class Group:
     @property
     def is_one_model(self) -> bool:
         """See above."""
-        settings = [one.settings for one in self.compositions]
-        return all(one.pack is None or (one.mask, one.positions) == ("block", "reset") for one in settings)
+        return not any(one.settings.hands_on for one in self.compositions)
 
 
 def groups(own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:

@@ -29,17 +29,18 @@ def reading(sides: Sequence[SideVariance]) -> Iterator[str]:
             "Packs without a mask, or whose positions run on, hand each sequence something of its neighbours: these "
             "are other models in other compositions, and what varies there is no rounding."
         )
-    if any(comparison.ratio.off for side in sides for comparison in side.comparisons):
+    alike = (group for side in sides for group in side.groups if group.is_one_model)
+    if any(comparison.ratio.off for group in alike for comparison in group.comparisons):
         yield "What helps: the same composition before and in the training step, or a batch-invariant profile."
 
 
 def _same(side: SideVariance, whose: str) -> Iterator[str]:
-    if not side.seeing:
+    if not side.seeing and all(group.is_one_model for group in side.groups):
         yield f"{CANNOT_MATTER} here: no op of {whose} goes by which tokens are computed together."
         return
     yield (
         f"In {whose} every op gives every token the same bits in all of these compositions, on this machine. "
-        f"{_seen(side)}, so other sizes, tokens or processors may still give others."
+        f"{_seen(side)}. Other sizes, tokens or processors may still give others."
     )
 
 
@@ -68,6 +69,8 @@ def _of_ratio(comparison: Comparison) -> str:
 
 def _seen(side: SideVariance) -> str:
     ops = list(side.seeing)
+    if not ops:
+        return "No op goes by which tokens are computed together"
     return f"{enumerated(ops)} {'goes' if len(ops) == 1 else 'go'} by which tokens are computed together"
 
 

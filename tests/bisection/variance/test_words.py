@@ -58,7 +58,7 @@ def test_equal_bits_of_ops_that_see_their_rows_are_no_proof() -> None:
     (said,) = reading([SIDE])
     assert said == (
         "In the reference every op gives every token the same bits in all of these compositions, on this machine. "
-        "linear and experts go by which tokens are computed together, so other sizes, tokens or processors may still "
+        "linear and experts go by which tokens are computed together. Other sizes, tokens or processors may still "
         "give others."
     )
     assert headline([SIDE]) == "nothing varies in 2 compositions"
@@ -89,7 +89,11 @@ def test_what_is_rounded_away_again_needs_no_help() -> None:
 
 
 def test_other_models_are_not_called_rounding() -> None:
-    assert any("these are other models" in sentence for sentence in reading([side(VARYING, is_one_model=False)]))
+    said = [*reading([replace(side(VARYING, is_one_model=False), seeing={})])]
+    assert said[0].endswith("No op goes by which tokens are computed together.")
+    assert said[-1].startswith("Packs without a mask, or whose positions run on, ")
+    assert "these are other models in other compositions" in said[-1]
+    assert not any("can't matter" in each for each in reading([replace(side(EQUAL, is_one_model=False), seeing={})]))
 
 
 @pytest.mark.parametrize(

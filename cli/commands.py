@@ -21,6 +21,7 @@ from moeparity.cli.probe import certify, probe
 from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import sample, tokens
+from moeparity.cli.variance import variance
 from moeparity.errors import MoeparityError, Where
 from moeparity.output.words import printable
 from moeparity.paths import is_folder
@@ -158,7 +159,7 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, metrics, flips, mine, show,
+    init, bisect, check, sweep, variance, metrics, flips, mine, show,
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)

@@ -26,8 +26,9 @@ from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
+from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.sides import SIDES, Side, bound_side, phases_of, walked
 from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
@@ -44,7 +45,7 @@ class Options:
     `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
     None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
     say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
-    error.
+    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules.
     """
 
     by: By | None = None
@@ -59,6 +60,7 @@ class Options:
     memory_limit: float | None = None
     overrides: tuple[Override, ...] = ()
     attribution: bool = True
+    phases: tuple[Phase, ...] = ()
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
@@ -173,7 +175,7 @@ def prepare(
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
     grid, schedules = _schedules(variants, tokens, path)
-    phases = phases_of(schedules, grid, Where(path))
+    phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, phases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
@@ -211,6 +213,21 @@ def _schedules(
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
     return grid, schedules
+
+
+def _phases(
+    schedules: Sequence[ScheduleSettings],
+    grid: TokenGrid,
+    further: tuple[Phase, ...],
+    where: Where,
+    *,
+    has_floor: bool,
+) -> tuple[Phase, ...]:
+    """The phases of all that may run: both sides, mixtures of them, the others that a floor tries, and `further`."""
+    tried = [other for own in schedules for other in others(own, grid, where).values()] if has_floor else []
+    of_floor = {phase for other in tried for phase in walked(other, grid, where).phases}
+    there = {*phases_of(schedules, grid, where), *of_floor, *further}
+    return tuple(phase for phase in PHASES if phase in there)
 
 
 def _gate(gate: gates.Gate) -> Gate:

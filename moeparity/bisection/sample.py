@@ -7,7 +7,7 @@ the numerics are those of prefill, as in the run itself. Nothing stops at an end
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from moeparity.engine.view import NodeView
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.weights.store import WeightStore, fits
+from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Sample
 from moeparity.progress import Callback, Progress
@@ -34,12 +35,21 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     """The plan with its prompts continued where the recipe has `tokens.sample`; else the plan itself.
 
     Weights stay in memory between the forwards where they take at most half of what is free; else each forward streams
-    them. Raises TokensError where the logits to sample from are not finite, MoeparityError where memory is too small.
+    them. Raises TokensError where the logits to sample from are not finite, SpecError where a side's schedule is
+    more than a micro-batch, MoeparityError where memory is too small.
     """
     sample = plan.recipe.tokens.sample
     if sample is None:
         return plan
     side = plan.candidate if sample.source == "candidate" else plan.reference
+    for own in (plan.reference, plan.candidate):
+        if not own.schedule.is_plain:
+            # Both are bound for the prompts' steps: none has the new tokens.
+            raise SpecError(
+                f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: sampling goes by forwards of whole "
+                f"sequences, and one side's schedule is {described(own.schedule)}. Sample in a recipe whose sides have "
+                "a `micro_batch`, and give what it sampled as a file."
+            )
     forward = _forward(plan, side)
 
     def step(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
@@ -51,7 +61,7 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
             )
         return logits
 
-    return replace(plan, tokens=continued(plan.tokens, sample, step, progress))
+    return plan.on(continued(plan.tokens, sample, step, progress))
 
 
 def required_sample(plan: Plan) -> Sample:

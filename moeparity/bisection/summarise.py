@@ -25,13 +25,14 @@ def summarise(plan: Plan, observed: Observed) -> Report:
         parts |= section.parts(plan, observed, parts)
     return Report(
         run=_run(plan, observed),
-        reference=_variant(plan.recipe.reference, plan.reference),
-        candidate=_variant(plan.recipe.candidate, plan.candidate),
+        reference=variant(plan.recipe.reference, plan.reference),
+        candidate=variant(plan.recipe.candidate, plan.candidate),
         **parts,
     )
 
 
-def _variant(variant: schema.Variant, side: Side) -> Variant:
+def variant(variant: schema.Variant, side: Side) -> Variant:
+    """One side as it ran."""
     return Variant(
         profile=variant.profile,
         dtype=side.plan.dtype,
@@ -42,7 +43,6 @@ def _variant(variant: schema.Variant, side: Side) -> Variant:
 
 
 def _run(plan: Plan, observed: Observed) -> Run:
-    device = plan.model.device
     return Run(
         recipe=display_path(plan.path),
         checkpoint=display_path(plan.model.folder),
@@ -51,7 +51,7 @@ def _run(plan: Plan, observed: Observed) -> Run:
         tokens_per_sequence=plan.tokens.input_ids.shape[1],
         scored_tokens=int(observed.logits.sums(CANDIDATE).tokens.sum()),
         sampled_from=plan.recipe.tokens.sampler,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=device_name(plan.model.device),
         cpu=cpu_name(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
@@ -65,3 +65,8 @@ def _run(plan: Plan, observed: Observed) -> Run:
         pads=plan.tokens.pads,
         sampling=sampling(plan),
     )
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or what the GPU is called."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -119,6 +119,12 @@ MEASURED = {
         write=blocks({"op-shares": printed("benchmarks.op_shares")}),
         measured=True,
     ),
+    "variance": Page(
+        path="docs/variance.md",
+        takes="a minute",
+        write=blocks({"session": sessions.variance}),
+        measured=True,
+    ),
 }
 """Figures of one machine; a check of these measures again."""
 

@@ -39,6 +39,13 @@ def sweep(block: str) -> str:
     return f"{_session(command, lines)}\n\n{machine}"
 
 
+def variance(block: str) -> str:
+    """A session of docs/variance.md, whole: it names its machine; the day stands below it."""
+    command = _command(block)
+    lines = _output(f"{command} --device cpu", ROOT, COLUMNS="100").rstrip().splitlines()
+    return f"{_session(command, [line.rstrip() for line in lines])}\n\n{datetime.now(UTC):%Y-%m-%d}"
+
+
 def first_screen(name: str) -> Callable[[str], str]:
     """A writer of one situation of docs/first-screen.md, at 80 columns, broken off where it is long."""
 

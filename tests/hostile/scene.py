@@ -40,6 +40,7 @@ WRITERS: dict[str, Writer] = {
     "bisect": Writer(("bisect", "recipe.yaml", *_CPU, "--json"), ".json"),
     "check": Writer(("check", "recipe.yaml", *_CPU, "--junit"), ".xml"),
     "sweep": Writer(("sweep", "recipe.yaml", "--over", "micro_batch=1,2", *_CPU, "--json"), ".json"),
+    "variance": Writer(("variance", "recipe.yaml", "--batches", "1,2", *_CPU, "--json"), ".json"),
     "flips": Writer(("flips", "recipe.yaml", *_CPU, "--json"), ".json"),
     "flips map": Writer(("flips", "recipe.yaml", *_CPU, "--map"), ".safetensors", printable=False),
     "flips log": Writer(("flips", "--log", "a.jsonl", "b.jsonl", "--json"), ".json", ("a.jsonl", "b.jsonl")),

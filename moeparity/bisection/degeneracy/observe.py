@@ -10,16 +10,18 @@ from torch import Tensor
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
+from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK
-from moeparity.plan.sides import CANDIDATE, REFERENCE
+from moeparity.plan.sides import SIDES
 
 
 @dataclass(slots=True)
 class FlatLogits:
-    """Of the tokens in `loss_mask` [B, T] bool, how many were `seen` and how many are `flat` on either side."""
+    """Of the tokens in `loss_mask` [B, T] bool, how many were `seen` and how many are `flat` for some of `walkers`."""
 
     output: str
     loss_mask: Tensor
+    walkers: tuple[Name, ...] = SIDES
     seen: int = 0
     flat: int = 0
 
@@ -30,12 +32,11 @@ class FlatLogits:
         scored = self.loss_mask[slice(*view.wave)].clone()
         scored[:, 0] = False
         sequence, position = scored.nonzero(as_tuple=True)
-        sides = [view.tensor(side) for side in (REFERENCE, CANDIDATE)]
-        size = max(1, CHUNK // sides[0].shape[-1])
+        values_of = [view.tensor(walker) for walker in self.walkers]
+        size = max(1, CHUNK // values_of[0].shape[-1])
         for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
             self.seen += len(s)
-            reference, candidate = (is_flat(values[s, t - 1]) for values in sides)
-            self.flat += int((reference | candidate).sum())
+            self.flat += int(torch.stack([is_flat(values[s, t - 1]) for values in values_of]).any(0).sum())
 
     @property
     def result(self) -> FlatLogits:

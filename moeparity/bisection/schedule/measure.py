@@ -11,19 +11,31 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.schedule.report import Schedule
 from moeparity.bisection.schedule.words import schedule_reading
 from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schedule; nothing of it is measured."""
     reference, candidate = plan.reference, plan.candidate
     seen_by_reference, seen_by_candidate = seeing(reference.plan), seeing(candidate.plan)
-    reading = schedule_reading(seen_by_reference, seen_by_candidate, differs=reference.schedule != candidate.schedule)
+    reading = schedule_reading(
+        seen_by_reference,
+        seen_by_candidate,
+        differs=reference.schedule != candidate.schedule,
+        hands_on=reference.schedule.hands_on or candidate.schedule.hands_on,
+    )
     schedule = Schedule(reference=seen_by_reference, candidate=seen_by_candidate, reading=tuple(reading))
     return {"schedule": schedule}
 
 
 def seeing(plan: BoundGraph) -> dict[str, int]:
-    """Ops of which some node sees its rows, each with how many do; a user's function by its call."""
+    """Ops of which some node sees its rows or chooses by phase, with how many do; a user's function by its call."""
     replaced = plan.replaced()
-    nodes = [node for node in plan.graph.nodes if plan.sees_rows(node)]
+    nodes = [node for node in plan.graph.nodes if _sees(plan, node)]
     return dict(Counter(replaced[node.name].call if node.name in replaced else node.op.name for node in nodes))
+
+
+def _sees(plan: BoundGraph, node: Node) -> bool:
+    """Whether a token's result at a node may depend on the schedule, in some phase or by which phase it is."""
+    phases = plan.distinct
+    return any(one.sees_rows(node) or one.active(node) != plan.active(node) for one in phases)

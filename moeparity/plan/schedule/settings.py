@@ -42,6 +42,11 @@ class ScheduleSettings:
         return self == ScheduleSettings(batch=self.batch)
 
     @property
+    def hands_on(self) -> bool:
+        """Whether a sequence is given something of its neighbours in a pack: no mask, or positions that run on."""
+        return self.pack is not None and (self.mask, self.positions) != ("block", "reset")
+
+    @property
     def is_flat(self) -> bool:
         """Whether it is a server's: rows of all sequences behind each other."""
         return self.rule != "transformers"

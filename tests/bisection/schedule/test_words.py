@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.schedule.measure import seeing
-from moeparity.bisection.schedule.words import schedule_reading
+from moeparity.bisection.schedule.words import HANDS_ON, schedule_reading
 from moeparity.errors import Where
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 
 HERE = Where(Path(__file__))
+NORM = {"rms_norm": 1}
 
 
 def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **own: str | float) -> BoundGraph:
@@ -33,11 +34,24 @@ def test_ops_that_see_it_are_counted(tmp_path: Path) -> None:
     assert seeing(plan(tmp_path, "vllm-batch-invariant", lm_head__rows="all")) == {"lm_head": 1}
 
 
+def test_an_op_that_sees_it_in_one_phase_or_chooses_by_phase_is_counted(tmp_path: Path) -> None:
+    of, profile = graph(tmp_path, QWEN3_MOE), load_profile("vllm-batch-invariant", HERE)
+    for setting, seen in (({"lm_head:rows@decode": "all"}, {"lm_head": 1}), ({"norm:output@decode": "fp32"}, NORM)):
+        bound = bind(of, profile, "bf16", overrides(setting, HERE), phases=("prefill", "decode"))
+        assert seeing(bound) == seen
+
+
 def test_where_none_sees_it_it_cannot_matter() -> None:
     (same,) = schedule_reading({}, {}, differs=False)
     assert same == "The schedule can't matter here: no op of either side goes by which tokens are computed together."
     (other,) = schedule_reading({}, {}, differs=True)
     assert other.startswith("The schedule can't matter here, although the micro-batches differ: ")
+
+
+def test_packs_that_hand_on_something_matter_whatever_the_ops_see() -> None:
+    assert schedule_reading({}, {}, differs=True, hands_on=True) == [HANDS_ON]
+    seen = schedule_reading({}, {"gate": 1}, differs=True, hands_on=True)
+    assert seen == [HANDS_ON, "In the candidate gate goes by which tokens are computed together."]
 
 
 def test_ops_that_see_it_are_named() -> None:

@@ -1,0 +1,1 @@
+"""The same sequences computed together in several ways, and what that changes: `moeparity variance`."""

@@ -1,0 +1,121 @@
+"""In which compositions a side's sequences are computed: batches of some sizes, its own schedule and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from moeparity.errors import SpecError, Where
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.make import refuse_unfit, schedule
+from moeparity.plan.schedule.others import others
+from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.steps import Step
+
+OWN = "as in the recipe"
+"""The name of a side's own schedule."""
+
+Kind = Literal["forward", "prefill", "decode", "packed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """One schedule of the same sequences, by name."""
+
+    name: str
+    settings: ScheduleSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Compositions of one kind, each with other steps; all are held against the first. `left_out`: why others are.
+
+    is_one_model: whether they are one model in exact arithmetic. Packs without a mask, or whose positions run on, are
+    not: what stands beside a sequence is then part of what it is given.
+    """
+
+    kind: Kind
+    compositions: tuple[Composition, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def is_one_model(self) -> bool:
+        """See above."""
+        return not any(one.settings.hands_on for one in self.compositions)
+
+
+def groups(own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:
+    """What a side whose schedule is `own` can be asked to compute, with two compositions or more in each group.
+
+    Whole sequences in batches of these sizes: a trainer's forwards, or a server's prefills. Where the side decodes, it
+    decodes in batches of these sizes, too. Its own schedule and its engine's `others` join where something other than
+    the size of a batch sets them apart; packs are a group of their own. Raises SpecError for a recorded schedule,
+    which is what it was, and where there are no two compositions.
+    """
+    if own.recorded is not None:
+        raise SpecError(
+            f"{where}: the schedule of this side is a recorded list of batches, which has no other sizes. Name the "
+            "other side by --side, or give this one a `rule`."
+        )
+    every = tuple(_group(kind, wanted, grid, where) for kind, wanted in _wanted(own, batches, grid, where))
+    several = tuple(group for group in every if len(group.compositions) > 1)
+    if not several:
+        reasons = "; ".join(reason for group in every for reason in group.left_out)
+        raise SpecError(
+            f"{where}: there is one composition only, so nothing to compare"
+            + (f" ({reasons})" if reasons else "")
+            + ". Give other sizes by --batches, or more sequences."
+        )
+    return several
+
+
+def _wanted(
+    own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where
+) -> Iterator[tuple[Kind, list[Composition]]]:
+    """The groups there are, before any of their schedules is made."""
+    whole = replace(
+        own, start=None, verify=0, buckets=(), pack=None, mask="block", positions="reset", continuous=False, arrivals=()
+    )
+    further = [Composition(name=OWN, settings=own)]
+    further += [Composition(name=name, settings=other) for name, other in others(own, grid, where).items()]
+    last: Kind = "decode" if own.start is not None else "packed" if own.pack is not None else _kind(whole)
+    bases = {_kind(whole): whole}
+    if last == "decode":
+        bases["decode"] = replace(own, continuous=False, arrivals=())
+    for kind in dict.fromkeys((*bases, last)):
+        base = bases.get(kind)
+        sized = [] if base is None else [_batch(base, size, grid) for size in batches]
+        joining = [one for one in further if kind == last and (base is None or not _is_batch_of(one.settings, base))]
+        yield kind, sized + joining
+
+
+def _kind(whole: ScheduleSettings) -> Kind:
+    return "forward" if whole.is_plain else "prefill"
+
+
+def _batch(base: ScheduleSettings, size: int, grid: TokenGrid) -> Composition:
+    noun = "micro-batch" if base.is_plain else "batches of"
+    more = f", all {grid.sequences}" if size > grid.sequences else ""
+    return Composition(name=f"{noun} {size}{more}", settings=replace(base, batch=min(size, grid.sequences)))
+
+
+def _is_batch_of(of: ScheduleSettings, base: ScheduleSettings) -> bool:
+    """Whether nothing but the size of a batch sets them apart."""
+    return replace(of, batch=base.batch) == base
+
+
+def _group(kind: Kind, wanted: Sequence[Composition], grid: TokenGrid, where: Where) -> Group:
+    by_steps: dict[tuple[Step, ...], Composition] = {}
+    left_out = []
+    for one in wanted:
+        try:
+            refuse_unfit(one.settings, grid, where)
+            steps = schedule(one.settings, grid, where).steps
+        except SpecError as error:
+            left_out.append(f"{one.name}: {error}")
+            continue
+        same = by_steps.setdefault(steps, one)
+        if same is not one:
+            left_out.append(f"{one.name} has the steps of {same.name}")
+    return Group(kind=kind, compositions=tuple(by_steps.values()), left_out=tuple(left_out))

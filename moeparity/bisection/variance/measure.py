@@ -1,0 +1,87 @@
+"""What was seen of every pair of compositions, made into comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.variance.compositions import Composition, Group
+from moeparity.bisection.variance.observe import Compared, Varying
+from moeparity.bisection.variance.report import Comparison, Distance, FirstOp, GroupVariance, Ratio
+from moeparity.metrics.tokens import TokenMetrics
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.settings import described
+
+
+def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid) -> GroupVariance:
+    """A group of compositions; `compared` are the pairs of its first with each of the others, in their order."""
+    first, *others = group.compositions
+    return GroupVariance(
+        kind=group.kind,
+        against=first.name,
+        is_one_model=group.is_one_model,
+        comparisons=tuple(_comparison(one, pair, grid) for one, pair in zip(others, compared, strict=True)),
+        left_out=group.left_out,
+    )
+
+
+def _comparison(composition: Composition, pair: Compared, grid: TokenGrid) -> Comparison:
+    metrics = pair.metrics
+    return Comparison(
+        composition=composition.name,
+        schedule=described(composition.settings),
+        first_op=None if pair.varying is None else _first_op(pair.varying, pair, grid),
+        ratio=ratio(_scored(metrics, [each.delta for each in metrics], finite=False)),
+        distance=_distance(metrics),
+    )
+
+
+def _first_op(varying: Varying, pair: Compared, grid: TokenGrid) -> FirstOp:
+    computed = pair.computed.head if varying.node.op.family == "head" else pair.computed.layers
+    sequence, column = varying.token
+    against, rows = varying.rows
+    return FirstOp(
+        node=varying.node.name,
+        op=varying.node.op.name,
+        layer=varying.node.layer,
+        sequences=int(varying.tokens.any(-1).sum()),
+        tokens=int(varying.tokens.sum()),
+        computed=int(computed.sum()),
+        sequence=sequence,
+        token=column - grid.spans[sequence][0],
+        against=against,
+        rows=rows,
+    )
+
+
+def ratio(delta: Tensor) -> Ratio:
+    """Of the scored tokens' delta, fp64 [N], in nats; one that is NaN is off, and in none of the figures."""
+    ratios = delta.exp()
+    finite = ratios[~ratios.isnan()]
+    low, high, mean = (finite.min(), finite.max(), finite.mean()) if len(finite) else torch.full((3,), torch.nan)
+    return Ratio(scored=len(ratios), off=int((ratios != 1).sum()), low=float(low), high=float(high), mean=float(mean))
+
+
+def _distance(metrics: Sequence[TokenMetrics]) -> Distance:
+    delta = _scored(metrics, [each.delta for each in metrics])
+    magnitude = delta.abs()
+    return Distance(
+        mean_abs_delta=_mean(magnitude),
+        max_abs_delta=float(magnitude.max()) if len(magnitude) else torch.nan,
+        k3=_mean(_scored(metrics, [each.k3 for each in metrics])),
+        kl=_mean(_scored(metrics, [each.kl_candidate_reference for each in metrics])),
+        unequal=int(sum(int((each.unequal.bool() & each.scored).sum()) for each in metrics)),
+        nonfinite=int(sum(int((each.nonfinite.bool() & each.scored).sum()) for each in metrics)),
+    )
+
+
+def _scored(metrics: Sequence[TokenMetrics], values: Sequence[Tensor], *, finite: bool = True) -> Tensor:
+    """The values [B, T] of the scored tokens, fp64 [N]; of the `finite` ones, or of all."""
+    kept = [each.scored & ~each.nonfinite if finite else each.scored for each in metrics]
+    return torch.cat([value[mask] for value, mask in zip(values, kept, strict=True)])
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.mean()) if len(values) else torch.nan

@@ -1,0 +1,169 @@
+"""Pairs of compositions as they pass: the first op that varies, where and at which shapes; log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.divergence.extent import other_values
+from moeparity.bisection.reported import seen_metrics
+from moeparity.bisection.variance.report import Rows
+from moeparity.engine.grid import Turn
+from moeparity.engine.view import NodeView
+from moeparity.engine.walker import Name, Walker
+from moeparity.metrics.tokens import TokenMetrics
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.steps import Schedule, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """Which tokens an engine computes under a schedule, both bool [B, T]: in its layers, and in its head.
+
+    Padding, what fills the grid, and rows whose logits nobody reads are in neither.
+    """
+
+    layers: Tensor
+    head: Tensor
+
+    @classmethod
+    def of(cls, schedule: Schedule, real: Tensor) -> Computed:
+        """Of a schedule on a grid of which `real` [B, T] bool are no padding."""
+        layers, head = torch.zeros_like(real), torch.zeros_like(real)
+        for step in schedule.steps:
+            if not step.filler:
+                _mark(layers, [Span(part.sequence, part.first, part.last) for part in step.parts])
+                _mark(head, step.scored_spans)
+        return cls(layers=layers & real, head=head & real)
+
+    def __and__(self, other: Computed) -> Computed:
+        """What both compute."""
+        return Computed(layers=self.layers & other.layers, head=self.head & other.head)
+
+
+def _mark(tokens: Tensor, spans: Sequence[Span]) -> None:
+    for span in spans:
+        tokens[span.sequence, span.first : span.last] = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Varying:
+    """The first node at which two compositions differ: its place in the graph, and at which tokens, bool [B, T].
+
+    rows: of the first of these tokens, what the op saw beside it in both compositions.
+    """
+
+    node: Node
+    place: int
+    tokens: Tensor
+    token: tuple[int, int]
+    rows: tuple[Rows, Rows]
+
+
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """What was seen of one pair. `metrics` are those of each wave, of the tokens that both compositions score."""
+
+    computed: Computed
+    varying: Varying | None = None
+    metrics: list[TokenMetrics] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Variance:
+    """Pairs of walkers, the composition that is held against and another one.
+
+    Since all that stands before it has equal bits at all tokens that count, the first node that differs reads equal
+    bits itself (positions and masks aside, which are other ones in some packs). input_ids [B, T] int64; loss_mask,
+    real [B, T] bool.
+    """
+
+    graph: Graph
+    pairs: Sequence[tuple[Walker, Walker]]
+    input_ids: Tensor
+    loss_mask: Tensor
+    real: Tensor
+    compared: Mapping[tuple[Name, Name], Compared] = field(init=False)
+    _places: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing seen of any pair."""
+        self._places = {node.name: place for place, node in enumerate(self.graph.nodes)}
+        computed = {
+            walker.name: Computed.of(walker.schedule.on(*self.real.shape), self.real.cpu())
+            for pair in self.pairs
+            for walker in pair
+        }
+        self.compared = {
+            (a.name, b.name): Compared(computed=computed[a.name] & computed[b.name]) for a, b in self.pairs
+        }
+
+    def of(self, walkers: Sequence[Walker]) -> list[Compared]:
+        """What was seen of a group: of each pair of its first walker and another."""
+        first, *others = walkers
+        return [self.compared[first.name, other.name] for other in others]
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        for first, other in self.pairs:
+            if not view.ran(first.name, other.name):
+                continue
+            compared = self.compared[first.name, other.name]
+            self._compare(view, first, other, compared)
+            if view.node.name == self.graph.scores:
+                compared.metrics.append(self._metrics(view, first, other, compared))
+
+    def _compare(self, view: NodeView, first: Walker, other: Walker, compared: Compared) -> None:
+        """Note the node where it is the first to differ so far."""
+        known, place = compared.varying, self._places[view.node.name]
+        if known is not None and known.place < place:
+            return
+        if view.output_ids(first.name) == view.output_ids(other.name):
+            return
+        rows = slice(*view.wave)
+        counted = compared.computed.head if view.node.op.family == "head" else compared.computed.layers
+        differing = other_values(view, first.name, other.name, counted[rows])
+        if not bool(differing.any()):
+            return
+        if known is not None and known.place == place:
+            known.tokens[rows] = differing
+            return
+        tokens = torch.zeros_like(counted)
+        tokens[rows] = differing
+        sequence, column = tokens.nonzero()[0].tolist()
+        shapes = _rows(view, first, sequence, column), _rows(view, other, sequence, column)
+        compared.varying = Varying(node=view.node, place=place, tokens=tokens, token=(sequence, column), rows=shapes)
+
+    def _metrics(self, view: NodeView, first: Walker, other: Walker, compared: Compared) -> TokenMetrics:
+        """Those of the second against the first, as a ratio takes them: delta is current - previous."""
+        rows = slice(*view.wave)
+        scored = self.loss_mask[rows].clone()
+        scored[:, 1:] &= compared.computed.head[rows, :-1].to(scored.device)
+        return seen_metrics(view, first.name, other.name, self.input_ids[rows], scored, "reference")
+
+
+def _rows(view: NodeView, walker: Walker, sequence: int, column: int) -> Rows:
+    """What an op sees together with one token."""
+    all_turns = view.grid.head_turns if view.node.op.family == "head" else view.grid.turns
+    place = sequence * view.grid.length + column
+    turn = next(turn for turn in all_turns[walker.schedule][view.wave] if bool((turn.batch.index == place).any()))
+    if not view.node.op.history:
+        return _of(turn)
+    replaced = walker.name in view.regions
+    varlen = not replaced and view.node.op.varlen(walker.plan.at_phase(turn.phase).active(view.node))
+    return _attended(turn, place, varlen=varlen)
+
+
+def _of(turn: Turn) -> Rows:
+    sequences, tokens = turn.batch.size
+    return Rows(sequences=sequences, tokens=tokens, padding=turn.padding, phase=turn.phase)
+
+
+def _attended(turn: Turn, place: int, *, varlen: bool) -> Rows:
+    """What attention takes at once, and how many keys it reads."""
+    queries = next(batch for batch in turn.queries(varlen=varlen) if bool((batch.index == place).any()))
+    sequences, tokens = queries.size
+    return Rows(sequences=sequences, tokens=tokens, phase=turn.phase, keys=turn.keys(queries).size[1])

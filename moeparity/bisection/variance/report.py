@@ -1,0 +1,155 @@
+"""What several compositions of the same sequences changed: what the terminal shows and what `--json` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moeparity.bisection.degeneracy.report import Degeneracy
+from moeparity.bisection.report import Run, Variant
+from moeparity.output.json import to_json
+from moeparity.plan.schedule.steps import FORWARD
+
+SCHEMA = "moeparity.variance/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What an op sees at once: [sequences, tokens], so many rows of padding behind them; of attention also its keys."""
+
+    sequences: int
+    tokens: int
+    phase: str
+    padding: int = 0
+    keys: int | None = None
+
+    def __str__(self) -> str:
+        """`8 x 24`, `decode 1 x 3 +1`, `decode 1 x 1, 24 keys`."""
+        phase = "" if self.phase == FORWARD else f"{self.phase} "
+        padding = f" +{self.padding}" if self.padding else ""
+        keys = "" if self.keys is None else f", {self.keys} keys"
+        return f"{phase}{self.sequences} x {self.tokens}{padding}{keys}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOp:
+    """The first node that gives some token other bits, which it makes itself: all that it reads has equal ones.
+
+    layer: None outside the layers. sequences, tokens: how many have other values there, of `computed` tokens that both
+    compositions compute. sequence, token: the first of them, both from 0, the token counted without padding.
+    against, rows: what the op saw beside this token in the composition that is held against, and in this one.
+    """
+
+    node: str
+    op: str
+    layer: int | None
+    sequences: int
+    tokens: int
+    computed: int
+    sequence: int
+    token: int
+    against: Rows
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """exp(current - previous) of the `scored` tokens' log-probabilities, in fp64: previous is the composition that is
+    held against. off: tokens whose ratio is not exactly 1. low, high, mean: NaN where no token is finite.
+    """
+
+    scored: int
+    off: int
+    low: float
+    high: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """Of the scored tokens, in nats: the mean and the greatest |current - previous|, k3, KL over the vocabulary.
+
+    unequal: tokens scored by values of other bits. nonfinite: tokens with a NaN or an infinity, left out of the means.
+    """
+
+    mean_abs_delta: float
+    max_abs_delta: float
+    k3: float
+    kl: float
+    unequal: int
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One composition against the first of its group. first_op: None where every token has equal bits in every op."""
+
+    composition: str
+    schedule: str
+    first_op: FirstOp | None
+    ratio: Ratio
+    distance: Distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupVariance:
+    """Compositions of one kind, each against the first, `against`. left_out: which were not run, and why.
+
+    is_one_model: false for packs in which what stands beside a sequence is part of what it is given.
+    """
+
+    kind: str
+    against: str
+    is_one_model: bool
+    comparisons: tuple[Comparison, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideVariance:
+    """One side, or both where nothing but their schedules sets them apart.
+
+    seeing: ops whose bits may depend on which tokens go through them together, with how many of their nodes.
+    """
+
+    sides: tuple[str, ...]
+    variant: Variant
+    seeing: Mapping[str, int]
+    groups: tuple[GroupVariance, ...]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Those of all groups."""
+        return tuple(comparison for group in self.groups for comparison in group.comparisons)
+
+    @property
+    def varies(self) -> bool:
+        """Whether some op gave some token other bits."""
+        return any(comparison.first_op is not None for comparison in self.comparisons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceReport:
+    """What `moeparity variance` found. reasons: why equal bits would say nothing here. reading: it in sentences.
+
+    synthetic: the seed of random weights; None where they are the checkpoint's own.
+    """
+
+    run: Run
+    synthetic: int | None
+    sides: tuple[SideVariance, ...]
+    degeneracy: Degeneracy
+    reasons: tuple[str, ...]
+    reading: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing varies, 1 something does, 3 nothing does and that says nothing."""
+        if any(side.varies for side in self.sides):
+            return 1
+        return 3 if self.reasons else 0
+
+    def to_json(self) -> str:
+        """Strict JSON; numbers that are not finite are the words nan, inf or -inf."""
+        return to_json(SCHEMA, self)

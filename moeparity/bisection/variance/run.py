@@ -1,0 +1,199 @@
+"""One pass over a recipe's tokens in several compositions: what `moeparity variance` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from moeparity.bisection.degeneracy.measure import degeneracy
+from moeparity.bisection.degeneracy.observe import FlatLogits
+from moeparity.bisection.degeneracy.words import reasons
+from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.report import Run
+from moeparity.bisection.sample import generate
+from moeparity.bisection.schedule.measure import seeing
+from moeparity.bisection.summarise import device_name, variant
+from moeparity.bisection.tokens.measure import sampling
+from moeparity.bisection.trials import walker
+from moeparity.bisection.variance.compositions import Group, groups
+from moeparity.bisection.variance.measure import group_variance
+from moeparity.bisection.variance.observe import Variance
+from moeparity.bisection.variance.report import SideVariance, VarianceReport
+from moeparity.bisection.variance.words import reading
+from moeparity.engine.passes import Pass
+from moeparity.engine.walker import Walker
+from moeparity.errors import MoeparityError, Where, counted, did_you_mean, display_path, listed
+from moeparity.inputs.machine import cpu_name
+from moeparity.plan.schedule.steps import PHASES
+from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side, walked
+from moeparity.plan.spec import schema
+from moeparity.progress import Callback
+
+BOTH: Final = "both"
+
+GroupsOf = Mapping[tuple[str, ...], tuple[Group, ...]]
+"""The compositions of each side, by its name; of sides that compute the same, by the names of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Sizes of batches, and whose compositions: a side's, or those of `both`."""
+
+    batches: tuple[int, ...]
+    side: str = BOTH
+
+    @classmethod
+    def of(cls, batches: str, side: str) -> Request:
+        """As typed: `1,2,4,8`. Raises MoeparityError."""
+        try:
+            sizes = tuple(dict.fromkeys(int(size) for size in batches.split(",")))
+        except ValueError:
+            sizes = ()
+        if not sizes or min(sizes) < 1:
+            raise MoeparityError(
+                f"--batches {batches}: expected sizes of 1 or more with commas between, such as 1,2,4,8."
+            )
+        if side not in (BOTH, *SIDES):
+            hint = did_you_mean(side, (BOTH, *SIDES))
+            raise MoeparityError(f"--side {side}: expected one of {listed((BOTH, *SIDES))}.{hint}")
+        return cls(batches=sizes, side=side)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides it is about."""
+        return SIDES if self.side == BOTH else (self.side,)
+
+
+def variance(
+    recipe: str | Path,
+    request: Request,
+    *,
+    device: str = "auto",
+    allow_code: bool = False,
+    memory_limit: float | None = None,
+    progress: Callback | None = None,
+) -> VarianceReport:
+    """Compute the same sequences in several compositions, all in one pass over the weights, and compare their bits.
+
+    Raises MoeparityError for whatever is wrong with the recipe, where there is nothing to compare, and where the pass
+    does not fit into memory.
+    """
+    options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
+    plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
+    groups_of = _groups(plan, request)
+    plan = _bound(plan, groups_of, options)
+    return _measured(plan, groups_of, progress)
+
+
+def _groups(plan: Plan, request: Request) -> GroupsOf:
+    """The compositions of each side; of both at once where nothing but their schedules sets them apart."""
+    by_side = {
+        side: groups(_side(plan, side).schedule, request.batches, plan.grid, Where(plan.path, _recipe(plan, side).line))
+        for side in request.sides
+    }
+    is_one_plan = all(toggle.kind == "schedule" for toggle in plan.toggles)
+    if is_one_plan and len(by_side) > 1 and by_side[REFERENCE] == by_side[CANDIDATE]:
+        return {SIDES: by_side[REFERENCE]}
+    return {(side,): own for side, own in by_side.items()}
+
+
+def _side(plan: Plan, name: str) -> Side:
+    return plan.reference if name == REFERENCE else plan.candidate
+
+
+def _recipe(plan: Plan, name: str) -> schema.Variant:
+    """A side as the recipe has it."""
+    return plan.recipe.reference if name == REFERENCE else plan.recipe.candidate
+
+
+def _bound(plan: Plan, groups_of: GroupsOf, options: Options) -> Plan:
+    """The plan bound for every phase that some composition has."""
+    every = {one.settings for own in groups_of.values() for group in own for one in group.compositions}
+    there = {phase for settings in every for phase in walked(settings, plan.grid, Where(plan.path)).phases}
+    if there <= set(plan.reference.plan.phases):
+        return plan
+    phases = tuple(phase for phase in PHASES if phase in there)
+    again = prepare(plan.path, options=replace(options, phases=phases), opener=lambda *_, **__: plan.model)
+    return again.on(plan.tokens)
+
+
+def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> VarianceReport:
+    """All compositions in one pass, and what was seen of them."""
+    start = time.perf_counter()
+    walkers_of = {
+        (sides, group.kind): _walkers(plan, sides[0], group) for sides, own in groups_of.items() for group in own
+    }
+    groups_of_walkers = tuple(walkers_of.values())
+    ids, real, scored = plan.tokens_on_device
+    pairs = [(first, other) for first, *others in groups_of_walkers for other in others]
+    observer = Variance(plan.model.graph, pairs, ids, scored, real)
+    flat = FlatLogits(plan.model.graph.scores, scored, tuple(first.name for first, *_ in groups_of_walkers))
+    every = [one for own in groups_of_walkers for one in own]
+    finished = plan.passes(progress).run(every, [observer, flat])
+    sides = tuple(
+        SideVariance(
+            sides=names,
+            variant=variant(_recipe(plan, names[0]), _side(plan, names[0])),
+            seeing=seeing(_side(plan, names[0]).plan),
+            groups=tuple(group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid) for group in own),
+        )
+        for names, own in groups_of.items()
+    )
+    degenerate = degeneracy(plan, flat)
+    return VarianceReport(
+        run=_of_run(plan, every, finished, time.perf_counter() - start),
+        synthetic=plan.recipe.synthetic,
+        sides=sides,
+        degeneracy=degenerate,
+        reasons=(*reasons(degenerate), *_unknown(sides)),
+        reading=tuple(reading(sides)),
+    )
+
+
+def _walkers(plan: Plan, side: str, group: Group) -> tuple[Walker, ...]:
+    sides = {one.name: replace(_side(plan, side), schedule=one.settings) for one in group.compositions}
+    return tuple(walker(plan, (side, group.kind, name), own) for name, own in sides.items())
+
+
+def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
+    """Why figures of scored tokens say nothing."""
+    comparisons = [comparison for side in sides for comparison in side.comparisons]
+    worst = max(comparison.distance.nonfinite for comparison in comparisons)
+    if worst:
+        yield f"{counted(worst, 'scored token')} of {comparisons[0].ratio.scored:,} have a NaN or an infinity"
+    if not all(comparison.ratio.scored for comparison in comparisons):
+        yield "some compositions have no scored token in common"
+
+
+def _of_run(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Run:
+    sequences, length = plan.tokens.input_ids.shape
+    steps = sum(len(one.schedule.on(sequences, length).steps) for one in walkers)
+    scored = plan.tokens.loss_mask.clone()
+    scored[:, 0] = False
+    return Run(
+        recipe=display_path(plan.path),
+        checkpoint=display_path(plan.model.folder),
+        model_type=plan.model.graph.model_type,
+        sequences=sequences,
+        tokens_per_sequence=length,
+        scored_tokens=int(scored.sum()),
+        sampled_from=plan.recipe.tokens.sampler,
+        device=device_name(plan.model.device),
+        cpu=cpu_name(),
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        variants=len(walkers),
+        evaluations=sum(finished.counts.evaluations.values()),
+        naive_evaluations=steps * len(plan.model.graph.nodes),
+        weight_bytes_read=finished.counts.bytes_read,
+        seconds=seconds,
+        memory_estimated=finished.footprint.total,
+        memory_peak=None,
+        pads=plan.tokens.pads,
+        sampling=sampling(plan),
+    )

@@ -12,6 +12,7 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, SDPA, TILES
 from moeparity.ops.attention_memory import latent_scratch, latent_widths, scratch
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
+from moeparity.ops.kv_cache import COMPUTED, own_keys
 from moeparity.ops.linear import TF32
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import cut, refuse_pieces
@@ -76,9 +77,12 @@ def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, s
 
 ATTENTION = Op(
     name="attention",
-    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool "
-    "-> [B, T, H * D]. A head's sink is one more score of each row, of a key without a value.",
-    inputs=("q", "k", "v", "mask"),
+    says="Causal grouped-query attention: q [B, H, T, D], k and v [B, G, T, D] as a cache gives them, mask [B, T] "
+    "bool, own_k [B, G, T, D] and own_v [B, T, G, D] as they were computed -> [B, T, H * D]. A head's sink is one more "
+    "score of each row, of a key without a value.",
+    inputs=("q", "k", "v", "mask", "own_k", "own_v"),
+    optional=("own_k", "own_v"),
+    reads=dict.fromkeys(("own_k", "own_v"), ({"own_keys": (COMPUTED,)},)),
     weights=(WeightPort(name="sinks", says="[H], a score for each head that every query has", required=False),),
     parameters=(
         Parameter(
@@ -90,6 +94,10 @@ ATTENTION = Op(
     ),
     attributes=(
         *FORMS,
+        own_keys(
+            "a step reads the keys and values of its own tokens from the cache, as those of earlier ones (vLLM, SGLang "
+            "with FlashAttention); or as they were computed"
+        ),
         Attribute(
             name="kv_layout",
             kind="form",
@@ -140,8 +148,9 @@ ATTENTION = Op(
     pieces=cut,
     mixes_tokens=True,
     history=("k", "v", "mask"),
-    input_token_axes={"q": 2, "k": 2},
-    contracted=(("q", "k"),),
+    unhanded=("own_k", "own_v"),
+    input_token_axes={"q": 2, "k": 2, "v": 2, "own_k": 2},
+    contracted=(("q", "k", "own_k"),),
     joins_heads=True,
     memory=Memory(scratch=scratch),
     kernel="attention:attention",

@@ -240,6 +240,7 @@ class Op:
     family: the block its differences are bundled in; None: the graph's own block.
     mixes_tokens: its output at one token reads other tokens.
     history: inputs that a token reads at all earlier tokens of its sequence too.
+    unhanded: inputs that a user's function in its place is not given: others of its inputs are the same values.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -278,6 +279,7 @@ class Op:
     family: Family | None = None
     mixes_tokens: bool = False
     history: tuple[str, ...] = ()
+    unhanded: tuple[str, ...] = ()
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()

@@ -48,6 +48,8 @@ NUMBERS: dict[str, float] = {
     "rms_norm:offset": 1.0,
     "router:renormalize_eps": 1e-2,
     "log_softmax:temperature": 0.7,
+    "kv_cache:k_scale": 0.7,
+    "kv_cache:v_scale": 0.7,
 }
 """What is planted where any number is allowed."""
 

@@ -30,16 +30,21 @@ def attention(
     k: torch.Tensor,
     v: torch.Tensor,
     mask: torch.Tensor,
+    own_k: torch.Tensor | None = None,
+    own_v: torch.Tensor | None = None,
     *,
     w: Mapping[str, torch.Tensor],
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q [B, H, T, D], k [B, G, S, D], v [B, S, G, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
+    """q [B, H, T, D], k and v [B, G, S, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
 
-    The queries are the last T of S tokens.
+    The queries are the last T of S tokens; own_k [B, G, T, D] and own_v [B, T, G, D] stand in place of what `k` and `v`
+    have for these.
     """
-    k, v, mask, free = _cached(k, v.transpose(1, 2), mask, q.shape[2], p["window"], at)
+    if own_k is not None and own_v is not None:
+        k, v = _with_own(k, own_k), _with_own(v, own_v.transpose(1, 2))
+    k, v, mask, free = _cached(k, v, mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
     scale = q.shape[-1] ** -0.5
@@ -67,6 +72,12 @@ def mla(
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
     latents = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in ranks)
     return gathered([_side_by_side(attend(piece, p, at)) for piece in latents])
+
+
+def _with_own(stored: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
+    earlier = stored.shape[2] - own.shape[2]
+    return torch.cat((stored[:, :, :earlier], own), dim=2) if earlier else own
 
 
 def _cached(

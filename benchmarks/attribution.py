@@ -33,7 +33,7 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.sides import micro_batches
 from moeparity.plan.toggles import mixed
 from moeparity.search.memo import Coalition
 
@@ -186,9 +186,7 @@ def walkers(plan: Plan, asked: list[Coalition]) -> list[Walker]:
         mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in coalition], plan.candidate)
         for coalition in asked
     ]
-    return [
-        Walker(name=str(i), plan=side.plan, schedule=MicroBatches(side.micro_batch)) for i, side in enumerate(sides)
-    ]
+    return [Walker(name=str(i), plan=side.plan, schedule=micro_batches(side)) for i, side in enumerate(sides)]
 
 
 def _options() -> argparse.Namespace:

@@ -20,8 +20,7 @@ from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import CANDIDATE
+from moeparity.plan.sides import CANDIDATE, micro_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ class _Logits:
 
 def _faithful(plan: Plan, model: Any) -> bool:
     side, logits = plan.candidate, _Logits()
-    walker = Walker(name=CANDIDATE, plan=side.plan, schedule=MicroBatches(side.micro_batch), functions=plan.functions)
+    walker = Walker(name=CANDIDATE, plan=side.plan, schedule=micro_batches(side), functions=plan.functions)
     run([walker], plan.model.weights, plan.tokens.input_ids, [logits])
     with torch.no_grad():
         return same_bits(logits.found[0], model(plan.tokens.input_ids, use_cache=False).logits)

@@ -23,8 +23,7 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model
 from moeparity.plan.graph import SOURCES, Node
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import REFERENCE
+from moeparity.plan.sides import REFERENCE, micro_batches
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ def _changed(opener: Callable[..., Model], params: Mapping[tuple[str, str], Any]
 def _walk(path: Path, side: str, opener: Callable[..., Model]) -> Walk:
     plan = prepare(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opener)
     own = plan.reference if side == REFERENCE else plan.candidate
-    walker = Walker(name=side, plan=own.plan, schedule=MicroBatches(own.micro_batch), functions=plan.functions)
+    walker = Walker(name=side, plan=own.plan, schedule=micro_batches(own), functions=plan.functions)
     seen = Walk(plan, side)
     ids, mask, _ = plan.tokens_on_device
     run([walker], plan.model.weights, ids, [seen], attention_mask=mask)

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.schedulers.stand_ins import stand_in
 from benchmarks.turns import header
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.spec import reader
@@ -36,7 +36,7 @@ HERE = Where(Path("benchmarks.schedulers"))
 class Load:
     """Sequences and when they come; tokens of a step, sequences that run, tokens of a block (None: no cache)."""
 
-    grid: Grid
+    grid: TokenGrid
     arrivals: tuple[int, ...]
     budget: int
     most: int
@@ -92,7 +92,7 @@ def drawn(draw: random.Random) -> Load:
         ids.append((*shared[:cut], *(draw.randint(0, 1) for _ in range(length - cut))))
     most = draw.randint(1, 4)
     return Load(
-        grid=Grid(
+        grid=TokenGrid(
             spans=tuple((0, count) for count in tokens),
             prompts=tuple(draw.randint(1, count) for count in tokens),
             length=length,

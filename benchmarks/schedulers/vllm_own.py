@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 
 Steps = list[list[tuple[int, ...]]]
 """Of each step (sequence, first, last + 1)."""
@@ -38,7 +38,7 @@ UNSEEN: Final = 999
 """A sampled token that no sequence has: the one behind a sequence's last."""
 
 
-def own_steps(grid: Grid, arrivals: Sequence[int], budget: int, most: int, block: int | None) -> Steps:
+def own_steps(grid: TokenGrid, arrivals: Sequence[int], budget: int, most: int, block: int | None) -> Steps:
     """The steps that it makes of these sequences; each request ends with its last token."""
     own = _Own(grid, budget, most, block)
     waiting = sorted(range(grid.sequences), key=lambda sequence: arrivals[sequence])
@@ -56,7 +56,7 @@ def own_steps(grid: Grid, arrivals: Sequence[int], budget: int, most: int, block
 class _Own:
     """One scheduler at work on the sequences of a grid."""
 
-    def __init__(self, grid: Grid, budget: int, most: int, block: int | None) -> None:
+    def __init__(self, grid: TokenGrid, budget: int, most: int, block: int | None) -> None:
 
         init_none_hash(sha256)
         self.grid = grid

@@ -15,6 +15,7 @@ from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.metrics.gated import needed
@@ -23,7 +24,11 @@ from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
-from moeparity.plan.sides import SIDES, Side, bound_side
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.make import refuse_unfit
+from moeparity.plan.schedule.settings import ScheduleSettings, settings
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.sides import SIDES, Side, bound_side, phases_of, walked
 from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
@@ -81,6 +86,7 @@ class Plan:
     recipe: schema.RecipeFile
     model: Model
     tokens: TokenSet
+    grid: TokenGrid
     reference: Side
     candidate: Side
     oracle: Side | None
@@ -115,6 +121,20 @@ class Plan:
         """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
         tokens, device = self.tokens, self.model.device
         return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
+
+    def walked(self, side: Side) -> Schedule | MicroBatches:
+        """The schedule of a side, or a mixture, on this plan's tokens. Raises SpecError."""
+        schedule = walked(side.schedule, self.grid, Where(self.path))
+        for phase in schedule.phases:
+            if phase not in side.plan.phases:
+                raise SpecError(
+                    f"{Where(self.path)}: a mixture of both schedules has steps of {phase}, and neither side has any."
+                )
+        return schedule
+
+    def on(self, tokens: TokenSet) -> Plan:
+        """The same plan on other tokens."""
+        return replace(self, tokens=tokens, grid=token_grid(tokens, with_ids=self.grid.ids is not None))
 
     def passes(self, progress: Callback | None = None) -> PassRunner:
         """What runs passes over this plan's tokens."""
@@ -158,8 +178,10 @@ def prepare(
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
+    grid, schedules = _schedules(variants, tokens, path)
+    phases = phases_of(schedules, grid, Where(path))
     reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules)
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, phases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
@@ -170,6 +192,7 @@ def prepare(
         recipe=recipe,
         model=model,
         tokens=tokens,
+        grid=grid,
         reference=reference,
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
@@ -179,6 +202,21 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
     )
+
+
+def _schedules(
+    variants: Sequence[schema.Variant], tokens: TokenSet, path: Path
+) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
+    """How the schedule of each side is made, and for which tokens. Raises SpecError where one does not fit them."""
+    places = [Where(path, variant.line) for variant in variants]
+    schedules = tuple(
+        settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where)
+        for variant, where in zip(variants, places, strict=True)
+    )
+    grid = token_grid(tokens, with_ids=any(schedule.block is not None for schedule in schedules))
+    for schedule, where in zip(schedules, places, strict=True):
+        refuse_unfit(schedule, grid, where)
+    return grid, schedules
 
 
 def _gate(gate: gates.Gate) -> Gate:

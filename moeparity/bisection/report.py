@@ -49,17 +49,21 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One side as it ran; `placement` as in `tensor 4, expert 2`, empty on one rank."""
+    """One side as it ran; `placement` as in `tensor 4, expert 2`, empty on one rank.
+
+    schedule: what is computed together, in words; `micro_batch` where it is nothing else.
+    """
 
     profile: str
     dtype: str
-    micro_batch: int
+    micro_batch: int | None
+    schedule: str
     placement: str = ""
 
     def __str__(self) -> str:
         """`hf-default, bf16, micro-batch 8`, and its placement."""
         suffix = f", {self.placement}" if self.placement else ""
-        return f"{self.profile}, {self.dtype}, micro-batch {self.micro_batch}{suffix}"
+        return f"{self.profile}, {self.dtype}, {self.schedule}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

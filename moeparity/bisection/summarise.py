@@ -13,6 +13,7 @@ from moeparity.bisection.sections import modules
 from moeparity.bisection.tokens.measure import sampling
 from moeparity.errors import display_path
 from moeparity.inputs.machine import cpu_name
+from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import CANDIDATE, Side
 from moeparity.plan.spec import schema
 
@@ -34,7 +35,8 @@ def _variant(variant: schema.Variant, side: Side) -> Variant:
     return Variant(
         profile=variant.profile,
         dtype=side.plan.dtype,
-        micro_batch=side.micro_batch,
+        micro_batch=side.schedule.batch if side.schedule.is_plain else None,
+        schedule=described(side.schedule),
         placement=str(variant.placement),
     )
 

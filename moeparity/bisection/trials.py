@@ -11,7 +11,6 @@ from moeparity.bisection.prepare import Plan
 from moeparity.engine.routes import NATURAL, Forced, Routes
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
-from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
@@ -74,11 +73,11 @@ def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> Trials:
 def walker(
     plan: Plan, name: Name, side: Side, *, inputs_of: Name | None = None, routes: Forced | None = None
 ) -> Walker:
-    """What runs a side, or a mixture, of a plan in a pass."""
+    """What runs a side, or a mixture, of a plan in a pass. Raises SpecError."""
     return Walker(
         name=name,
         plan=side.plan,
-        schedule=MicroBatches(side.micro_batch),
+        schedule=plan.walked(side),
         inputs_of=inputs_of,
         routes=routes,
         functions=plan.functions,

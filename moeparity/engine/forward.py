@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,12 +13,16 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
+from moeparity.inputs.tokens.grid import grid_of
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.make import refuse_unfit
+from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
@@ -28,7 +33,7 @@ def forward(
     *,
     profile: str = "hf-eager",
     micro_batch: int | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | Mapping[str, Any] | None = None,
     dtype: str | None = None,
     device: str = "auto",
     save: Iterable[str] = (),
@@ -43,7 +48,7 @@ def forward(
     `logits` [B, T, V]; for the MoE layer i `layers.{i}.router.ids` (int64) and `layers.{i}.router.weights`, both
     [B * T, K] in slot order; and every value of the nodes that a selector in `save` matches, under its own name.
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
-    steps of a `schedule`.
+    steps of a `schedule`: a recipe's own, as in `{"decode": {"from": 8}}`, or one that was made.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
     `{"tensor": 4}`. `attention_mask` [B, T] bool or
     int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
@@ -59,10 +64,10 @@ def forward(
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    walked = schedule or MicroBatches(micro_batch or len(tokens))
-    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed, phases=walked.phases)
+    steps = _walked(schedule, micro_batch, tokens, mask, where)
+    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed, phases=steps.phases)
     recorder = _Recorder(model.graph, list(save))
-    walker = Walker(name="forward", plan=plan, schedule=walked)
+    walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
         weights=model.weights,
         input_ids=tokens,
@@ -74,7 +79,27 @@ def forward(
     return recorder.tensors()
 
 
-def _refuse(dtype: str | None, micro_batch: int | None, schedule: Schedule | None) -> None:
+def _walked(
+    schedule: Schedule | Mapping[str, Any] | None,
+    micro_batch: int | None,
+    tokens: torch.Tensor,
+    mask: torch.Tensor | None,
+    where: Where,
+) -> Schedule | MicroBatches:
+    """The schedule on these tokens, of which all are prompt. Raises SpecError where they do not fit each other."""
+    if schedule is None:
+        return MicroBatches(micro_batch or len(tokens))
+    if isinstance(schedule, Schedule):
+        return schedule
+    own = settings(reader.read_scheduling(schedule, where), None, len(tokens), where)
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+    ids = None if own.block is None else tuple(map(tuple, tokens.tolist()))
+    grid = grid_of(real, real.sum(1), ids)
+    refuse_unfit(own, grid, where)
+    return walked(own, grid, where)
+
+
+def _refuse(dtype: str | None, micro_batch: int | None, schedule: object) -> None:
     if dtype is not None and dtype not in FLOAT_NAMES:
         nearest = did_you_mean(dtype, FLOAT_NAMES)
         raise SpecError(f"forward: dtype is {dtype!r}; expected one of {listed(FLOAT_NAMES)}.{nearest}")

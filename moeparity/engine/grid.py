@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import torch
@@ -129,9 +129,7 @@ class Grid:
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
         turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
-        head_turns = {
-            one: list(chain.from_iterable(map(self._head_turns, all_steps))) for one, all_steps in steps.items()
-        }
+        head_turns = {one: [turn for step in own for turn in self._head_turns(step)] for one, own in steps.items()}
         every = [*turns.values(), *head_turns.values()]
         self._placed = [[turn.batch for turn in one] for one in every]
         self.waves = self._cut_into_waves([turn.rows for one in every for turn in one])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final
 
 from moeparity.errors import Where
@@ -10,6 +12,10 @@ from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.make import schedule as made
+from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
+from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.spec import schema
 
 REFERENCE: Final = "reference"
@@ -19,10 +25,10 @@ SIDES: Final = (REFERENCE, CANDIDATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a recipe, or a mixture of both: a plan and the number of sequences computed together."""
+    """One side of a recipe, or a mixture of both: a plan, and how its schedule is made."""
 
     plan: BoundGraph
-    micro_batch: int
+    schedule: ScheduleSettings
 
 
 def bound_side(
@@ -33,14 +39,36 @@ def bound_side(
     where: Where,
     sequences: int | None = None,
     over: tuple[Rule, ...] = (),
+    phases: tuple[Phase, ...] = (FORWARD,),
 ) -> Side:
     """A recipe's variant on a graph; `dtype` is the checkpoint's, taken where the variant names none.
 
-    Without `sequences` (how many there are is not known yet), a micro-batch of 0 stands for all of them. `over` goes
-    on top of what the variant sets.
+    Where it is known how many `sequences` there are, no batch is larger. `over` goes on top of what the variant sets.
+    `phases` are those of all schedules that the plan may be run under.
     """
     set_rules = overrides(variant.set, where)
     placement = placement_rules(variant.placement, where)
-    plan = bind(graph, profile, variant.dtype or dtype, set_rules, regions(graph, variant.impl, where), placement, over)
-    size = variant.micro_batch or sequences or 0
-    return Side(plan=plan, micro_batch=size if sequences is None else min(size, sequences))
+    functions = regions(graph, variant.impl, where)
+    plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases)
+    return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where))
+
+
+def micro_batches(side: Side) -> MicroBatches:
+    """The batches of a side whose schedule is nothing else, and names their size. Raises ValueError."""
+    if not side.schedule.is_plain or side.schedule.batch is None:
+        raise ValueError(f"{described(side.schedule)} is no micro-batch of a known size")
+    return MicroBatches(side.schedule.batch)
+
+
+def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
+    """The phases of some schedules of one grid, and of those in which one part is another's. Raises SpecError."""
+    every = dict.fromkeys(schedules)
+    for one, other in permutations(schedules, 2):
+        every |= dict.fromkeys(mixed(one, other, [part]) for part in parts(one, other))
+    found = {phase for one in every for phase in walked(one, grid, where).phases}
+    return tuple(phase for phase in PHASES if phase in found)
+
+
+def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:
+    """A schedule as the engine walks it. Raises SpecError."""
+    return MicroBatches(of.batch or grid.sequences) if of.is_plain else made(of, grid, where)

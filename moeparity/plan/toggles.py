@@ -14,6 +14,9 @@ from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.settings import mixed as mixed_schedule
+from moeparity.plan.schedule.settings import parts as schedule_parts
+from moeparity.plan.schedule.settings import said
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
@@ -55,15 +58,15 @@ class Toggle(TwoSided):
 
 
 def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Toggle]:
-    """Every difference between two sides, bundled `by`; micro-batch is a toggle of its own."""
+    """Every difference between two sides, bundled `by`; each part of the schedule is a toggle of its own."""
     bundles = _bundles(differences(reference.plan, candidate.plan), _KEYS[by])
-    if reference.micro_batch != candidate.micro_batch:
+    for part in schedule_parts(reference.schedule, candidate.schedule):
         bundles.append(
             Toggle(
-                name="micro_batch",
+                name=part,
                 kind="schedule",
-                reference=str(reference.micro_batch),
-                candidate=str(candidate.micro_batch),
+                reference=said(reference.schedule, part),
+                candidate=said(candidate.schedule, part),
                 reference_origin="the recipe's reference",
                 candidate_origin="the recipe's candidate",
             )
@@ -80,8 +83,9 @@ def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) 
 
 def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
     """`base` with the choices of `members` taken from `source`."""
-    if any(toggle.kind == "schedule" for toggle in members):
-        base = replace(base, micro_batch=source.micro_batch)
+    exchanged = [toggle.name for toggle in members if toggle.kind == "schedule"]
+    if exchanged:
+        base = replace(base, schedule=mixed_schedule(base.schedule, source.schedule, exchanged))
     # All at once: on the way there may be mixtures that no op would run.
     places: dict[Phase, list[Place]] = {}
     for member in (member for toggle in members for member in toggle.members):

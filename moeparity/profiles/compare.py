@@ -13,6 +13,7 @@ from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
 from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import reader, schema
@@ -74,7 +75,7 @@ def compare(
         bind(graph, load_profile(name, _place()), config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=PHASES)
         for name in (first, second)
     ]
-    one_side, other_side = (Side(plan=plan, micro_batch=1) for plan in plans)
+    one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
     # What rests in one of them comes of another line, and is nothing that the two do differently.
     in_effect = (t for t in toggles(one_side, other_side) if any(not member.resting for member in t.members))
     differences = [_toggle(toggle, plans[0], plans[1]) for toggle in in_effect]

@@ -23,8 +23,8 @@ from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import UNKNOWN, load_profile, overrides, placement_rules
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import Side
+from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.sides import Side, micro_batches
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
@@ -86,13 +86,11 @@ class Bench:
         ranks = placement_rules(self.placement, HERE)
         own = overrides(self.settings, HERE)
         plan = bind(self.model.graph, load_profile(profile, HERE), self.model.dtype, own, placement=ranks)
-        return Side(plan=plan, micro_batch=micro_batch)
+        return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
 
     def walk(self, sides: Mapping[str, Side], observers: Sequence[Observer]) -> None:
         """One lockstep pass of all sides over the tokens."""
-        walkers = [
-            Walker(name=name, plan=side.plan, schedule=MicroBatches(side.micro_batch)) for name, side in sides.items()
-        ]
+        walkers = [Walker(name=name, plan=side.plan, schedule=micro_batches(side)) for name, side in sides.items()]
         mask = self.tokens.attention_mask
         run(walkers, self.model.weights, self.tokens.input_ids, observers, attention_mask=mask)
 

@@ -17,6 +17,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import Toggle, toggles
 from moeparity.profiles.compare import architectures
@@ -43,7 +44,9 @@ def found() -> list[Toggle]:
     graph = expand(Config(architectures()["qwen3_moe"]))
     own = overrides({key: value for key, (_, value) in SETTINGS.items()}, HERE)
     plans = [bind(graph, load_profile("hf-eager", HERE), "bf16", rules) for rules in ((), own)]
-    reference, candidate = (Side(plan=plan, micro_batch=size) for size, plan in enumerate(plans, 1))
+    reference, candidate = (
+        Side(plan=plan, schedule=ScheduleSettings(batch=size)) for size, plan in enumerate(plans, 1)
+    )
     return toggles(reference, candidate)
 
 

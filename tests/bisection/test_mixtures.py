@@ -21,8 +21,7 @@ from moeparity.engine.routes import NATURAL, ORDER, REPLAYED, Routes
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, SpecError
 from moeparity.metrics.interval import sequence_mean, token_mean
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import REFERENCE
+from moeparity.plan.sides import REFERENCE, micro_batches
 from moeparity.plan.toggles import mixed
 from moeparity.search.memo import Coalition
 from tests.planted.places import random_tokens, write_recipe
@@ -73,7 +72,7 @@ def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path,
     side = mixed(plan.reference, moved, plan.candidate)
     logits = Logits("lm_head", REFERENCE, ("own",), plan.tokens.input_ids, plan.tokens.loss_mask, "candidate")
     walkers = [
-        Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch))
+        Walker(name=name, plan=s.plan, schedule=micro_batches(s))
         for name, s in ((REFERENCE, plan.reference), ("own", side))
     ]
     run(walkers, plan.model.weights, plan.tokens.input_ids, [logits])

@@ -133,8 +133,8 @@ FLIPS = RoutingFlips(
 SOUND = Degeneracy(constant_weights=(), scored_tokens=240, flat=0, sequences=32, distinct=32, constant_sequences=0)
 FAIL = Report(
     run=RUN,
-    reference=Variant(profile="hf-eager", dtype="bf16", micro_batch=8),
-    candidate=Variant(profile="my-server", dtype="fp16", micro_batch=4),
+    reference=Variant(profile="hf-eager", dtype="bf16", micro_batch=8, schedule="micro-batch 8"),
+    candidate=Variant(profile="my-server", dtype="fp16", micro_batch=4, schedule="micro-batch 4"),
     record=Record(
         status="no record",
         side="candidate",

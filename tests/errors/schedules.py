@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.spec import reader
 
-TOKENS = Grid(spans=((0, 5), (0, 5)), prompts=(1, 2), length=5, ids=((1, 2, 3, 4, 5), (1, 2, 3, 9, 5)))
-LONG = Grid(spans=((0, 1_000_001),), prompts=(1,), length=1_000_001)
+TOKENS = TokenGrid(spans=((0, 5), (0, 5)), prompts=(1, 2), length=5, ids=((1, 2, 3, 4, 5), (1, 2, 3, 9, 5)))
+LONG = TokenGrid(spans=((0, 1_000_001),), prompts=(1,), length=1_000_001)
 
 
-def meet(path: Path, tokens: Grid = TOKENS) -> object:
+def meet(path: Path, tokens: TokenGrid = TOKENS) -> object:
     """The schedule of a recipe's candidate, or of a file of batches, over these tokens."""
     where, scheduling = Where(path), reader.read_scheduling({"file": path.name}, Where(path))
     if path.suffix == ".yaml":
@@ -28,7 +28,7 @@ def meet(path: Path, tokens: Grid = TOKENS) -> object:
     return schedule(by, tokens, where)
 
 
-def _of(fields: dict[str, object], tokens: Grid) -> object:
+def _of(fields: dict[str, object], tokens: TokenGrid) -> object:
     where = Where(Path("forward"))
     return schedule(settings(reader.read_scheduling(fields, where), None, 1, where), tokens, where)
 

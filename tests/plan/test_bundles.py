@@ -15,8 +15,7 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.plan.difference import differences
 from moeparity.plan.region import nodes_within
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.spec.base import By
 from moeparity.plan.toggles import Toggle, mixed, split, swap, toggles
 from tests.plan.test_toggles import EVERYTHING, cached_model, names, side
@@ -130,7 +129,7 @@ def test_a_swapped_block_has_the_references_numerics_and_nothing_else(
     back = mixed(only, [block], reference)
     changes = Changes([("only", REFERENCE), ("back", REFERENCE)])
     variants = {REFERENCE: reference, CANDIDATE: candidate, "only": only, "back": back}
-    walkers = [Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch)) for name, s in variants.items()]
+    walkers = [Walker(name=name, plan=s.plan, schedule=micro_batches(s)) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes["back", REFERENCE] == set()
     first = min(model.graph.nodes.index(n) for n in model.graph.nodes if n.name in block_nodes)

@@ -8,6 +8,7 @@ import pytest
 
 from moeparity.plan.difference import Difference, TwoSided, differences, two_sided
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import toggles
 from tests.plan.configs import QWEN3_MOE, bound, graph
@@ -65,7 +66,9 @@ def test_two_dtypes_are_one_difference(qwen: Graph, tmp_path: Path) -> None:
     half = bound(qwen, tmp_path, "rules: []\n", dtype="fp16")
     full = bound(qwen, tmp_path, "rules: []\n", dtype="fp32", name="other")
     assert [(d.node.name, d.attribute) for d in differences(half, full)] == [(n.name, "dtype") for n in qwen.nodes]
-    (toggle,) = toggles(Side(plan=half, micro_batch=2), Side(plan=full, micro_batch=2))
+    (toggle,) = toggles(
+        Side(plan=half, schedule=ScheduleSettings(batch=2)), Side(plan=full, schedule=ScheduleSettings(batch=2))
+    )
     assert (toggle.name, toggle.reference, toggle.candidate) == ("dtype", "fp16", "fp32")
 
 

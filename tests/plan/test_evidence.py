@@ -14,6 +14,7 @@ from moeparity.plan.difference import Difference, differences
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.evidence import evidence, in_words, levels
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.setting import Setting
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import toggles
@@ -30,7 +31,10 @@ def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> BoundGra
 
 def by_name(reference: BoundGraph, candidate: BoundGraph) -> dict[str, tuple[str, str]]:
     """The levels of every toggle of two plans."""
-    sides = Side(plan=reference, micro_batch=1), Side(plan=candidate, micro_batch=2)
+    sides = (
+        Side(plan=reference, schedule=ScheduleSettings(batch=1)),
+        Side(plan=candidate, schedule=ScheduleSettings(batch=2)),
+    )
     return {toggle.name: evidence(toggle.members, reference, candidate) for toggle in toggles(*sides)}
 
 

@@ -19,6 +19,7 @@ from moeparity.plan.evidence import evidence
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import Side
 from moeparity.plan.spec import reader
@@ -55,7 +56,7 @@ def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[
         bound(of, folder, rules, name=name, phases=phases)
         for rules, name in ((reference, "theirs"), (candidate, "mine"))
     )
-    one, other = (Side(plan=plan, micro_batch=2) for plan in plans)
+    one, other = (Side(plan=plan, schedule=ScheduleSettings(batch=2)) for plan in plans)
     return one, other
 
 
@@ -170,7 +171,7 @@ def test_a_value_that_differs_by_phase_on_both_sides_is_one_choice(deepseek: Gra
 def test_a_mixture_moves_a_place_in_all_phases(deepseek: Graph) -> None:
     where = Where(Path("x"))
     reference, candidate = (
-        Side(plan=bind(deepseek, load_profile(name, where), "bf16", phases=ALL), micro_batch=1)
+        Side(plan=bind(deepseek, load_profile(name, where), "bf16", phases=ALL), schedule=ScheduleSettings(batch=1))
         for name in ("hf-eager", "vllm")
     )
     bundles = toggles(reference, candidate)
@@ -199,7 +200,7 @@ def test_a_users_function_stands_in_every_phase(qwen: Graph, tmp_path: Path) -> 
     region = regions(qwen, [Impl(nodes=ATTEND, call="kernels:attend")], where)
     profile = load_profile("vllm", where)
     plans = (bind(qwen, profile, "bf16", regions=r, phases=ALL) for r in ((), region))
-    reference, candidate = (Side(plan=plan, micro_batch=1) for plan in plans)
+    reference, candidate = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
     (toggle,) = toggles(reference, candidate)
     assert (toggle.candidate, toggle.kind, split(toggle)) == ("kernels:attend", "implementation", [])
     moved = mixed(reference, [toggle], candidate).plan
@@ -208,7 +209,9 @@ def test_a_users_function_stands_in_every_phase(qwen: Graph, tmp_path: Path) -> 
 
 def test_a_dtype_is_one_in_all_phases(qwen: Graph, tmp_path: Path) -> None:
     half, full = (bound(qwen, tmp_path, "rules: []\n", dtype=dtype, phases=ALL) for dtype in ("bf16", "fp32"))
-    (toggle,) = toggles(Side(plan=half, micro_batch=1), Side(plan=full, micro_batch=1))
+    (toggle,) = toggles(
+        Side(plan=half, schedule=ScheduleSettings(batch=1)), Side(plan=full, schedule=ScheduleSettings(batch=1))
+    )
     assert (toggle.name, toggle.reference, toggle.candidate) == ("dtype", "bf16", "fp32")
     assert not any("@" in part.name for part in split(toggle))
 
@@ -241,7 +244,7 @@ def test_attributes_come_before_phases(qwen: Graph, tmp_path: Path) -> None:
     plans = (
         bound(qwen, tmp_path, rules, name=name, phases=SERVED) for rules, name in (("rules: []\n", "a"), (wide, "b"))
     )
-    reference, candidate = (Side(plan=plan, micro_batch=1) for plan in plans)
+    reference, candidate = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
     (toggle,) = toggles(reference, candidate, by="rule")
     names = [[part.name for part in split(half)] for half in split(toggle)]
     scores, probabilities = (f"op attention / attention:{name}" for name in ("scores", "probabilities"))
@@ -268,7 +271,7 @@ def drawn(folder: Path, of: Graph, seed: int) -> tuple[Side, Side] | None:
         profile, ranks = load_profile(variant.profile, where), placement_rules(variant.placement, where)
         with suppress(MoeparityError):
             plan = bind(of, profile, "bf16", overrides(own, where), placement=ranks, phases=SERVED)
-            sides.append(Side(plan=plan, micro_batch=2))
+            sides.append(Side(plan=plan, schedule=ScheduleSettings(batch=2)))
     return (sides[0], sides[1]) if len(sides) == 2 else None
 
 

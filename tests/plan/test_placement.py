@@ -20,8 +20,8 @@ from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.difference import differences
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import mixed, split, toggles
@@ -46,7 +46,7 @@ def side(folder: Path, variant: Variant) -> Side:
         overrides(settings, where),
         placement=placement_rules(Placement(**variant.get("placement", {})), where),
     )
-    return Side(plan=plan, micro_batch=variant.get("micro_batch", 2))
+    return Side(plan=plan, schedule=ScheduleSettings(batch=variant.get("micro_batch", 2)))
 
 
 def report_of(
@@ -164,7 +164,7 @@ def test_all_toggles_together_are_the_other_side(request: pytest.FixtureRequest,
         assert differences(variants[mixture].plan, variants[pure].plan) == []
         assert variants[mixture].plan.partials == variants[pure].plan.partials
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch)) for name, s in variants.items()]
+    walkers = [Walker(name=name, plan=s.plan, schedule=micro_batches(s)) for name, s in variants.items()]
     run(walkers, cached_model(folder).weights, random_tokens(2, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}
 

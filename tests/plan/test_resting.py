@@ -22,6 +22,7 @@ from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import reader
@@ -44,7 +45,7 @@ def side(of: Graph, choices: Settings | None = None, tensor: int = 1, profile: s
     where = Where(Path(__file__))
     ranks = placement_rules(Placement(tensor=tensor), where)
     plan = bind(of, load_profile(profile, where), "bf16", overrides(choices or {}, where), placement=ranks)
-    return Side(plan=plan, micro_batch=2)
+    return Side(plan=plan, schedule=ScheduleSettings(batch=2))
 
 
 def resting(bundles: Sequence[Toggle]) -> dict[str, tuple[int, int, int]]:
@@ -213,7 +214,7 @@ def test_a_mixture_is_one_plan_whichever_side_it_is_made_of(tmp_path: Path, grap
                 ours = mixed(reference, members, candidate)
                 theirs = mixed(candidate, rest, reference)
                 assert in_effect(ours.plan) == in_effect(theirs.plan), (seed, [t.name for t in members])
-                assert ours.micro_batch == theirs.micro_batch
+                assert ours.schedule == theirs.schedule
                 compared += 1
     assert compared >= 8
 

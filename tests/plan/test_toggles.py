@@ -15,8 +15,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.planted.places import random_tokens
 
@@ -38,7 +38,7 @@ def side(
 ) -> Side:
     where = Where(Path(__file__))
     plan = bind(cached_model(folder).graph, load_profile(profile, where), dtype, overrides(choices or {}, where))
-    return Side(plan=plan, micro_batch=micro_batch)
+    return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
 
 
 def names(bundles: list[Toggle]) -> list[str]:
@@ -173,11 +173,11 @@ def assert_all_together_are_the_other_side(model: Model, reference: Side, candid
     }
     pairs = [("thrown", CANDIDATE), ("restored", REFERENCE)]
     for mixture, pure in pairs:
-        assert variants[mixture].micro_batch == variants[pure].micro_batch
+        assert variants[mixture].schedule == variants[pure].schedule
         for node in model.graph.nodes:
             assert variants[mixture].plan.active(node) == variants[pure].plan.active(node), node.name
             assert variants[mixture].plan.dtype_of(node.name) == variants[pure].plan.dtype_of(node.name), node.name
     changes = Changes(pairs)
-    walkers = [Walker(name=name, plan=s.plan, schedule=MicroBatches(s.micro_batch)) for name, s in variants.items()]
+    walkers = [Walker(name=name, plan=s.plan, schedule=micro_batches(s)) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}

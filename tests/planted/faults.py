@@ -19,7 +19,7 @@ from moeparity.engine.functions import CustomNode
 from moeparity.numerics.bits import int_view
 from moeparity.plan.address import file_key, role
 from moeparity.plan.graph import Node
-from moeparity.plan.sides import Side
+from moeparity.plan.sides import Side, micro_batches
 from moeparity.plan.spec.schema import Impl, Variant
 from tests.opened import opened
 from tests.planted.places import PROFILE, random_tokens, write_recipe
@@ -144,7 +144,7 @@ def _fault(case: Case, nodes: Sequence[Node], base: Plan, values: Values) -> Fau
     read = _marked_input(node, values)
     assert read is not None
     rows, mask = values[file_key(node.inputs[read])], base.tokens.attention_mask
-    size = base.candidate.micro_batch
+    size = micro_batches(base.candidate).size
     place = draw.choice(mask.nonzero().tolist())
     marks, expert = rows[place[0], place[1]].unsqueeze(0), None
     if scope == "padding":

@@ -18,6 +18,7 @@ from moeparity.numerics.orders import parse
 from moeparity.ops.declaration import Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key
+from moeparity.plan.sides import micro_batches
 from moeparity.plan.toggles import toggles
 from tests.checkpoint_factory import make_random
 from tests.opened import opened
@@ -105,7 +106,7 @@ def test_planted_value_is_found(
 
 def differs_here(found: Bisected) -> bool:
     """What two separate forwards say of the planted node."""
-    sides, ids, size = found.sides, found.plan.tokens.input_ids, found.plan.candidate.micro_batch
+    sides, ids, size = found.sides, found.plan.tokens.input_ids, micro_batches(found.plan.candidate).size
     one, two = (
         forward(found.plan.model, ids, settings=values, micro_batch=size, save=[sides.node]) for values in sides.sets
     )

@@ -1,7 +1,7 @@
 """The reference under choices that nobody would call a difference.
 
-Other micro-batches, and seeded draws of every legal summation order. A gate below what they make is one that the
-reference does not pass against itself.
+Other schedules of its engine, and seeded draws of every legal summation order. A gate below what they make is one that
+the reference does not pass against itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.others import others
 from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import REFERENCE, Side
 
@@ -28,32 +30,25 @@ def trials(plan: Plan, trials: Trials) -> Trials:
     """The reference against itself; none where the recipe asks for no floor."""
     if not plan.recipe.floor:
         return {}
-    sides = floor_sides(plan.reference, len(plan.tokens.input_ids))
+    sides = floor_sides(plan.reference, plan.grid, Where(plan.path))
     return {TrialKey("floor", name): Trial(side=side, base=REFERENCE) for name, side in sides.items()}
 
 
-def floor_sides(reference: Side, sequences: int) -> dict[str, Side]:
-    """The reference under other choices, by name; `sequences` is how many there are.
+def floor_sides(reference: Side, grid: TokenGrid, where: Where) -> dict[str, Side]:
+    """The reference under other choices, by name; `grid` is its tokens.
 
-    Other micro-batches are 1 and the largest proper divisor of the reference's own (so that no wave of sequences
-    grows), 2 where that is 1. Every attribute of kind `order` that takes effect is drawn over its values, for each
-    node anew: how kernels that add in arrival order would differ. Draws that an op refuses are left out.
+    Up to four other schedules of its engine (`moeparity.plan.schedule.others`). Every attribute of kind `order` that
+    takes effect is drawn over its values, for each node anew: how kernels that add in arrival order would differ. Draws
+    that an op refuses are left out.
     """
-    sizes = _other_sizes(reference.micro_batch, sequences)
-    trials = {f"micro-batch {size}": replace(reference, micro_batch=size) for size in sizes}
+    schedules = others(reference.schedule, grid, where)
+    trials = {name: replace(reference, schedule=schedule) for name, schedule in schedules.items()}
     for seed in range(DRAWS):
         with suppress(SpecError):
             plan = drawn(reference.plan, seed)
             if plan is not None:
                 trials[f"orders drawn with seed {seed}"] = replace(reference, plan=plan)
     return trials
-
-
-def _other_sizes(size: int, sequences: int) -> list[int]:
-    if size == 1:
-        return [2] if sequences > 1 else []
-    half = next(divisor for divisor in range(size // 2, 0, -1) if size % divisor == 0)
-    return sorted({half, 1})
 
 
 def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:

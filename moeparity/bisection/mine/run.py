@@ -105,7 +105,7 @@ class _Miner:
         plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
         toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
         gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
-        gate_side = replace(gate_side, micro_batch=plan.reference.micro_batch)
+        gate_side = replace(gate_side, schedule=plan.reference.schedule)
         near_ties = NearTies(
             reference=REFERENCE,
             gate_walker=_GATED,
@@ -204,11 +204,10 @@ class _Miner:
         return tokens.attention_mask.to(self.plan.model.device)
 
     def _walker(self, name: str, side: Side, tokens: TokenSet, inputs_of: str | None = None) -> Walker:
-        size = min(side.micro_batch, len(tokens.input_ids))
-        return walker(self.plan, name, replace(side, micro_batch=size), inputs_of=inputs_of)
+        return walker(self.plan.on(tokens), name, side, inputs_of=inputs_of)
 
     def _run(self, walkers: Sequence[Walker], tokens: TokenSet, observer: Observer) -> None:
-        replace(self.plan, tokens=tokens).passes(self.progress).run(walkers, [observer])
+        self.plan.on(tokens).passes(self.progress).run(walkers, [observer])
 
 
 def _gate(plan: Plan, node: Node) -> Gate:

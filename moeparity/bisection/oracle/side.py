@@ -20,7 +20,7 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     """
     plan = bind(reference.plan.graph, profile, dtype, phases=reference.plan.phases)
     places = [(node.name, name) for node in plan.graph.nodes for name in _semantics(node)]
-    return Side(plan=plan.with_settings(places, reference.plan), micro_batch=reference.micro_batch)
+    return Side(plan=plan.with_settings(places, reference.plan), schedule=reference.schedule)
 
 
 def _semantics(node: Node) -> Iterator[str]:

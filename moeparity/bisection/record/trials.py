@@ -5,6 +5,7 @@ from __future__ import annotations
 from moeparity.bisection.floor.trials import floor_sides
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.errors import Where
 from moeparity.plan.sides import CANDIDATE
 
 
@@ -14,5 +15,5 @@ def trials(plan: Plan, trials: Trials) -> Trials:
         return {}
     name = plan.recipe.tokens.sampler
     side = plan.candidate if name == CANDIDATE else plan.reference
-    sides = floor_sides(side, len(plan.tokens.input_ids))
+    sides = floor_sides(side, plan.grid, Where(plan.path))
     return {TrialKey("record", of): Trial(side=draw, base=name) for of, draw in sides.items()}

@@ -58,7 +58,7 @@ def fingerprint(plan: Plan) -> str:
 def _side(side: Side) -> list[Any]:
     plans = [(phase, side.plan.at_phase(phase)) for phase in side.plan.phases]
     nodes = {phase: {n.name: (plan.active(n), plan.read_inputs(n)) for n in plan.graph.nodes} for phase, plan in plans}
-    return [side.plan.dtype, side.micro_batch, nodes]
+    return [side.plan.dtype, repr(side.schedule), nodes]
 
 
 def _files(source: Source, folder: Path) -> dict[str, Any]:

@@ -17,9 +17,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     """The schedule; nothing of it is measured."""
     reference, candidate = plan.reference, plan.candidate
     seen_by_reference, seen_by_candidate = seeing(reference.plan), seeing(candidate.plan)
-    reading = schedule_reading(
-        seen_by_reference, seen_by_candidate, differs=reference.micro_batch != candidate.micro_batch
-    )
+    reading = schedule_reading(seen_by_reference, seen_by_candidate, differs=reference.schedule != candidate.schedule)
     schedule = Schedule(reference=seen_by_reference, candidate=seen_by_candidate, reading=tuple(reading))
     return {"schedule": schedule}
 

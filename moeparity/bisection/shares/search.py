@@ -186,7 +186,8 @@ def _rebound(plan: Plan, variant: schema.Variant) -> Side:
     where = Where(plan.path, variant.line)
     profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)
     wide = variant.model_copy(update={"dtype": "fp32"})
-    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count)
+    phases = plan.reference.plan.phases
+    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count, phases=phases)
 
 
 def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:

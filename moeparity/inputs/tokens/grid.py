@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 
 
-def token_grid(tokens: TokenSet, *, with_ids: bool) -> Grid:
+def token_grid(tokens: TokenSet, *, with_ids: bool) -> TokenGrid:
     """Where each sequence's tokens lie, and how many of them are prompt: those before the first that is scored, or all.
 
     `with_ids` keeps the ids themselves, which a prefix cache compares.
     """
-    counts, firsts = tokens.attention_mask.sum(1), tokens.attention_mask.int().argmax(1)
-    is_scored = tokens.loss_mask.any(1)
-    prompts = (tokens.loss_mask.int().argmax(1) - firsts).where(is_scored, counts)
-    rows = zip(firsts.tolist(), counts.tolist(), strict=True)
-    return Grid(
-        spans=tuple((first, first + count) for first, count in rows),
-        prompts=tuple(prompts.tolist()),
-        length=tokens.input_ids.shape[1],
-        ids=tuple(map(tuple, tokens.input_ids.tolist())) if with_ids else None,
-    )
+    firsts = tokens.attention_mask.int().argmax(1)
+    prompts = (tokens.loss_mask.int().argmax(1) - firsts).where(tokens.loss_mask.any(1), tokens.attention_mask.sum(1))
+    ids = tuple(map(tuple, tokens.input_ids.tolist())) if with_ids else None
+    return grid_of(tokens.attention_mask, prompts, ids)
+
+
+def grid_of(mask: Tensor, prompts: Tensor, ids: tuple[tuple[int, ...], ...] | None = None) -> TokenGrid:
+    """The grid of an attention mask [B, T] and the number of each sequence's tokens that are prompt, int64 [B]."""
+    rows = zip(mask.int().argmax(1).tolist(), mask.sum(1).tolist(), strict=True)
+    spans = tuple((first, first + count) for first, count in rows)
+    return TokenGrid(spans=spans, prompts=tuple(prompts.tolist()), length=mask.shape[1], ids=ids)

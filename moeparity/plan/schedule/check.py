@@ -8,14 +8,14 @@ from typing import Final
 
 from moeparity.errors import SpecError, Where, counted
 from moeparity.paths import limit
-from moeparity.plan.schedule.grid import MOST_STEPS, Grid, refuse_more
+from moeparity.plan.schedule.grid import MOST_STEPS, TokenGrid, refuse_more
 from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
 
 MOST_PADDING: Final = 65_536
 """Padding rows of one step."""
 
 
-def refuse(schedule: Schedule, grid: Grid, where: Where) -> None:
+def refuse(schedule: Schedule, grid: TokenGrid, where: Where) -> None:
     """Raises SpecError where steps do not compute each token of the grid once, its keys before it or with it.
 
     Padding, and each sequence's last token, may be in no step. The first problem is told, of step N as line N of
@@ -33,7 +33,7 @@ def refuse(schedule: Schedule, grid: Grid, where: Where) -> None:
 class _Progress:
     """How far the steps so far have come with each sequence."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: TokenGrid) -> None:
         self.grid = grid
         self.ends = [0] * grid.sequences
 
@@ -71,7 +71,7 @@ class _Progress:
                 )
 
 
-def _of_the_grid(step: Step, grid: Grid) -> Iterator[str]:
+def _of_the_grid(step: Step, grid: TokenGrid) -> Iterator[str]:
     """Sequences and tokens that there are not, and what is in one step twice."""
     if not step.spans:
         yield "there is no span; expected the tokens of this step, at least one."
@@ -103,7 +103,7 @@ def _of_the_grid(step: Step, grid: Grid) -> Iterator[str]:
             yield f"place {place} of `scored` or `verified` is none of the {counted(places, 'span')}, counted from 0."
 
 
-def _is_another_prefix(copy: Copy, grid: Grid) -> bool:
+def _is_another_prefix(copy: Copy, grid: TokenGrid) -> bool:
     if copy.source >= grid.sequences or copy.source == copy.sequence:
         return True
     first, start = grid.spans[copy.sequence][0], grid.spans[copy.source][0]
@@ -114,7 +114,7 @@ def _is_another_prefix(copy: Copy, grid: Grid) -> bool:
     return grid.ids[copy.sequence][first : copy.last] != grid.ids[copy.source][start : copy.last + copy.shift]
 
 
-def _of_the_shape(step: Step, grid: Grid) -> Iterator[str]:
+def _of_the_shape(step: Step, grid: TokenGrid) -> Iterator[str]:
     """What a shape or a phase does not allow."""
     first, sequences = step.spans[0], [span.sequence for span in step.spans]
     if step.shape == "dense":

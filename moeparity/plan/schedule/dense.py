@@ -8,12 +8,12 @@ of those that are done included, until all are. Its head sees each sequence's la
 from __future__ import annotations
 
 from moeparity.errors import SpecError, Where, counted
-from moeparity.plan.schedule.grid import Grid, StepList
-from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.grid import StepList, TokenGrid
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Phase, Step, rectangle
 
 
-def rectangles(settings: Settings, grid: Grid, steps: StepList, *, prefilled: bool = False) -> None:
+def rectangles(settings: ScheduleSettings, grid: TokenGrid, steps: StepList, *, prefilled: bool = False) -> None:
     """Batch after batch. With `prefilled` what comes before a batch's first decoded column is there already."""
     for first, last in batches(settings, grid):
         boundary, end = columns(settings, grid, first, last)
@@ -31,13 +31,13 @@ def rectangles(settings: Settings, grid: Grid, steps: StepList, *, prefilled: bo
             steps.add(_step(first, last, start, stop, "decode" if stop - start == 1 else "verify", None))
 
 
-def batches(settings: Settings, grid: Grid) -> list[tuple[int, int]]:
+def batches(settings: ScheduleSettings, grid: TokenGrid) -> list[tuple[int, int]]:
     """The sequences (first, last + 1) of each batch."""
     size = grid.sequences if settings.batch is None else settings.batch
     return [(first, min(first + size, grid.sequences)) for first in range(0, grid.sequences, size)]
 
 
-def columns(settings: Settings, grid: Grid, first: int, last: int) -> tuple[int, int]:
+def columns(settings: ScheduleSettings, grid: TokenGrid, first: int, last: int) -> tuple[int, int]:
     """The first column that a batch decodes, and the one behind its last: the whole grid's where it decodes nothing.
 
     Where prompts end at several columns (which `generate` does not have, but a mixture of two schedules may) the
@@ -51,7 +51,7 @@ def columns(settings: Settings, grid: Grid, first: int, last: int) -> tuple[int,
     return (min(ends), max(last_columns)) if there else (0, 0)
 
 
-def refuse_ragged(settings: Settings, grid: Grid, where: Where) -> None:
+def refuse_ragged(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
     """Raises SpecError where prompts of one batch end at several columns: `generate` has none such."""
     if settings.start is None:
         return

@@ -15,7 +15,7 @@ MOST_STEPS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class TokenGrid:
     """The tokens [B, T] that all variants look at.
 
     spans: the columns first to last - 1 of each sequence that hold its tokens, at least one; the others are padding.
@@ -71,7 +71,7 @@ def refuse_more(steps: int, most: int, where: Where) -> None:
         )
 
 
-def fillers(steps: Iterable[Step], grid: Grid) -> list[Step]:
+def fillers(steps: Iterable[Step], grid: TokenGrid) -> list[Step]:
     """Steps for every token of the grid that is in none of these, as span or copy; a sequence is in each only once."""
     missing = missing_tokens(steps, grid)
     most = max((len(spans) for spans in missing), default=0)
@@ -79,7 +79,7 @@ def fillers(steps: Iterable[Step], grid: Grid) -> list[Step]:
     return [Step(spans=spans, shape="flat", filler=True) for spans in by_turn]
 
 
-def missing_tokens(steps: Iterable[Step], grid: Grid) -> list[list[Span]]:
+def missing_tokens(steps: Iterable[Step], grid: TokenGrid) -> list[list[Span]]:
     """What of each sequence is in no step, as spans."""
     taken = [bytearray(grid.length) for _ in grid.spans]
     for step in steps:

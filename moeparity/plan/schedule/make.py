@@ -8,10 +8,10 @@ from typing import Final
 from moeparity.errors import SpecError, Where, counted
 from moeparity.plan.schedule.check import refuse
 from moeparity.plan.schedule.dense import batches, rectangles, refuse_ragged
-from moeparity.plan.schedule.grid import Grid, StepList, fillers
+from moeparity.plan.schedule.grid import StepList, TokenGrid, fillers
 from moeparity.plan.schedule.packs import packs, refuse_long
 from moeparity.plan.schedule.server import Server
-from moeparity.plan.schedule.settings import Settings, described
+from moeparity.plan.schedule.settings import ScheduleSettings, described
 from moeparity.plan.schedule.sglang import SGLang
 from moeparity.plan.schedule.steps import Positions, Schedule, Step
 from moeparity.plan.schedule.vllm_v1 import VllmV1
@@ -19,7 +19,7 @@ from moeparity.plan.schedule.vllm_v1 import VllmV1
 SERVERS: Final[dict[str, type[Server]]] = {"vllm-v1": VllmV1, "sglang": SGLang}
 
 
-def schedule(settings: Settings, grid: Grid, where: Where) -> Schedule:
+def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule:
     """Every token of the grid in exactly one step. What no engine would compute is in `filler` steps behind all others.
 
     Settings of a side, or any mixture of two sides' (`mixed`), make one. A setting that decides nothing rests: packs
@@ -46,7 +46,7 @@ def schedule(settings: Settings, grid: Grid, where: Where) -> Schedule:
     )
 
 
-def refuse_unfit(settings: Settings, grid: Grid, where: Where) -> None:
+def refuse_unfit(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
     """Raises SpecError for settings of a side that do not fit the tokens; every mixture of two that do fits them."""
     if settings.arrivals and len(settings.arrivals) != grid.sequences:
         raise SpecError(
@@ -58,7 +58,7 @@ def refuse_unfit(settings: Settings, grid: Grid, where: Where) -> None:
         refuse_long(settings, grid, where)
 
 
-def _positions(settings: Settings, steps: list[Step]) -> Positions:
+def _positions(settings: ScheduleSettings, steps: list[Step]) -> Positions:
     if settings.pack is not None and not settings.is_flat:
         return "running" if settings.positions == "running" else "tokens"
     is_generated = settings.is_flat or settings.start is not None or any(step.phase == "chunk" for step in steps)

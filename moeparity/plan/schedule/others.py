@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
-from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.settings import ScheduleSettings
 
 MOST: Final = 4
 
 
-def others(of: Settings, grid: Grid, where: Where) -> dict[str, Settings]:
+def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, ScheduleSettings]:
     """Up to four schedules with other steps, by name; none of a recorded one, which is what it was.
 
     Batches of another size are divisors of the side's own, so that no wave of sequences grows, and 2 where that is 1.
@@ -37,7 +37,7 @@ def others(of: Settings, grid: Grid, where: Where) -> dict[str, Settings]:
     return dict(list(named.items())[:MOST])
 
 
-def _candidates(of: Settings, grid: Grid) -> Iterator[tuple[str, Settings]]:
+def _candidates(of: ScheduleSettings, grid: TokenGrid) -> Iterator[tuple[str, ScheduleSettings]]:
     if of.pack is not None:
         longest = max(map(grid.tokens, range(grid.sequences)))
         for length in (max(of.pack // 2, longest), longest):
@@ -52,7 +52,7 @@ def _candidates(of: Settings, grid: Grid) -> Iterator[tuple[str, Settings]]:
             yield f"{noun} {other}", replace(of, batch=other)
 
 
-def _of_a_server(of: Settings, grid: Grid) -> Iterator[tuple[str, Settings]]:
+def _of_a_server(of: ScheduleSettings, grid: TokenGrid) -> Iterator[tuple[str, ScheduleSettings]]:
     sequences = grid.sequences
     prompts = sum(grid.prompt_end(sequence, of.start) - grid.spans[sequence][0] for sequence in range(sequences))
     yield "one by one", replace(of, batch=1, continuous=False, arrivals=())

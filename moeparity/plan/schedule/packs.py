@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from moeparity.errors import SpecError, Where, counted
 from moeparity.plan.schedule.dense import batches, columns
-from moeparity.plan.schedule.grid import Grid, StepList
-from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.grid import StepList, TokenGrid
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Span, Step
 
 
-def packs(settings: Settings, grid: Grid, steps: StepList) -> None:
+def packs(settings: ScheduleSettings, grid: TokenGrid, steps: StepList) -> None:
     """Sequences in their order, a new pack where the next would not fit; up to where decoding starts, if it does."""
     pack: list[Span] = []
     for first, last in batches(settings, grid):
@@ -26,7 +26,7 @@ def packs(settings: Settings, grid: Grid, steps: StepList) -> None:
     steps.add(_pack(pack, settings))
 
 
-def refuse_long(settings: Settings, grid: Grid, where: Where) -> None:
+def refuse_long(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
     """Raises SpecError for a sequence that fits into no pack."""
     longest = max(range(grid.sequences), key=grid.tokens)
     if settings.pack is not None and grid.tokens(longest) > settings.pack:
@@ -36,7 +36,7 @@ def refuse_long(settings: Settings, grid: Grid, where: Where) -> None:
         )
 
 
-def _pack(spans: list[Span], settings: Settings) -> Step:
+def _pack(spans: list[Span], settings: ScheduleSettings) -> Step:
     return Step(
         spans=tuple(spans),
         shape="packed",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.steps import Copy
 
 
 class PrefixCache:
     """Blocks of `block` tokens by all tokens up to their end, each with the sequence that computed it first."""
 
-    def __init__(self, grid: Grid, block: int) -> None:
+    def __init__(self, grid: TokenGrid, block: int) -> None:
         assert grid.ids is not None
         self.grid, self.ids, self.block = grid, grid.ids, block
         self.nodes: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}

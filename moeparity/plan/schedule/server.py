@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeparity.plan.schedule.grid import Grid, StepList
+from moeparity.plan.schedule.grid import StepList, TokenGrid
 from moeparity.plan.schedule.prefixes import PrefixCache
-from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Copy, Phase, Span, Step
 
 
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 class Server(ABC):
     """One server's scheduler at work. Requests are served in the order in which they come."""
 
-    def __init__(self, settings: Settings, grid: Grid) -> None:
+    def __init__(self, settings: ScheduleSettings, grid: TokenGrid) -> None:
         self.settings, self.grid = settings, grid
         self.cache = None if settings.block is None else PrefixCache(grid, settings.block)
         self.waiting: deque[Request] = deque()

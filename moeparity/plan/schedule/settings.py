@@ -12,7 +12,7 @@ from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Schedul
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ScheduleSettings:
     """How a schedule is made, every setting written out.
 
     batch: sequences that start together, the next as many when all are done (None: all of them); `continuous`: who has
@@ -35,6 +35,11 @@ class Settings:
     mask: str = "block"
     positions: str = "reset"
     recorded: Recorded | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but a micro-batch."""
+        return self == ScheduleSettings(batch=self.batch)
 
     @property
     def is_flat(self) -> bool:
@@ -60,21 +65,23 @@ MICRO_BATCH: Final = "micro_batch"
 """What `schedule:batch` is called between two sides that have nothing but a micro-batch."""
 
 
-def settings(scheduling: Scheduling | None, micro_batch: int | None, sequences: int | None, where: Where) -> Settings:
+def settings(
+    scheduling: Scheduling | None, micro_batch: int | None, sequences: int | None, where: Where
+) -> ScheduleSettings:
     """The settings of a side: of its `schedule:`, else of its micro-batch (None: all sequences together).
 
     A recorded schedule is read; its path starts at the folder of `where`. Raises SpecError. Where it is known how many
     `sequences` there are, no batch is larger, so that equal schedules have equal settings.
     """
     if scheduling is None:
-        return Settings(batch=_at_most(micro_batch, sequences))
+        return ScheduleSettings(batch=_at_most(micro_batch, sequences))
     if scheduling.file is not None:
         line = Where(where.path, scheduling.line_of("file") or where.line)
-        return Settings(recorded=read_batches(scheduling.file, scheduling.positions or "tokens", line))
+        return ScheduleSettings(recorded=read_batches(scheduling.file, scheduling.positions or "tokens", line))
     rule, pack, decode = scheduling.rule, scheduling.pack, scheduling.decode
     prefix, most = scheduling.prefix, scheduling.sequences
     batch, is_continuous = _batch(decode, rule)
-    return Settings(
+    return ScheduleSettings(
         rule=rule,
         batch=_at_most(batch, sequences),
         continuous=is_continuous,
@@ -105,16 +112,16 @@ def _at_most(batch: int | None, sequences: int | None) -> int | None:
     return batch if sequences is None else min(batch or sequences, sequences)
 
 
-def parts(reference: Settings, candidate: Settings) -> list[str]:
+def parts(reference: ScheduleSettings, candidate: ScheduleSettings) -> list[str]:
     """The names of the parts in which two schedules differ."""
     if reference.recorded is not None or candidate.recorded is not None:
         return [WHOLE] if reference != candidate else []
-    if _is_plain(reference) and _is_plain(candidate):
+    if reference.is_plain and candidate.is_plain:
         return [MICRO_BATCH] if reference != candidate else []
     return [part for part in PARTS if _values(reference, part) != _values(candidate, part)]
 
 
-def mixed(base: Settings, source: Settings, names: Iterable[str]) -> Settings:
+def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:
     """`base` with the named parts taken from `source`. Every mixture makes a schedule."""
     taken = set(names)
     if taken & {WHOLE, MICRO_BATCH}:
@@ -122,7 +129,7 @@ def mixed(base: Settings, source: Settings, names: Iterable[str]) -> Settings:
     return replace(base, **{name: getattr(source, name) for part in taken for name in PARTS[part]})
 
 
-def said(of: Settings, part: str) -> str:
+def said(of: ScheduleSettings, part: str) -> str:
     """One side's value of a part, in words."""
     if part == WHOLE:
         return described(of)
@@ -143,28 +150,23 @@ def said(of: Settings, part: str) -> str:
     return words[part]
 
 
-def described(of: Settings) -> str:
+def described(of: ScheduleSettings) -> str:
     """The schedule in one line: `micro-batch 8`, `vllm-v1, continuous, decode from prompt`."""
     if of.recorded is not None:
         return of.recorded.schedule.name
-    plain = Settings()
+    plain = ScheduleSettings()
     changed = [part for part in PARTS if part != "schedule:batch" and _values(of, part) != _values(plain, part)]
-    if _is_plain(of):
+    if of.is_plain:
         return "one batch" if of.batch is None else f"micro-batch {of.batch}"
     words = (f"{part.removeprefix('schedule:')} {said(of, part)}" for part in changed)
     return ", ".join([said(of, "schedule:batch"), *words])
 
 
-def _is_plain(of: Settings) -> bool:
-    """Whether there is nothing but a micro-batch."""
-    return of == Settings(batch=of.batch)
-
-
-def _values(of: Settings, part: str) -> tuple[object, ...]:
+def _values(of: ScheduleSettings, part: str) -> tuple[object, ...]:
     return tuple(getattr(of, name) for name in PARTS[part])
 
 
-def _together(of: Settings) -> str:
+def _together(of: ScheduleSettings) -> str:
     """Who is computed with whom."""
     groups = "all together" if of.batch is None else "one by one" if of.batch == 1 else f"{of.batch} together"
     words = ["continuous" if of.continuous else groups]

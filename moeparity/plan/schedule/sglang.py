@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.server import Part, Server
-from moeparity.plan.schedule.settings import Settings
+from moeparity.plan.schedule.settings import ScheduleSettings
 
 MAX_PREFILL_TOKENS: Final = 16384
 """Tokens behind which a step takes no further prompt (`max_prefill_tokens`); a single prompt may be longer."""
@@ -21,7 +21,7 @@ MAX_PREFILL_TOKENS: Final = 16384
 class SGLang(Server):
     """Prompts first, as many as a chunk holds, the last one cut; where nobody waits, one token of every request."""
 
-    def __init__(self, settings: Settings, grid: Grid) -> None:
+    def __init__(self, settings: ScheduleSettings, grid: TokenGrid) -> None:
         super().__init__(settings, grid)
         self.page = settings.block or 1
         # SGLang refuses a chunk that is not of whole pages; only a mixture of two schedules has one.

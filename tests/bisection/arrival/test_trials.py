@@ -8,6 +8,7 @@ from moeparity.bisection.arrival.trials import DRAWS, arrival_draws
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.sides import Side
 from tests.plan.configs import QWEN3_MOE, graph
@@ -20,7 +21,9 @@ PLACE = ("layers[1].moe.combine", "order")
 def side(folder: Path, address: str) -> Side:
     own = overrides({address: "unordered(3)"}, HERE)
     of = graph(folder, QWEN3_MOE)
-    return Side(plan=bind(of, load_profile("vllm", HERE), "bf16", own, phases=SERVED), micro_batch=1)
+    return Side(
+        plan=bind(of, load_profile("vllm", HERE), "bf16", own, phases=SERVED), schedule=ScheduleSettings(batch=1)
+    )
 
 
 def orders(drawn: Side) -> list[object]:
@@ -40,4 +43,4 @@ def test_every_phase_that_has_one_is(tmp_path: Path) -> None:
 def test_a_side_without_one_is_not(tmp_path: Path) -> None:
     assert arrival_draws(side(tmp_path, "layers[0].moe.combine:order")) != []
     plan = bind(graph(tmp_path, QWEN3_MOE), load_profile("vllm", HERE), "bf16", phases=SERVED)
-    assert arrival_draws(Side(plan=plan, micro_batch=1)) == []
+    assert arrival_draws(Side(plan=plan, schedule=ScheduleSettings(batch=1))) == []

@@ -18,6 +18,8 @@ from moeparity.metrics.verdict import Interval
 from moeparity.ops.declaration import Attribute, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Placement
@@ -26,6 +28,9 @@ from moeparity.plan.spec.schema import Placement
 @lru_cache(maxsize=2)
 def opened(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
+
+
+HERE = Where(Path(__file__))
 
 
 def side(
@@ -41,7 +46,12 @@ def side(
     plan = bind(
         opened(folder).graph, load_profile(profile, here), "bf16", overrides(own or {}, here), placement=placement
     )
-    return Side(plan=plan, micro_batch=micro_batch)
+    return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
+
+
+def tokens_of(sequences: int) -> TokenGrid:
+    """So many sequences of eight tokens, all prompt."""
+    return TokenGrid(spans=((0, 8),) * sequences, prompts=(8,) * sequences, length=8)
 
 
 @pytest.mark.parametrize(
@@ -50,10 +60,10 @@ def side(
 )
 def test_other_micro_batches(micro_batch: int, sequences: int, tried: list[int], qwen3: Path) -> None:
     """Proper divisors, so that the sequences computed together stay those of the reference."""
-    trials = floor_trials(side(qwen3, micro_batch=micro_batch), sequences)
+    trials = floor_trials(side(qwen3, micro_batch=micro_batch), tokens_of(sequences), HERE)
     # A dense model has no order to draw.
     assert list(trials) == [f"micro-batch {size}" for size in tried]
-    assert [trial.micro_batch for trial in trials.values()] == tried
+    assert [trial.schedule.batch for trial in trials.values()] == tried
     assert all(trial.plan == side(qwen3).plan for trial in trials.values())
 
 
@@ -72,11 +82,11 @@ def test_orders_are_drawn_for_every_node_and_nothing_else_is(
     qwen3_moe: Path, ranks: int, own: dict[str, Value]
 ) -> None:
     reference = side(qwen3_moe, ranks=ranks, own=own)
-    drawn = [trial for name, trial in floor_trials(reference, 64).items() if name.startswith("orders")]
+    drawn = [trial for name, trial in floor_trials(reference, tokens_of(64), HERE).items() if name.startswith("orders")]
     assert len(drawn) == DRAWS
     orders = drawn_attributes(reference)
     for trial in drawn:
-        assert trial.micro_batch == reference.micro_batch
+        assert trial.schedule == reference.schedule
         for place, setting in trial.plan.settings.items():
             if place not in orders:
                 assert setting == reference.plan.settings[place]
@@ -85,7 +95,7 @@ def test_orders_are_drawn_for_every_node_and_nothing_else_is(
                 assert "drawn with seed" in setting.rule.evidence
     one, other = ({p: s.value for p, s in trial.plan.settings.items()} for trial in drawn)
     assert one != other
-    again = floor_trials(reference, 64)["orders drawn with seed 0"]
+    again = floor_trials(reference, tokens_of(64), HERE)["orders drawn with seed 0"]
     assert {p: s.value for p, s in again.plan.settings.items()} == one
 
 
@@ -95,7 +105,7 @@ def test_every_order_that_may_vary_gets_drawn(qwen3_moe: Path) -> None:
     orders = drawn_attributes(reference)
     assert {attribute for _, attribute in orders} == {"slots", "leaves", "order"}
     assert {node.split(".")[-1] for node, _ in orders} == {"router", "combine"}
-    drawn = floor_trials(reference, 64)["orders drawn with seed 0"].plan
+    drawn = floor_trials(reference, tokens_of(64), HERE)["orders drawn with seed 0"].plan
     assert {place for place, setting in drawn.settings.items() if "floor" in setting.origin} == orders.keys()
 
 
@@ -169,7 +179,9 @@ def test_an_order_of_one_phase_alone_is_drawn_too(qwen3_moe: Path) -> None:
     graph, ranks = opened(qwen3_moe).graph, placement_rules(Placement(tensor=2), here)
     profile = load_profile("hf-eager", here)
     plan = bind(graph, profile, "bf16", own, placement=ranks, phases=("prefill", "decode"))
-    trial = floor_trials(Side(plan=plan, micro_batch=8), 64)["orders drawn with seed 0"].plan
+    trial = floor_trials(Side(plan=plan, schedule=ScheduleSettings(batch=8)), tokens_of(64), HERE)[
+        "orders drawn with seed 0"
+    ].plan
     node = next(node for node in graph.nodes if node.name == "layers[0].moe.reduce")
     assert ["order" in plan.at_phase(phase).active(node) for phase in plan.phases] == [False, True]
     assert "floor" in trial.at_phase("decode").settings[node.name, "order"].origin

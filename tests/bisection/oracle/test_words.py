@@ -13,6 +13,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import open_model
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import Side
 
 
@@ -50,9 +51,11 @@ def test_the_oracle_answers_the_references_question(profile: str, deepseek_v3: P
     here = Where(Path(__file__))
     model = open_model(deepseek_v3, device="cpu")
     own = overrides({"layers[1].attention.norm:eps": 0.5, "layers[1].attention.norm:output": "fp16"}, here)
-    reference = Side(plan=bind(model.graph, load_profile(profile, here), "bf16", own), micro_batch=3)
+    reference = Side(
+        plan=bind(model.graph, load_profile(profile, here), "bf16", own), schedule=ScheduleSettings(batch=3)
+    )
     oracle = oracle_side(reference, load_profile(ORACLE, here), model.dtype)
-    assert oracle.micro_batch == 3
+    assert oracle.schedule == ScheduleSettings(batch=3)
     settings = oracle.plan.settings
     assert settings["layers[1].attention.norm", "eps"].value == 0.5
     assert settings["layers[1].attention.norm", "output"].value == "fp64"
@@ -66,7 +69,9 @@ def test_an_eps_that_rests_in_the_reference_rests_in_the_oracle(qwen3_moe: Path)
     here = Where(Path(__file__))
     model = open_model(qwen3_moe, device="cpu")
     own = overrides({"layers[*].moe.router:renormalize_eps": 0.5, "layers[1].moe.router:timing": "after_topk"}, here)
-    reference = Side(plan=bind(model.graph, load_profile("hf-eager", here), "bf16", own), micro_batch=3)
+    reference = Side(
+        plan=bind(model.graph, load_profile("hf-eager", here), "bf16", own), schedule=ScheduleSettings(batch=3)
+    )
     oracle = oracle_side(reference, load_profile(ORACLE, here), model.dtype)
     routers = [node for node in model.graph.nodes if node.op.routes]
     assert [oracle.plan.active(node).get("renormalize_eps") for node in routers] == [0.5, None, 0.5]

@@ -6,7 +6,7 @@ import torch
 
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 
 ATTENTION = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
 # Scored from the third token on; from the last; nowhere.
@@ -15,7 +15,7 @@ TOKENS = TokenSet(input_ids=torch.arange(15).reshape(3, 5), loss_mask=LOSS, atte
 
 
 def test_spans_and_prompts() -> None:
-    assert token_grid(TOKENS, with_ids=False) == Grid(spans=((0, 4), (1, 5), (0, 5)), prompts=(2, 3, 5), length=5)
+    assert token_grid(TOKENS, with_ids=False) == TokenGrid(spans=((0, 4), (1, 5), (0, 5)), prompts=(2, 3, 5), length=5)
 
 
 def test_ids() -> None:

@@ -8,29 +8,29 @@ from typing import Any
 from hypothesis import strategies as st
 
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
-from moeparity.plan.schedule.settings import Settings, settings
+from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import Schedule, Step
 from moeparity.plan.spec import reader
 
 HERE = Where(Path("here"))
 
 
-def grid(*sequences: tuple[int, int], length: int | None = None, left: bool = False) -> Grid:
+def grid(*sequences: tuple[int, int], length: int | None = None, left: bool = False) -> TokenGrid:
     """Sequences of (prompt, tokens), padded at the right or the left; all ids differ."""
     width = length or max(tokens for _, tokens in sequences)
     spans = tuple((width - tokens, width) if left else (0, tokens) for _, tokens in sequences)
     ids = tuple(tuple(range(row * width, row * width + width)) for row in range(len(sequences)))
-    return Grid(spans=spans, prompts=tuple(prompt for prompt, _ in sequences), length=width, ids=ids)
+    return TokenGrid(spans=spans, prompts=tuple(prompt for prompt, _ in sequences), length=width, ids=ids)
 
 
-def written(fields: dict[str, Any], sequences: int | None = None) -> Settings:
+def written(fields: dict[str, Any], sequences: int | None = None) -> ScheduleSettings:
     """The settings of a recipe's `schedule:`."""
     return settings(reader.read_scheduling(fields, HERE), None, sequences, HERE)
 
 
-def made(fields: dict[str, Any], tokens: Grid) -> Schedule:
+def made(fields: dict[str, Any], tokens: TokenGrid) -> Schedule:
     """The schedule of a recipe's `schedule:`."""
     return schedule(written(fields, tokens.sequences), tokens, HERE)
 
@@ -48,7 +48,7 @@ def line(step: Step) -> str:
 
 
 @st.composite
-def grids(draw: st.DrawFn) -> Grid:
+def grids(draw: st.DrawFn) -> TokenGrid:
     """Grids of up to six sequences, padded at both ends, of which some share prefixes."""
     length = draw(st.integers(1, 14))
     spans, prompts = [], []
@@ -59,7 +59,7 @@ def grids(draw: st.DrawFn) -> Grid:
         prompts.append(draw(st.integers(0, last - first)))
     # Two ids only, so that prefixes are shared.
     ids = tuple(tuple(draw(st.integers(0, 1)) for _ in range(length)) for _ in spans)
-    return Grid(spans=tuple(spans), prompts=tuple(prompts), length=length, ids=ids)
+    return TokenGrid(spans=tuple(spans), prompts=tuple(prompts), length=length, ids=ids)
 
 
 @st.composite

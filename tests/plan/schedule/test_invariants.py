@@ -12,14 +12,23 @@ from hypothesis import strategies as st
 
 from moeparity.errors import SpecError
 from moeparity.plan.schedule.check import refuse
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
-from moeparity.plan.schedule.settings import MICRO_BATCH, PARTS, Settings, described, mixed, parts, said, settings
+from moeparity.plan.schedule.settings import (
+    MICRO_BATCH,
+    PARTS,
+    ScheduleSettings,
+    described,
+    mixed,
+    parts,
+    said,
+    settings,
+)
 from moeparity.plan.schedule.steps import Schedule
 from tests.plan.schedule.grids import HERE, grids, schedulings, written
 
 
-def check(of: Schedule, tokens: Grid) -> None:
+def check(of: Schedule, tokens: TokenGrid) -> None:
     """Each token of the grid in exactly one step, its keys in that step or before."""
     counts = Counter(
         (part.sequence, column) for step in of.steps for part in step.parts for column in range(part.first, part.last)
@@ -47,7 +56,7 @@ def check(of: Schedule, tokens: Grid) -> None:
     refuse(Schedule(steps=steps, positions=of.positions), tokens, HERE)
 
 
-def limits(of: Schedule, by: Settings) -> None:
+def limits(of: Schedule, by: ScheduleSettings) -> None:
     """Token budgets, most sequences, batches that start together, one token each when decoding."""
     for step in (step for step in of.steps if not step.filler):
         if step.phase == "decode":
@@ -76,7 +85,7 @@ def test_every_token_is_in_one_step_and_every_limit_is_kept(data: st.DataObject)
     limits(of, by)
 
 
-def _side(data: st.DataObject, tokens: Grid) -> Settings:
+def _side(data: st.DataObject, tokens: TokenGrid) -> ScheduleSettings:
     """A side that a recipe could have."""
     if data.draw(st.booleans()):
         return settings(None, data.draw(st.integers(1, 8)), tokens.sequences, HERE)
@@ -109,7 +118,7 @@ def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> Non
 
 def test_every_setting_is_in_one_part() -> None:
     names = Counter(name for part in PARTS.values() for name in part)
-    assert names == Counter(name for name in Settings.__dataclass_fields__ if name != "recorded")
+    assert names == Counter(name for name in ScheduleSettings.__dataclass_fields__ if name != "recorded")
 
 
 @pytest.mark.parametrize(

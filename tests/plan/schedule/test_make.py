@@ -6,9 +6,9 @@ import pytest
 
 from moeparity.errors import SpecError
 from moeparity.paths import LIMIT_FACTOR
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
-from moeparity.plan.schedule.settings import Settings, settings
+from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import Copy, MicroBatches, Span
 from tests.plan.schedule.grids import HERE, grid, made, told, written
 
@@ -22,11 +22,11 @@ def test_a_micro_batch_is_a_trainers_forward() -> None:
 
 
 def test_a_batch_is_no_larger_than_all_sequences() -> None:
-    assert settings(None, 8, 3, HERE) == settings(None, None, 3, HERE) == Settings(batch=3)
+    assert settings(None, 8, 3, HERE) == settings(None, None, 3, HERE) == ScheduleSettings(batch=3)
 
 
 def test_generate_prefills_the_padded_prompts_then_computes_a_column_at_a_time() -> None:
-    tokens = Grid(spans=((0, 6), (1, 5)), prompts=(3, 2), length=7)
+    tokens = TokenGrid(spans=((0, 6), (1, 5)), prompts=(3, 2), length=7)
     of = made({"decode": {"from": "prompt"}}, tokens)
     # Padding at the left is in the rectangle, and so is that of the sequence that is done first.
     assert told(of) == [
@@ -72,7 +72,7 @@ def test_drafted_tokens_are_verified_together() -> None:
 
 
 def test_packs_hold_what_fits_in_order() -> None:
-    tokens = Grid(spans=((0, 3), (2, 5), (1, 4), (0, 5)), prompts=(1, 1, 1, 1), length=5)
+    tokens = TokenGrid(spans=((0, 3), (2, 5), (1, 4), (0, 5)), prompts=(1, 1, 1, 1), length=5)
     of = made({"pack": {"length": 8}}, tokens)
     assert told(of) == ["forward 0:0-3 1:2-5", "forward 2:1-4 3:0-5"]
     assert all(step.shape == "packed" and step.isolated for step in of.steps if not step.filler)
@@ -140,11 +140,11 @@ def test_whoever_comes_late_joins() -> None:
     ]
 
 
-def shared(*lengths: int, prompts: tuple[int, ...] | None = None) -> Grid:
+def shared(*lengths: int, prompts: tuple[int, ...] | None = None) -> TokenGrid:
     """Sequences that begin alike, each with a last token of its own."""
     width = max(lengths)
     ids = tuple((*range(length - 1), 100 + row, *[0] * (width - length)) for row, length in enumerate(lengths))
-    return Grid(
+    return TokenGrid(
         spans=tuple((0, length) for length in lengths), prompts=prompts or tuple(lengths), length=width, ids=ids
     )
 
@@ -162,13 +162,15 @@ def test_sglang_finds_what_an_earlier_step_made() -> None:
 
 
 def test_a_prefix_is_found_at_another_place_of_the_grid() -> None:
-    tokens = Grid(spans=((0, 5), (2, 7)), prompts=(5, 5), length=7, ids=((1, 2, 3, 4, 5, 0, 0), (0, 0, 1, 2, 3, 4, 6)))
+    tokens = TokenGrid(
+        spans=((0, 5), (2, 7)), prompts=(5, 5), length=7, ids=((1, 2, 3, 4, 5, 0, 0), (0, 0, 1, 2, 3, 4, 6))
+    )
     of = made({"rule": "sglang", "prefix": {"block": 1}, "decode": {"from": "prompt", "batch": "single"}}, tokens)
     assert of.steps[1].copies == (Copy(1, 2, 6, 0, -2),)
 
 
 def test_blocks_of_two_sources() -> None:
-    tokens = Grid(
+    tokens = TokenGrid(
         spans=((0, 3), (0, 5), (0, 6)),
         prompts=(3, 5, 6),
         length=6,

@@ -10,10 +10,10 @@ import pytest
 
 from moeparity.errors import SpecError, Where
 from moeparity.paths import LIMIT_FACTOR
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.recorded import read_batches
-from moeparity.plan.schedule.settings import WHOLE, Settings, described, mixed, parts, said, settings
+from moeparity.plan.schedule.settings import WHOLE, ScheduleSettings, described, mixed, parts, said, settings
 from moeparity.plan.schedule.steps import Copy, Schedule, Span
 from moeparity.plan.spec import reader
 from tests.plan.schedule.grids import HERE, grid, made, told, written
@@ -21,15 +21,15 @@ from tests.plan.schedule.grids import HERE, grid, made, told, written
 TWO = grid((2, 4), (3, 5))
 
 
-def recorded(folder: Path, *batches: Any, **fields: Any) -> Settings:
-    """Settings of a file with these batches (a string is a line as it stands)."""
+def recorded(folder: Path, *batches: Any, **fields: Any) -> ScheduleSettings:
+    """ScheduleSettings of a file with these batches (a string is a line as it stands)."""
     lines = [batch if isinstance(batch, str) else json.dumps(batch) for batch in batches]
     (folder / "batches.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     scheduling = reader.read_scheduling({"file": "batches.jsonl", **fields}, HERE)
     return settings(scheduling, None, 2, Where(folder / "recipe.yaml"))
 
 
-def refused(folder: Path, *batches: Any, tokens: Grid = TWO) -> str:
+def refused(folder: Path, *batches: Any, tokens: TokenGrid = TWO) -> str:
     """What is said of these batches, behind the file's name."""
     with pytest.raises(SpecError) as error:
         schedule(recorded(folder, *batches), tokens, HERE)
@@ -62,7 +62,7 @@ def test_everything_a_step_may_say(tmp_path: Path) -> None:
         "isolated": False,
         "copies": [[1, 0, 4, 0, 0]],
     }
-    tokens = Grid(spans=((0, 5), (0, 5)), prompts=(5, 5), length=5)
+    tokens = TokenGrid(spans=((0, 5), (0, 5)), prompts=(5, 5), length=5)
     (step,) = schedule(recorded(tmp_path, line, positions="running"), tokens, HERE).steps
     assert (step.shape, step.phase, step.padding, step.scored) == ("flat", "verify", 1, (1,))
     assert (step.verified, step.isolated, step.copies) == ((0,), False, (Copy(1, 0, 4, 0, 0),))
@@ -144,7 +144,7 @@ def test_a_gap(tmp_path: Path) -> None:
 
 
 def test_copies_have_sources(tmp_path: Path) -> None:
-    tokens = Grid(spans=((0, 5), (0, 5)), prompts=(5, 5), length=5)
+    tokens = TokenGrid(spans=((0, 5), (0, 5)), prompts=(5, 5), length=5)
     late = {"spans": [[1, 4, 5]], "copies": [[1, 0, 4, 0, 0]]}
     assert "copied of sequence 0 before that has them" in refused(tmp_path, late, tokens=tokens)
     for copy in ([1, 0, 4, 1, 0], [1, 0, 4, 2, 0], [1, 0, 4, 0, 1]):

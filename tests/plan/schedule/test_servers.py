@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.plan.schedule.grid import Grid
+from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.steps import Span
 from tests.plan.schedule.grids import grid, line, made, told
 
@@ -107,7 +107,7 @@ def test_sglang_lets_no_more_run_than_max_running_requests() -> None:
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> tuple[Grid, list[int], int, int, int]:
+def loads(draw: st.DrawFn) -> tuple[TokenGrid, list[int], int, int, int]:
     """A grid, arrivals, a token budget, the most sequences, drafted tokens."""
     sizes = st.integers(1, 9)
     sequences = [(prompt := draw(sizes), prompt + draw(st.integers(0, 6))) for _ in range(draw(st.integers(1, 5)))]
@@ -115,7 +115,7 @@ def loads(draw: st.DrawFn) -> tuple[Grid, list[int], int, int, int]:
     return grid(*sequences), arrivals, draw(st.integers(1, 10)), draw(st.integers(1, 4)), draw(st.integers(0, 2))
 
 
-def fields_of(rule: str, load: tuple[Grid, list[int], int, int, int]) -> dict[str, Any]:
+def fields_of(rule: str, load: tuple[TokenGrid, list[int], int, int, int]) -> dict[str, Any]:
     _, arrivals, budget, most, verify = load
     drafted = {"verify": verify} if verify else {}
     decode = {**DECODE, "arrivals": arrivals}
@@ -127,21 +127,21 @@ def spans(lines: list[str]) -> list[str]:
 
 
 @given(loads())
-def test_vllm_again(load: tuple[Grid, list[int], int, int, int]) -> None:
+def test_vllm_again(load: tuple[TokenGrid, list[int], int, int, int]) -> None:
     assert spans(told(made(fields_of("vllm-v1", load), load[0]))) == vllm(*load)
 
 
 @given(loads())
-def test_sglang_again(load: tuple[Grid, list[int], int, int, int]) -> None:
+def test_sglang_again(load: tuple[TokenGrid, list[int], int, int, int]) -> None:
     assert spans(told(made(fields_of("sglang", load), load[0]))) == sglang(*load)
 
 
-def ends(tokens: Grid) -> list[int]:
+def ends(tokens: TokenGrid) -> list[int]:
     """Behind the last token that a server computes."""
     return [max(prompt, last - 1) for prompt, (_, last) in zip(tokens.prompts, tokens.spans, strict=True)]
 
 
-def vllm(tokens: Grid, arrivals: list[int], budget: int, most: int, verify: int) -> list[str]:
+def vllm(tokens: TokenGrid, arrivals: list[int], budget: int, most: int, verify: int) -> list[str]:
     """vLLM's loop as numbers: num_computed_tokens catches up with num_tokens_with_spec."""
     computed, known = [0] * tokens.sequences, list(tokens.prompts)
     queue = sorted(range(tokens.sequences), key=lambda s: arrivals[s])
@@ -169,7 +169,7 @@ def vllm(tokens: Grid, arrivals: list[int], budget: int, most: int, verify: int)
     return steps
 
 
-def sglang(tokens: Grid, arrivals: list[int], budget: int, most: int, verify: int) -> list[str]:
+def sglang(tokens: TokenGrid, arrivals: list[int], budget: int, most: int, verify: int) -> list[str]:
     """SGLang's loop as lists: a waiting queue, one chunked request, a running batch."""
     queue = sorted(range(tokens.sequences), key=lambda s: arrivals[s])
     computed = [0] * tokens.sequences

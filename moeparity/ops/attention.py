@@ -9,13 +9,21 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, SDPA, TILES
-from moeparity.ops.attention_memory import latent_scratch, latent_widths, scratch
+from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, LAYOUT, SDPA, TILES
+from moeparity.ops.attention_memory import (
+    expanded_bytes,
+    expanded_scratch,
+    expanded_widths,
+    latent_scratch,
+    latent_widths,
+    scratch,
+)
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
-from moeparity.ops.kv_cache import COMPUTED, own_keys
-from moeparity.ops.linear import TF32
+from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
+from moeparity.ops.linear import ROWS, TF32
+from moeparity.ops.linear import sees_rows as _sees_rows_of_gemm
 from moeparity.ops.memory import Memory, Shapes
-from moeparity.ops.placement import cut, refuse_pieces
+from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 
 START, END, RESCALE = "start", "end", "rescale"
 """Where an online softmax meets a sink."""
@@ -23,6 +31,9 @@ START, END, RESCALE = "start", "end", "rescale"
 _EAGER = {"implementation": (EAGER,)}
 _FLASH = {"implementation": (FLASH,)}
 _ABSORBED = {"projection": ("absorbed",)}
+_EXPANDED = {"projection": ("expanded",)}
+_WITH_LATENT = {"projection": ("context", "absorbed")}
+_KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -71,8 +82,12 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     return values["split_by"] == TILES or values["q_block"] != 1
 
 
+def _refuses_heads(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return refuse_pieces(values, {"heads": shapes["heads"][0]})
+
+
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return _refuses_orders(values) or refuse_pieces(values, {"heads": shapes["heads"][0]})
+    return _refuses_orders(values) or _refuses_heads(shapes, values)
 
 
 ATTENTION = Op(
@@ -98,24 +113,7 @@ ATTENTION = Op(
             "a step reads the keys and values of its own tokens from the cache, as those of earlier ones (vLLM, SGLang "
             "with FlashAttention); or as they were computed"
         ),
-        Attribute(
-            name="kv_layout",
-            kind="form",
-            default="projected",
-            values=("projected", "cached", "static"),
-            when={"implementation": (EAGER, SDPA)},
-            says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
-            "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
-            "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
-        ),
-        Attribute(
-            name="allocated",
-            kind="form",
-            default=1024,
-            least=1,
-            when={"kv_layout": ("static",), "implementation": ("eager", "sdpa")},
-            says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
-        ),
+        *LAYOUT,
         replace(
             site(
                 "shifted",
@@ -161,12 +159,56 @@ ATTENTION = Op(
     "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )
 
+MLA_EXPAND = Op(
+    name="mla_expand",
+    says="The keys (but for rope's part) and values that each head's rows of kv_b make of a token's latent: latent "
+    "[B, 1, T, L] as a cache gives it, own_latent [B, T, L] as it was computed -> [B, T, H, N + V].",
+    inputs=("latent", "own_latent"),
+    optional=("own_latent",),
+    reads={"latent": ({"own_keys": (READ_AS_STORED,)},), "own_latent": ({"own_keys": (COMPUTED,)},)},
+    unhanded=("own_latent",),
+    weights=(_KV_B,),
+    parameters=(Parameter(name="heads", type=int, says="number of heads H"),),
+    attributes=(
+        site("kv_b", "inputs and result of the GEMM"),
+        replace(
+            TF32,
+            name="kv_b_tf32",
+            when={"kv_b": ("fp32",)},
+            says="the fp32 operands of the GEMM are rounded to TF32, to nearest, ties away",
+        ),
+        replace(ROWS, when={}),
+        own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
+        TENSOR,
+        BLOCKS,
+    ),
+    sees_rows=_sees_rows_of_gemm,
+    refuses=_refuses_heads,
+    pieces=cut,
+    input_token_axes={"latent": 2},
+    contracted=(("latent", "own_latent", "kv_b"),),
+    gemm=True,
+    joins_heads=True,
+    memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
+    kernel="attention:mla_expand",
+    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
+)
+
 MLA = Op(
     name="mla",
-    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], "
-    "k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V].",
-    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask"),
-    weights=(WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values"),),
+    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, T, L] and k_rope "
+    "[B, 1, T, R] as a cache gives them, mask [B, T], expanded [B, T, H, N + V], own_latent [B, T, L] and own_k_rope "
+    "[B, 1, T, R] as they were computed -> [B, T, H * V].",
+    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask", "expanded", "own_latent", "own_k_rope"),
+    optional=("own_latent", "own_k_rope"),
+    reads={
+        "latent": (_WITH_LATENT,),
+        "expanded": (_EXPANDED,),
+        "own_latent": ({**_WITH_LATENT, "own_keys": (COMPUTED,)},),
+        "own_k_rope": ({"own_keys": (COMPUTED,)},),
+    },
+    unhanded=("expanded", "own_latent", "own_k_rope"),
+    weights=(_KV_B,),
     parameters=(
         Parameter(name="heads", type=int, says="number of heads H"),
         Parameter(name="value_dim", type=int, says="width V of one head's value"),
@@ -177,29 +219,41 @@ MLA = Op(
             name="projection",
             kind="form",
             default="expanded",
-            values=("expanded", "absorbed"),
-            says="kv_b expands the latent into keys and values of every head; or its two halves are taken into queries "
-            "and outputs, and all heads attend to the latent itself (engines' decode)",
+            values=("expanded", "context", "absorbed"),
+            says="keys and values of every head as `mla_expand` makes them, of each token in its own step "
+            "(transformers caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one "
+            "GEMM (engines' prefill behind a context, which have one for the context and one for the new tokens); or "
+            "its two halves are taken into queries and outputs, and all heads attend to the latent itself (engines' "
+            "decode)",
         ),
-        site("kv_b", "inputs and result of the GEMM that expands the latent; absorbed: inputs of the two GEMMs"),
+        replace(
+            site("kv_b", "inputs and result of the GEMM that expands the latents; absorbed: inputs of the two GEMMs"),
+            when=_WITH_LATENT,
+        ),
         replace(
             TF32,
             name="kv_b_tf32",
-            when={"kv_b": ("fp32",)},
+            when={"kv_b": ("fp32",), **_WITH_LATENT},
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
         ),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
         # Their sources are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
+        *(replace(layout, when={**layout.when, **_EXPANDED}) for layout in LAYOUT),
+        own_keys(
+            "a step reads the latents, and rope's part of the keys, of its own tokens from the cache, as those of "
+            "earlier ones; or as they were computed. Of what is expanded `mla_expand` says so",
+            "own_k_rope",
+        ),
     ),
     sees_rows=_sees_rows,
     refuses=_refuses_latent,
     pieces=cut,
     mixes_tokens=True,
-    history=("latent", "k_rope", "mask"),
-    input_token_axes={"q_rope": 2, "k_rope": 2},
-    contracted=(("q_rope", "k_rope"), ("latent", "kv_b")),
+    history=("latent", "k_rope", "mask", "expanded"),
+    input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},
+    contracted=(("q_rope", "k_rope", "own_k_rope"), ("latent", "own_latent", "kv_b")),
     joins_heads=True,
     memory=Memory(widths=latent_widths, scratch=latent_scratch),
     kernel="attention:mla",

@@ -26,14 +26,15 @@ _VLLM = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/nvidia/quant_u
 _SGLANG = Evidence("read", "sglang 0.5.23, srt/mem_cache/memory_pool.py MHATokenToKVPool.set_kv_buffer")
 
 
-def own_keys(says: str) -> Attribute:
-    """Whether a step reads its own keys and values from the cache, of an op that may be handed both."""
+def own_keys(says: str, port: str = "own_k") -> Attribute:
+    """Whether a step reads its own keys and values from the cache, of an op that has both; `port`: what else it reads
+    where it does not."""
     return Attribute(
         name="own_keys",
         kind="form",
         default=READ_AS_STORED,
         values=(READ_AS_STORED, COMPUTED),
-        input="own_k",
+        input=port,
         says=says,
     )
 

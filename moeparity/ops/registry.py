@@ -17,6 +17,7 @@ OPS: dict[str, Op] = {
         rope.ROPE,
         kv_cache.KV_CACHE,
         attention.ATTENTION,
+        attention.MLA_EXPAND,
         attention.MLA,
         placement.ALL_REDUCE,
         elementwise.ADD,

@@ -81,12 +81,12 @@ def test_eager_attention_with_sinks(
     sinks = torch.tensor([3.140625, -0.7109375]).to(BF16)
     at: dict[str, Any] = {**EAGER, "kv_layout": "projected", "scores": scores, "shifted": shifted}
     at |= {"probabilities": probabilities, "output": BF16}
-    ours = attention(q, k, v, mask, w={"sinks": sinks}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={"sinks": sinks}, p={"window": None}, at=at)
     expected = eager(q, k, v.transpose(1, 2), 12**-0.5, at, lambda b, _, j: bool(mask[b, j]), sinks)
     # A query without a key sees them all, as far as the smallest number's sum with a score says.
     rows = torch.tensor([[bool(mask[b, : i + 1].any()) for i in range(11)] for b in range(2)])
     assert_bits(ours[rows], expected[rows])
-    plain = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    plain = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     assert not torch.equal(ours[rows], plain[rows])
 
 
@@ -107,7 +107,7 @@ def test_eager_attention(
     }
     k_repeated, v_repeated = (x.repeat_interleave(groups, dim=1) for x in (k, v.transpose(1, 2)))
     mask = torch.ones(2, 11, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     assert_bits(ours, eager(q, k_repeated, v_repeated, 12**-0.5, at))
 
 
@@ -126,9 +126,9 @@ def test_padding_and_window(dtype: torch.dtype, window: int | None, lengths: tup
 
     at: dict[str, Any] = {**EAGER, "kv_layout": "projected"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), dtype)
-    ours = attention(q, k, v, mask, w={}, p={"window": window}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at)
     assert_bits(ours, eager(q, k, v.transpose(1, 2), 12**-0.5, at, seen))
-    by_sdpa = attention(q, k, v, mask, w={}, p={"window": window}, at=at | {"implementation": "sdpa"})
+    by_sdpa = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at | {"implementation": "sdpa"})
     # Another order of the same sums, except in rows without a key: those are torch's own business.
     rows = torch.tensor([[any(seen(b, i, j) for j in range(i + 1)) for i in range(11)] for b in range(2)])
     assert torch.allclose(by_sdpa[rows].float(), ours[rows].float(), atol=0.05)
@@ -230,7 +230,7 @@ def test_softmax_inside_eager_attention() -> None:
     }
     at |= dict.fromkeys(("scores", "probabilities", "output"), FP32)
     mask = torch.ones(2, 11, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at).view(2, 11, 3, 12)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at).view(2, 11, 3, 12)
     scores = (matmul(q, k.transpose(2, 3), FP32) * 12**-0.5).numpy()
     for b, t, h in np.ndindex(2, 11, 3):
         row = scores[b, h, t, : t + 1]
@@ -256,12 +256,12 @@ def test_tf32_operands_of_eager_attention() -> None:
     at: dict[str, Any] = EAGER | {"kv_layout": "projected", "tf32": "yes"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), FP32)
     mask = torch.ones(1, 9, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     scores = to_tf32(q) @ to_tf32(k).transpose(2, 3)
     hidden = torch.full((9, 9), torch.finfo(FP32).min).triu(1)
     p = F.softmax(scores + hidden, dim=-1)
     assert_bits(ours, (to_tf32(p[..., :1]) * 0.5).transpose(1, 2).flatten(2))
-    other = attention(q, k, v, mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
+    other = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
     assert not torch.equal(ours, other)
 
 

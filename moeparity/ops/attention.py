@@ -191,7 +191,7 @@ MLA_EXPAND = Op(
     joins_heads=True,
     memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
     kernel="attention:mla_expand",
-    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
+    source="transformers 4.57.6 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
 )
 
 MLA = Op(
@@ -220,11 +220,15 @@ MLA = Op(
             kind="form",
             default="expanded",
             values=("expanded", "context", "absorbed"),
-            says="keys and values of every head as `mla_expand` makes them, of each token in its own step "
-            "(transformers caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one "
-            "GEMM (engines' prefill behind a context, which have one for the context and one for the new tokens); or "
-            "its two halves are taken into queries and outputs, and all heads attend to the latent itself (engines' "
-            "decode)",
+            sources={
+                "expanded": Evidence("read", "transformers 4.57.6, DeepseekV3Attention.forward"),
+                "context": Evidence("read", "transformers 5.23.0, DeepseekV3Attention.expand_kv"),
+            },
+            says="keys and values of every head as `mla_expand` makes them, of each token in its own step (transformers "
+            "4 caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one GEMM "
+            "(transformers 5, which caches latents; engines' prefill behind a context, which have a GEMM for the "
+            "context and one for the new tokens); or its two halves are taken into queries and outputs, and all heads "
+            "attend to the latent itself (engines' decode)",
         ),
         replace(
             site("kv_b", "inputs and result of the GEMM that expands the latents; absorbed: inputs of the two GEMMs"),
@@ -240,7 +244,7 @@ MLA = Op(
         site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
         # Their sources are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
-        *(replace(layout, when={**layout.when, **_EXPANDED}) for layout in LAYOUT),
+        *(replace(layout, when={**layout.when, "projection": ("expanded", "context")}) for layout in LAYOUT),
         own_keys(
             "a step reads the latents, and rope's part of the keys, of its own tokens from the cache, as those of "
             "earlier ones; or as they were computed. Of what is expanded `mla_expand` says so",

@@ -21,15 +21,16 @@ from tests.small_models import SMALL
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""
-CACHED = {"layers[*].attention.attend:kv_layout": "cached"}
+MLA = {"deepseek_v3", "deepseek_v3_yarn"}
 NOT_ISOLATED = {"gpt_oss", "gpt_oss_mha"}
 """transformers 5.17.0 and 5.23.0, GptOssModel.forward, builds its masks without position_ids: packed sequences see
 those before them."""
 
 
-def cached(**more: str | float) -> dict[str, str | float]:
-    """What a filled cache does to keys and values."""
-    return {**CACHED, **{f"layers[*].attention.attend:{key}": v for key, v in more.items()}}
+def cached(name: str, **more: str | float) -> dict[str, str | float]:
+    """What a filled cache of a model does to keys and values; that of MLA holds latents."""
+    form: dict[str, str | float] = {"kv_layout": "cached"} | ({"projection": "context"} if name in MLA else {}) | more
+    return {f"layers[*].attention.attend:{key}": value for key, value in form.items()}
 
 
 def steps(sequences: int, *edges: int) -> tuple[Step, ...]:
@@ -59,7 +60,7 @@ def test_steps_against_a_filled_cache(request: pytest.FixtureRequest, name: str,
     live = load(model.folder, profile, DTYPES[dtype])
     for edges in ((7, *range(8, 20)), (4, 9, 10, 16, 19)):
         schedule = Schedule(steps=steps(3, *edges))
-        ours = forward(model, ids, profile=profile, dtype=dtype, schedule=schedule, settings=cached())["logits"]
+        ours = forward(model, ids, profile=profile, dtype=dtype, schedule=schedule, settings=cached(name))["logits"]
         assert same_bits(truth_by_step(live, ids, edges), ours)
 
 
@@ -72,7 +73,7 @@ def test_some_shapes_vary_on_this_machine(request: pytest.FixtureRequest, profil
         ids = tokens(model.vocab_size, (3, 19))
         schedule = Schedule(steps=steps(3, 7, *range(8, 20)))
         whole = forward(model, ids, profile=profile, dtype="fp32")["logits"]
-        in_steps = forward(model, ids, profile=profile, dtype="fp32", schedule=schedule, settings=cached())[
+        in_steps = forward(model, ids, profile=profile, dtype="fp32", schedule=schedule, settings=cached(name))[
             "logits"
         ]
         varying.append(not same_bits(whole, in_steps))
@@ -127,7 +128,7 @@ def test_generate_with_padding_in_front(
         profile=profile,
         dtype=dtype,
         schedule=schedule,
-        settings=cached(**more),
+        settings=cached(name, **more),
     )["logits"]
     assert same_bits(torch.stack(output.logits, 1).float(), ours[:, prompt - 1 :].float())
 
@@ -157,7 +158,7 @@ def test_packs(request: pytest.FixtureRequest, name: str, profile: str, dtype: s
     running = Schedule(steps=packed(isolated=False), positions="running")
     for schedule, settings, told in (
         (isolated, None, {"position_ids": reset, "use_cache": False}),
-        (together, cached(), {"position_ids": reset}),
+        (together, cached(name), {"position_ids": reset}),
         (running, None, {"use_cache": False}),
     ):
         with torch.no_grad():

@@ -160,15 +160,19 @@ class _Latent:
 
 
 def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
-    """Attention to keys and values of every head's own, [B, H, T, V]."""
-    q, heads = torch.cat((x.q_nope, x.q_rope), dim=-1), x.expanded
+    """Attention to keys and values of every head's own, [B, H, T, V]; what a cache holds lies as it leaves it: latents,
+    or what they were expanded into.
+    """
+    q, heads, k_rope, mask, free = torch.cat((x.q_nope, x.q_rope), dim=-1), x.expanded, x.k_rope, x.mask, 0
     if heads is None:
         assert x.latent is not None, "it is read where what was expanded is not"
-        flat = _by_kv_b(x.latent, x.kv_b, at)
+        latent, k_rope, mask, free = _cached(x.latent, k_rope, mask, q.shape[2], None, at)
+        flat = _by_kv_b(latent, x.kv_b, at)
         heads = flat.view(*flat.shape[:2], q.shape[1], -1)
     k_nope, v = torch.split(heads.transpose(1, 2), [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
-    k = torch.cat((k_nope, x.k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
-    k, v, mask, free = _cached(k, v, x.mask, q.shape[2], None, at)
+    k = torch.cat((k_nope, k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
+    if x.expanded is not None:
+        k, v, mask, free = _cached(k, v, mask, q.shape[2], None, at)
     scale = _softmax_scale(x.scale, p["rope"])
     return _causal(Heads(q=q, k=k, v=v, mask=mask, window=None, scale=scale, free=free), at)
 

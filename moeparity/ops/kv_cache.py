@@ -28,7 +28,8 @@ _SGLANG = Evidence("read", "sglang 0.5.23, srt/mem_cache/memory_pool.py MHAToken
 
 def own_keys(says: str, port: str = "own_k") -> Attribute:
     """Whether a step reads its own keys and values from the cache, of an op that has both; `port`: what else it reads
-    where it does not."""
+    where it does not.
+    """
     return Attribute(
         name="own_keys",
         kind="form",
@@ -130,7 +131,7 @@ KV_CACHE = Op(
     keeps_heads=True,
     memory=Memory(widths=_widths, output_bytes=_bytes, scratch=_scratch),
     kernel="kv_cache:kv_cache",
-    source="transformers 5.17.0 and 5.23.0, cache_utils.py; fp8, read: vLLM 0.33.0, csrc/cache_kernels.cu "
-    "reshape_and_cache_flash and csrc/quantization/w8a8/fp8/nvidia/quant_utils.cuh; v1/attention/ops/"
-    "triton_unified_attention.py _cast_kv_tile; sglang 0.5.23, srt/mem_cache/memory_pool.py set_kv_buffer",
+    source="transformers 5.23.0, cache_utils.py; fp8, read: vLLM 0.33.0, csrc/cache_kernels.cu "
+    "reshape_and_cache_flash and v1/attention/ops/triton_unified_attention.py _cast_kv_tile; "
+    f"{_VLLM.source}; {_SGLANG.source}",
 )

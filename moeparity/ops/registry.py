@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from moeparity.errors import SpecError, did_you_mean, listed
-from moeparity.ops import attention, combine, elementwise, experts, kv_cache, linear, log_softmax, placement, rope, router
+from moeparity.ops import (
+    attention,
+    combine,
+    elementwise,
+    experts,
+    kv_cache,
+    linear,
+    log_softmax,
+    placement,
+    rope,
+    router,
+)
 from moeparity.ops.declaration import Op
 from moeparity.ops.norm import rms_norm
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeparity.ops.attention import ATTENTION
-from moeparity.ops.kernels.attention import attention, mla
+from moeparity.ops.kernels.attention import attention, mla, mla_expand
 from moeparity.ops.kernels.exponentials import sleef_exp, softmax
 from tests.evidence import record
 from tests.ops.plain import BF16, DTYPES, FP32, SITES, assert_bits, coarse, matmul, one_per_column, plus, random, times
@@ -148,7 +148,7 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     kv_b = torch.cat((keys, values), dim=1).flatten(0, 1)
     at = {
         **EAGER,
-        "projection": "expanded",
+        "projection": "context",
         "kv_b": expanded,
         "scores": scores,
         "probabilities": model,
@@ -156,7 +156,12 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     }
     p = {"heads": heads, "value_dim": width, "rope": ROPES[rope_type]}
     mask = torch.ones(2, tokens, dtype=torch.bool)
-    ours = mla(q_nope, q_rope, latent, k_rope, mask, w={"kv_b": kv_b}, p=p, at=at)
+    ours = mla(q_nope, q_rope, latent.unsqueeze(1), k_rope, mask, w={"kv_b": kv_b}, p=p, at=at)
+    apart = mla_expand(latent.unsqueeze(1), w={"kv_b": kv_b}, p=p, at=at)
+    once = at | {"projection": "expanded"}
+    assert_bits(ours, mla(q_nope, q_rope, None, k_rope, mask, apart, w={"kv_b": kv_b}, p=p, at=once))
+    as_computed = mla_expand(None, latent, w={"kv_b": kv_b}, p=p, at=at)
+    assert_bits(apart, as_computed)
 
     by_head = kv_b.to(expanded).view(heads, nope + width, tokens).transpose(1, 2).float()
     both = torch.stack((by_head, by_head * 0.5))
@@ -265,7 +270,7 @@ def test_tf32_operands_of_eager_attention() -> None:
     assert not torch.equal(ours, other)
 
 
-@pytest.mark.parametrize("projection", ["expanded", "absorbed"])
+@pytest.mark.parametrize("projection", ["context", "absorbed"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     """As with operands that were rounded before: latent and kv_b; absorbed, q_nope, kv_b and the latent output."""
@@ -285,7 +290,7 @@ def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     p = {"heads": heads, "value_dim": width, "rope": ROPES["default"]}
 
     def run(q_nope: Tensor, latent: Tensor, weight: Tensor, tf32: str) -> Tensor:
-        operands = (q_nope, given[1], latent, *given[3:])
+        operands = (q_nope, given[1], latent.unsqueeze(1), *given[3:])
         return mla(*operands, w={"kv_b": weight}, p=p, at=at | {"kv_b_tf32": tf32})
 
     q_nope, latent = given[0], given[2]
@@ -315,7 +320,7 @@ def test_absorbed_mla(kv_b: torch.dtype, q_latent: torch.dtype, o_latent: torch.
     at |= {"scores": FP32, "probabilities": BF16, "output": BF16}
     p = {"heads": heads, "value_dim": width, "rope": ROPES[rope_type]}
     mask = torch.ones(2, tokens, dtype=torch.bool)
-    ours = mla(q_nope, q_rope, latent, k_rope, mask, w={"kv_b": weight}, p=p, at=at)
+    ours = mla(q_nope, q_rope, latent.unsqueeze(1), k_rope, mask, w={"kv_b": weight}, p=p, at=at)
 
     q_in_latent = matmul(q_nope.transpose(1, 2).to(kv_b), keys.to(kv_b), q_latent)
     q = torch.cat((q_in_latent, q_rope.to(q_latent)), dim=-1).float()

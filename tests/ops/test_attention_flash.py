@@ -84,7 +84,9 @@ def check(
     q, k, v = operands(at["kv_block"], dtype)
     mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
     given = at | {site: DTYPES[at[site]] for site in SITES}
-    ours = attention(q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given)
+    ours = attention(
+        q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given
+    )
     assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS, sinks))
     return ours
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.dtypes import UNROUNDED, MODEL, torch_dtype
+from moeparity.numerics.dtypes import MODEL, UNROUNDED, torch_dtype
 from moeparity.numerics.orders import OrderError
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
 from moeparity.ops.norm.launches import Launch
@@ -98,10 +98,15 @@ def _mla(dtype: torch.dtype) -> Inputs:
     return {
         "q_nope": drawn(SEQUENCES, TOKENS, 4, 16, dtype=dtype) / 8,
         "q_rope": drawn(SEQUENCES, 4, TOKENS, 8, dtype=dtype) / 8,
-        "latent": drawn(SEQUENCES, TOKENS, 40, dtype=dtype, seed=1) / 8,
+        "latent": drawn(SEQUENCES, 1, TOKENS, 40, dtype=dtype, seed=1) / 8,
         "k_rope": drawn(SEQUENCES, 1, TOKENS, 8, dtype=dtype, seed=2) / 8,
         "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool),
+        "expanded": drawn(SEQUENCES, TOKENS, 4, 16 + 16, dtype=dtype, seed=3) / 8,
     }
+
+
+def _latent(dtype: torch.dtype) -> Inputs:
+    return {"latent": _mla(dtype)["latent"]}
 
 
 def _keys_and_values(dtype: torch.dtype) -> Inputs:
@@ -175,10 +180,10 @@ CASES = [
         _mla,
         weight("kv_b", 4 * (16 + 16), 40),
         _LATENT,
-        _ATTENDS,
-        {"q_rope": 2, "k_rope": 2},
-        ("latent", "k_rope", "mask"),
+        {**_ATTENDS, "projection": "context"},
+        keys=("latent", "k_rope", "mask", "expanded"),
     ),
+    Case("mla_expand", _latent, weight("kv_b", 4 * (16 + 16), 40), {"heads": 4}, {"rows": 8}),
     Case(
         "all_reduce",
         _partial_sums,
@@ -334,7 +339,15 @@ SEEN = [
         Case("kv_cache", _keys_and_values, set={"stored": "fp8_e4m3", "scale": scale}, label=f"kv_cache by {scale}")
         for scale in ("tensor", "head")
     ),
-    Case("mla", _mla, weight("kv_b", 128, 40), _LATENT, {}, {"q_rope": 2, "k_rope": 2}, ("latent", "k_rope", "mask")),
+    Case(
+        "mla",
+        _mla,
+        weight("kv_b", 128, 40),
+        _LATENT,
+        {"projection": "context"},
+        keys=("latent", "k_rope", "mask", "expanded"),
+    ),
+    Case("mla_expand", _latent, weight("kv_b", 128, 40), {"heads": 4}),
     Case("rms_norm", rows(1024), weight("weight", 1024), {"eps": 1e-6, "heads": None}, {"order": "torch.cuda_mean"}),
     Case("rotary", _positions, p={"dim": 24, "rope": _DYNAMIC, "max_positions": 4}),
     Case("all_reduce", _partial_sums, set={"bias": "after", "collective": "nccl.ring"}, axes={"x": 2}, ranks=True),

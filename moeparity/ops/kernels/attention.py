@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +95,9 @@ def mla(
     if latent is not None and own_latent is not None:
         latent = _with_own(latent, own_latent.unsqueeze(1))
     pieces = cut(at)
-    heads: list[torch.Tensor] | list[None] = [None] * pieces if expanded is None else parts(expanded, pieces, 2)
+    heads: Sequence[torch.Tensor | None] = [None] * pieces
+    if expanded is not None and at["projection"] == "expanded":
+        heads = parts(expanded, pieces, 2)
     ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), heads, strict=True)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
     latents = (_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x) for nope, rope, kv_b, x in ranks)

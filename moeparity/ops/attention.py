@@ -222,8 +222,8 @@ MLA = Op(
             values=("expanded", "context", "absorbed"),
             sources={"context": Evidence("read", "transformers 5.23.0, DeepseekV3Attention.expand_kv")},
             says="keys and values of every head as `mla_expand` makes them, of each token in its own step "
-            "(transformers 4 caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one GEMM "
-            "(transformers 5, which caches latents; engines' prefill behind a context, which have a GEMM for the "
+            "(transformers 4 caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one "
+            "GEMM (transformers 5, which caches latents; engines' prefill behind a context, which have a GEMM for the "
             "context and one for the new tokens); or its two halves are taken into queries and outputs, and all heads "
             "attend to the latent itself (engines' decode)",
         ),
@@ -258,6 +258,6 @@ MLA = Op(
     joins_heads=True,
     memory=Memory(widths=latent_widths, scratch=latent_scratch),
     kernel="attention:mla",
-    source="read: transformers 4.57.6, DeepseekV3Attention.forward; transformers 5.23.0, DeepseekV3Attention.expand_kv; "
-    "absorbed, read: vLLM 0.33.0, mla_attention.py",
+    source="read: transformers 4.57.6, DeepseekV3Attention.forward; transformers 5.23.0, "
+    "DeepseekV3Attention.expand_kv; absorbed, read: vLLM 0.33.0, mla_attention.py",
 )

@@ -14,8 +14,8 @@ from moeparity.ops.memory import Call, Memory, Shapes
 STATIC, TENSOR, HEAD = "static", "tensor", "head"
 """Whence the scale of a value that is stored in 8 bits: told, or of the data of a step, all of it or by head."""
 
-SATURATES, AS_CAST = "saturates", "as_cast"
-"""What becomes of what is too large for 8 bits."""
+SATURATES, INFINITE = "saturates", "infinite"
+"""What becomes of what is too large for 8 bits that have infinities."""
 
 COMPUTED = "computed"
 READ_AS_STORED = "stored"
@@ -113,11 +113,11 @@ KV_CACHE = Op(
             name="overflow",
             kind="form",
             default=SATURATES,
-            values=(SATURATES, AS_CAST),
-            sources={SATURATES: _VLLM, AS_CAST: _SGLANG},
-            when=_FP8,
-            says="what is too large is stored as the largest number (vLLM's kernel), or as torch's cast has it: NaN in "
-            "fp8_e4m3, infinity in fp8_e5m2 (SGLang)",
+            values=(SATURATES, INFINITE),
+            sources={SATURATES: _VLLM, INFINITE: _SGLANG},
+            when={"stored": ("fp8_e5m2",)},
+            says="what is too large is stored as the largest number (vLLM's kernel), or as infinity (SGLang: torch's "
+            "cast). In fp8_e4m3, which has no infinities, it always is the largest number, by torch's cast too (2.13.0)",
         ),
         site(
             "dequantized",

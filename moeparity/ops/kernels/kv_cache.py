@@ -27,7 +27,9 @@ def _read_back(x: torch.Tensor, at: Mapping[str, Any], scale: str) -> torch.Tens
     if "dequantized" not in at:
         return rounded(x, stored)
     factor = _scale(x, at, scale)
-    bits = to_fp8(rounded(_wide(x) / factor, at["quotient"]), stored, saturates=at["overflow"] == SATURATES)
+    bits = to_fp8(
+        rounded(_wide(x) / factor, at["quotient"]), stored, saturates=at.get("overflow", SATURATES) == SATURATES
+    )
     return rounded(bits.to(factor.dtype) * factor, at["dequantized"])
 
 
@@ -48,10 +50,11 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 def to_fp8(x: torch.Tensor, dtype: torch.dtype, *, saturates: bool) -> torch.Tensor:
     """x to nearest even in an 8-bit `dtype`; fp64 by way of fp32.
 
-    What rounds above the largest number is that number (__NV_SATFINITE; infinities too), or what torch's cast makes of
-    it: NaN in float8_e4m3fn, infinity in float8_e5m2. NaN stays NaN.
+    What rounds above the largest number is that number (__NV_SATFINITE), infinities too; in float8_e5m2 it is infinity
+    unless it `saturates`. NaN stays NaN.
     """
-    if saturates:
+    if saturates or dtype == torch.float8_e4m3fn:
+        # Older casts of torch made NaN of it.
         largest = torch.finfo(dtype).max
         x = x.clamp(-largest, largest)
     return x.to(torch.float32).to(dtype)

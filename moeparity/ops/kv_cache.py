@@ -117,7 +117,7 @@ KV_CACHE = Op(
             sources={SATURATES: _VLLM, INFINITE: _SGLANG},
             when={"stored": ("fp8_e5m2",)},
             says="what is too large is stored as the largest number (vLLM's kernel), or as infinity (SGLang: torch's "
-            "cast). In fp8_e4m3, which has no infinities, it always is the largest number, by torch's cast too (2.13.0)",
+            "cast). In fp8_e4m3, which has no infinities, it always is the largest, by torch's cast too (2.13.0)",
         ),
         site(
             "dequantized",

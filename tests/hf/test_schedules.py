@@ -29,7 +29,9 @@ those before them."""
 
 def cached(name: str, **more: str | float) -> dict[str, str | float]:
     """What a filled cache of a model does to keys and values; that of MLA holds latents."""
-    form: dict[str, str | float] = {"kv_layout": "cached"} | ({"projection": "context"} if name in MLA else {}) | more
+    form: dict[str, str | float] = {"kv_layout": "cached", **more}
+    if name in MLA:
+        form["projection"] = "context"
     return {f"layers[*].attention.attend:{key}": value for key, value in form.items()}
 
 

@@ -33,10 +33,13 @@ from tests.small_models import SMALL
 HOST_DEPENDENT = {
     "experts:implementation": "torch's grouped GEMM on CPU is one GEMM per expert, on some CPUs the one `loop` calls",
     "experts:gate_up": "whether one GEMM of width 2I and two of width I agree is up to the CPU's GEMM kernels",
-    "attention:kv_layout": "whether a strided and a contiguous operand agree is up to the CPU's GEMM kernels",
+    **{
+        f"{op}:kv_layout": "whether a strided and a contiguous operand agree is up to the CPU's GEMM kernels"
+        for op in ("attention", "mla")
+    },
     **{
         f"{op}:{name}": "whether a GEMM and one of fewer columns or heads agree is up to the CPU's GEMM kernels"
-        for op in ("attention", "mla", "lm_head")
+        for op in ("attention", "mla", "mla_expand", "lm_head")
         for name in ("tensor", "blocks")
     },
     "linear:splits=2": "whether a GEMM of 256 inputs adds two halves of its own accord is up to the CPU's GEMM kernels",

@@ -15,6 +15,7 @@ SEQUENCES, TOKENS = 2, 16
 
 MODEL_OF = {
     "mla": "deepseek_v3",
+    "mla_expand": "deepseek_v3",
     # Behind a projection whose inputs 3, 4, 8 and 16 ranks can share, and before a shared expert.
     "all_reduce": "deepseek_v3",
     # The bias of a row-wise projection.

@@ -21,7 +21,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import MicroBatches, Schedule, rectangle
 from tests.checkpoint_factory import FILE
 
 IDS = torch.arange(33).view(3, 11)
@@ -143,3 +143,21 @@ def test_users_functions_may_keep_what_they_are_given(qwen3_moe: Path, monkeypat
     for functions in ({}, {"kernels:f": len}):
         run([Walker(name="a", plan=plan, schedule=MicroBatches(3), functions=functions)], model.weights, IDS, [])
     assert asked == [True, False]
+
+
+def test_a_rollout_of_many_steps_reads_the_weights_once(qwen3_moe: Path) -> None:
+    """As many steps of decode as there are tokens behind the prompt, and no byte more than a prefill reads."""
+    model = opened(qwen3_moe, "stream")
+    profile = load_profile("hf-eager", Where(Path("test")))
+    ids = torch.randint(0, model.vocab_size, (2, 204), generator=torch.Generator().manual_seed(0))
+    steps = (rectangle(0, 2, 0, 4, "prefill"), *(rectangle(0, 2, t, t + 1, "decode") for t in range(4, 204)))
+    decoded = Walker(
+        name="decoded",
+        plan=bind(model.graph, profile, model.dtype, phases=("prefill", "decode")),
+        schedule=Schedule(steps=steps),
+    )
+    whole = Walker(name="whole", plan=bind(model.graph, profile, model.dtype), schedule=MicroBatches(2))
+    once, rollout = (run([walker], model.weights, ids, []) for walker in (whole, decoded))
+    assert rollout.bytes_read == once.bytes_read > 0
+    assert rollout.evaluations["layers[0].attention.q_proj"] == 201
+    assert rollout.evaluations["layers[0].attention.residual"] == 1

@@ -11,7 +11,7 @@ from moeparity.output.words import enumerated
 AT_THE_FLOOR = 2.0
 """Up to this many times the floor a value is said to be at it."""
 
-NOT_CONTAINED = "decode schedules and the inner orders of torch's own kernels"
+NOT_CONTAINED = "schedules of other engines and the inner orders of torch's own kernels"
 """What could move the reference too, and is not tried."""
 
 

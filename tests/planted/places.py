@@ -87,6 +87,9 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "mla:kv_b_tf32": {"projection": "absorbed", "o_latent": "fp32", "output": "fp32"},
     # A quotient and a product that are exact are rounded nowhere.
     **{f"kv_cache:{name}": {"k_scale": 0.7, "v_scale": 0.7} for name in ("quotient", "dequantized")},
+    "mla_expand:rows": {"kv_b": "fp32"},
+    # Of which some are too large then.
+    "kv_cache:overflow": {"v_scale": 1e-5},
     # The GEMM behind it rounds its inputs too.
     "mla:o_latent": {"kv_b": "fp32"},
     # Of a product that is exact an fma rounds as much.

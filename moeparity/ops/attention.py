@@ -207,7 +207,7 @@ MLA = Op(
         "own_latent": ({**_WITH_LATENT, "own_keys": (COMPUTED,)},),
         "own_k_rope": ({"own_keys": (COMPUTED,)},),
     },
-    unhanded=("expanded", "own_latent", "own_k_rope"),
+    unhanded=("own_latent", "own_k_rope"),
     weights=(_KV_B,),
     parameters=(
         Parameter(name="heads", type=int, says="number of heads H"),

@@ -176,14 +176,6 @@ def attend(q, k, v, mask, *, node):
     y = torch.matmul(torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype), v)
     return y.transpose(1, 2).contiguous().flatten(2)
 
-
-def latent(q_nope, q_rope, latent, k_rope, mask, expanded=None, *, node):
-    at = "layers[{}].attention.".format(node.layer)
-    names = ("q_split.nope", "rope.q", "cache.v", "cache.k")
-    assert node.inputs[:5] == (*(at + name for name in names), "mask"), node.inputs
-    assert node.inputs[5:] == (() if expanded is None else (at + "expand",)), node.inputs
-    assert latent.shape[1] == k_rope.shape[1] == 1
-    return q_nope.new_zeros(*q_nope.shape[:2], node.params["attend"]["heads"] * node.params["attend"]["value_dim"])
 """
 
 
@@ -195,16 +187,6 @@ def test_a_function_in_place_of_attention_is_given_what_the_cache_gives(
     report = report_of(tmp_path, qwen3_moe, ATTEND, "attend", nodes="layers[*].attention.attend", candidate=schedule)
     named = next(toggle for toggle in report.toggles if toggle.name.endswith(":impl"))
     assert (report.verdict.status, named.had_no_effect) == ("pass", True)
-
-
-@pytest.mark.parametrize("names", [("attend",), ("expand", "attend")], ids=str)
-def test_a_function_in_place_of_latent_attention_is_given_latents(
-    tmp_path: Path, deepseek_v3: Path, names: tuple[str, ...]
-) -> None:
-    """And what they were expanded into, unless it stands in place of that too."""
-    nodes = [f"layers[*].attention.{name}" for name in names]
-    report = report_of(tmp_path, deepseek_v3, ATTEND, "latent", nodes=nodes)
-    assert report.roots[0].node == "layers[0].attention.attend"
 
 
 WRONG = {

@@ -21,7 +21,7 @@ def test_recipe_meets_what_it_expects_of_itself(path: Path) -> None:
     assert (expected.first_divergence is None) == (path.stem == "tensor-parallel")
     done = inside("check", path.relative_to(ROOT), "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
-    *lines, last = done.stdout.splitlines()
+    first, *lines, last = done.stdout.splitlines()
     assert all(line.startswith("ok ") for line in lines)
-    assert last == f"1 recipe: {len(lines)} met"
+    assert first == last == f"PASS    1 recipe held to what it expects, {len(lines)} met; exit 0"
     assert len(lines) > 2

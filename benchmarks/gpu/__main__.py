@@ -74,9 +74,10 @@ def absent_packages() -> list[str]:
     wanted = [*project["dependencies"], *(x for x in project["optional-dependencies"]["test"] if "transformers" in x)]
     modules = {"pyyaml": "yaml"}
     named = {text: re.split(r"[^\w-]", text)[0] for text in wanted}
-    # Logs alone are read with it, and none is read here.
-    del named[next(text for text, name in named.items() if name == "orjson")]
-    return [f"'{text}'" for text, name in named.items() if importlib.util.find_spec(modules.get(name, name)) is None]
+    # Logs and launch files alone are read with them, and none is read here.
+    unused = {"orjson", "tree-sitter", "tree-sitter-bash", "omegaconf"}
+    needed = ((text, modules.get(name, name)) for text, name in named.items() if name not in unused)
+    return [f"'{text}'" for text, module in needed if importlib.util.find_spec(module) is None]
 
 
 def has_gpu() -> bool:

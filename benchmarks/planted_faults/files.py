@@ -20,7 +20,7 @@ HEAD = '''"""Functions of one planted case."""
 
 from functools import partial
 
-from benchmarks.planted_faults import micro_batches, regions, spoilt
+from benchmarks.planted_faults import plain, regions, spoilt
 
 '''
 MOST = 6

@@ -60,6 +60,11 @@ class Batch:
         return self._cells[1]
 
     @cached_property
+    def place_of(self) -> Mapping[int, int]:
+        """By cell, its place in `cells`."""
+        return {cell: place for place, cell in enumerate(self.cells)}
+
+    @cached_property
     def _cells(self) -> tuple[tuple[int, ...], torch.Tensor]:
         cells, places = torch.unique(self.grid.cell_of.flatten()[self.index], return_inverse=True)
         return tuple(cells.tolist()), places
@@ -150,6 +155,11 @@ class Grid:
     def whole(self, wave: Rows) -> Batch:
         """All tokens of a wave."""
         return self.rectangle(*wave, 0, self.length)
+
+    def open_packs(self, of: Schedule | MicroBatches, wave: Rows) -> list[Batch]:
+        """The packs of a schedule whose tokens see other sequences."""
+        turns = self.turns[of][wave] if of.has_packs else ()
+        return [turn.batch for turn in turns if not turn.isolated and turn.batch.rectangle is None]
 
     def positions(self, of: Schedule | MicroBatches, mask: torch.Tensor) -> torch.Tensor:
         """The position of every token as a schedule counts, int64 [B, T]; `mask` [B, T] bool is true on real tokens."""

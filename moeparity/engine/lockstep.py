@@ -98,6 +98,7 @@ class _Lockstep:
         self.work, self.observers, self.counts = work, observers, Counts()
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
+        self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         # Shadows read other walkers' values, so they come after all of them.
@@ -128,8 +129,8 @@ class _Lockstep:
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
-            source = walker.inputs_of or walker.name
-            inputs[walker.name] = self._inputs(source, todo.reads, wave)
+            source = self.sources[walker.name]
+            inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
             outputs[walker.name] = visit.walked(self._turns(walker.name, visit, todo), ports)
             active[walker.name] = todo.numerics.active
@@ -143,8 +144,10 @@ class _Lockstep:
             functions.refuse_other_shapes(
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
-        again = partial(self._again, visit, inputs)
-        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, self.entered[wave], again, loaded)
+        again = partial(self._again, visit)
+        packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
+        entered = self.entered[wave]
+        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
@@ -168,26 +171,27 @@ class _Lockstep:
             for numerics in todo.edges
         )
 
-    def _again(
-        self, visit: _Visit, inputs: Mapping[Name, tuple[list[Block] | None, ...]], walker: Name
-    ) -> tuple[torch.Tensor, ...]:
+    def _again(self, visit: _Visit, walker: Name) -> tuple[torch.Tensor, ...]:
         """What the numerics of a walker give of its first turn when they are asked anew."""
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
         todo, afresh = todo.at(turn.phase), _Visit(visit.node, visit.wave, visit.loaded)
-        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs[walker])
+        inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
+        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs)
         return tuple(block.tensor for block in blocks)
 
     def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
         """The routes that a forced router is given, port by port."""
         source = self.work.at[replay.of, visit.node.name]
         assert source is not None, "a hidden router is refused before"
-        inputs = self._inputs(replay.of, source.reads, visit.wave)
-        turns = self._turns(replay.of, visit, source)
-        # Of the other walker's phases the first speaks for all.
-        routes = partial(self._blocks, visit, source, replay.numerics, inputs=inputs)
-        return list(visit.walked(turns, routes)[: replay.ports])
+
+        def routes(turn: Turn) -> tuple[Block, ...]:
+            task = source.at(turn.phase)
+            inputs = self._inputs(replay.of, task.reads, visit.wave)
+            return self._blocks(visit, task, replay.numerics[turn.phase], turn, inputs)
+
+        return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
     def _blocks(
         self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
@@ -223,7 +227,8 @@ class _Lockstep:
         key = (numerics.key, queries, turn.isolated, padding, *layouts)
         if key not in visit.computed:
             self.counts.evaluations[visit.node.name] += 1
-            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, queries.size)
+            size = (queries.size[0], queries.size[1] + padding)
+            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size)
             axis = visit.node.op.token_axis + (numerics.partials > 1)
             pairs = zip(visit.identities, tensors, strict=True)
             visit.computed[key] = tuple(
@@ -263,7 +268,8 @@ class _Visit:
         self.node, self.wave, self.loaded = node, wave, loaded
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        self._whole: dict[int, tuple[list[Block], Block]] = {}
+        # By value, its blocks, also by what lies in them. The list is kept so that its id is no other one's.
+        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block]]] = {}
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
@@ -285,12 +291,18 @@ class _Visit:
 
     def read(self, value: list[Block], batch: Batch) -> Block:
         """The tokens of a batch of a value."""
-        if len(value) > 1 and all(block.batch is not batch for block in value):
+        if id(value) not in self._blocks_of:
+            self._blocks_of[id(value)] = value, {block.batch: block for block in value}
+        block_of = self._blocks_of[id(value)][1]
+        if batch in block_of:
+            return block_of[batch]
+        if len(value) == 1:
+            return reblocked(value, batch)
+        whole = batch.grid.whole(self.wave)
+        if whole not in block_of:
             # Put together once for all steps that read what several made.
-            if id(value) not in self._whole:
-                self._whole[id(value)] = value, reblocked(value, batch.grid.whole(self.wave))
-            value = [self._whole[id(value)][1]]
-        return reblocked(value, batch)
+            block_of[whole] = reblocked(value, whole)
+        return reblocked([block_of[whole]], batch)
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
@@ -314,4 +326,6 @@ def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
 
 
 def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
-    return tensor.narrow(axis, 0, tensor.shape[axis] - rows).contiguous() if rows else tensor
+    # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
+    kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
+    return kept.clone(memory_format=torch.contiguous_format) if rows else tensor

@@ -42,7 +42,8 @@ class Forced:
 
 
 def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
-    """The plan whose routers' outputs a walker with the plan `plan` takes over from one with the plan `source`.
+    """The plan whose routers' outputs a walker takes over in a phase of its own, in which it has the plan `plan`, from
+    one with the plan `source`.
 
     Raises SpecError where a router's scores or routes are inside a user's function, or where `source` refuses a choice
     of `plan` that ops after the routers go along with.
@@ -59,5 +60,6 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
     followed = {name for node in plan.graph.nodes for name in node.op.told}
     routers = [node for node in plan.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
-    differing = [place for place in places if plan.settings[place].value != source.settings[place].value]
-    return source.with_settings(differing, plan) if differing else source
+    own = {place: plan.settings[place] for place in places}
+    alike = all(one.settings[place].value == own[place].value for one in source.distinct for place in places)
+    return source if alike else source.in_all_phases(own)

@@ -116,8 +116,11 @@ def reblocked(blocks: Sequence[Block], batch: Batch) -> Block:
         if block.batch is batch:
             return block
     first = blocks[0]
-    identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
-    ids = tuple(identity[cell] for cell in batch.cells)
+    if len(blocks) == 1:
+        ids = tuple(first.ids[first.batch.place_of[cell]] for cell in batch.cells)
+    else:
+        identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
+        ids = tuple(identity[cell] for cell in batch.cells)
     return Block(assemble(blocks, batch), batch, ids, first.partials, first.axis)
 
 

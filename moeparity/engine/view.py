@@ -34,7 +34,7 @@ class NodeView:
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
     `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
-    `loaded` are the weights of the segment.
+    `loaded` are the weights of the segment. `packs` are those whose tokens see other sequences, by walker.
     """
 
     node: Node
@@ -47,6 +47,7 @@ class NodeView:
     entered: Mapping[tuple[Name, str], list[int]]
     again: Callable[[Name], tuple[torch.Tensor, ...]]
     loaded: Loaded = field(default_factory=dict)
+    packs: Mapping[Name, Sequence[Batch]] = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:
@@ -90,23 +91,33 @@ class NodeView:
         if regions and self.regions.get(a) != self.regions.get(b):
             # What the graph itself is given is the same for all.
             names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
-            pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
+            pairs = [(self.entered[a, name], self.entered[b, name], True) for name in names]
         else:
-            inputs = zip(self.inputs[a], self.inputs[b], strict=True)
+            # Of a function it is not known what it reads of earlier tokens.
+            earlier = (
+                [True for _ in self.inputs[a]] if regions else [p in self.node.op.history for p in self.node.ports]
+            )
+            inputs = zip(self.inputs[a], self.inputs[b], earlier, strict=False)
             whole = self.batch
-            pairs = [(ids_of(x, whole), ids_of(y, whole)) for x, y in inputs if x is not None and y is not None]
-        agree = [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
-        return self._with_history(agree) if self.node.op.history or regions else agree
+            pairs = [(ids_of(x, whole), ids_of(y, whole), e) for x, y, e in inputs if x is not None and y is not None]
+        cells = range(len(self.cells))
+        own = [all(x[i] == y[i] for x, y, earlier in pairs if not earlier) for i in cells]
+        before = self._with_history([all(x[i] == y[i] for x, y, earlier in pairs if earlier) for i in cells], a, b)
+        return [one and other for one, other in zip(own, before, strict=True)]
 
-    def _with_history(self, agree: list[bool]) -> list[bool]:
-        """Of each cell, whether it and all cells with earlier tokens of the same sequences agree."""
+    def _with_history(self, agree: list[bool], *walkers: Name) -> list[bool]:
+        """Of each cell, whether it and all cells with earlier tokens that these walkers see from there agree."""
         if all(agree) or not any(agree):
             return agree
         numbers = self.grid.cell_of[slice(*self.wave)]
         places = torch.searchsorted(torch.tensor(self.cells), numbers)
-        so_far = torch.tensor(agree)[places].int().cummin(-1).values
+        token_agrees = torch.tensor(agree)[places].int()
+        so_far = token_agrees.cummin(-1).values.flatten()
+        for pack in (pack for walker in walkers for pack in self.packs.get(walker, ())):
+            at = pack.index - self.wave[0] * self.grid.length
+            so_far[at] = torch.minimum(so_far[at], token_agrees.flatten()[at].cummin(-1).values)
         result = torch.ones(len(agree), dtype=torch.int32)
-        return result.scatter_reduce(0, places.flatten(), so_far.flatten(), "amin").bool().tolist()
+        return result.scatter_reduce(0, places.flatten(), so_far, "amin").bool().tolist()
 
 
 def ids_of(blocks: Sequence[Block], batch: Batch) -> list[int]:

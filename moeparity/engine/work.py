@@ -42,11 +42,18 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`."""
+    """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`, which it
+    computes in each phase of its own schedule.
+    """
 
     of: Name
-    numerics: Numerics
+    numerics: Mapping[Phase, Numerics]
     ports: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal where the same routes are given."""
+        return (self.of, *((phase, numerics.key) for phase, numerics in self.numerics.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,12 @@ class Task:
     def every(self) -> tuple[Task, ...]:
         """This task, and those of other phases."""
         return (self, *self.by_phase.values())
+
+    @property
+    def reads_of_all(self) -> tuple[str | None, ...]:
+        """The values that it reads in some phase."""
+        of_each = zip(*(task.reads for task in self.every), strict=False)
+        return tuple(next((value for value in values if value is not None), None) for values in of_each)
 
     def at(self, phase: Phase) -> Task:
         """The task in a phase."""
@@ -111,12 +124,12 @@ class Work:
         edges = _edges(walkers, graph, alike)
         handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
-        plans = {walker.name: walker.plan for walker in walkers}
-        replayed = {w.name: replayed_plan(w.plan, plans[w.routes.of]) for w in walkers if w.routes is not None}
+        by_name = {walker.name: walker for walker in walkers}
+        replayed = {w.name: _replayed_plans(w, by_name[w.routes.of]) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
         at: dict[tuple[Name, str], Task | None] = {}
         for walker in walkers:
-            unknown, source = hidden[walker.inputs_of or walker.name], plans[walker.inputs_of or walker.name]
+            source = by_name[walker.inputs_of or walker.name]
             for node in graph.nodes:
                 place, kind = (walker.name, node.name), alike[walker.name, node.name]
                 if node.name in hidden[walker.name]:
@@ -124,7 +137,7 @@ class Work:
                     continue
                 if kind not in tasks_of:
                     tasks_of[kind] = _tasks(walker, node, edges[node.name], handed, replayed.get(walker.name))
-                unreadable = _reads_any(tasks_of[kind], unknown) or _cut_otherwise(node, walker.plan, source)
+                unreadable = _reads_any(tasks_of[kind], hidden[source.name]) or _cut_otherwise(node, walker, source)
                 at[place] = None if unreadable else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
@@ -193,9 +206,9 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
                 if setting.value != walker.plan.settings[node_name, attribute].value:
                     values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
-            values[node.name].append(walker.schedule.phases)
+            values[node.name] += (walker.schedule.phases, _knows_steps(walker.schedule, node))
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
-            values[node.name] += walker.plan.told_to(node).items()
+            values[node.name] += [tuple(plan.told_to(node).items()) for plan in walker.plans.values()]
             values[node.name] += [walker.routes] if node.op.routes else []
             kinds[walker.name, node.name] = tuple(values[node.name])
     return kinds
@@ -207,10 +220,17 @@ def _reads_any(task: Task, values: frozenset[str]) -> bool:
     return any(value is not None and value.partition(EDGE)[0] in values for value in reads)
 
 
-def _cut_otherwise(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
+def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
     """Whether a shadow would read partial sums that its plan does not know, or a whole value in their place; or what
-    was made by an op that left its node another part of the work than its plan says.
+    was made by an op that left its node another part of the work than its plan says, in any of its phases.
     """
+    if walker is source:
+        return False
+    theirs = source.plans.values()
+    return any(_cut_otherwise_in(node, plan, other) for plan in walker.plans.values() for other in theirs)
+
+
+def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
     if plan is source:
         return False
     cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
@@ -235,13 +255,25 @@ def _edges(
     return edges
 
 
-def _tasks(walker: Walker, node: Node, edges: Sequence[str], handed: set[str], replayed: BoundGraph | None) -> Task:
+def _replayed_plans(walker: Walker, source: Walker) -> dict[Phase, dict[Phase, BoundGraph]]:
+    """By a forced walker's phase and the phase of the walker whose routes it takes over: what makes them."""
+    plans = {phase: replayed_plan(plan, source.plan) for phase, plan in walker.plans.items()}
+    return {phase: {theirs: plan.at_phase(theirs) for theirs in source.plans} for phase, plan in plans.items()}
+
+
+def _tasks(
+    walker: Walker,
+    node: Node,
+    edges: Sequence[str],
+    handed: set[str],
+    replayed: Mapping[Phase, Mapping[Phase, BoundGraph]] | None,
+) -> Task:
     """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another."""
     tasks = {}
     for phase, plan in walker.plans.items():
         task = _task(walker, plan, node, edges, handed)
         if walker.routes is not None and replayed is not None and node.op.routes:
-            task = _replaying(task, node, walker.routes, replayed.at_phase(phase))
+            task = _replaying(task, node, walker.routes, replayed[phase])
         tasks[phase] = task
     first, *others = tasks
     kind = _kind(tasks[first])
@@ -250,7 +282,7 @@ def _tasks(walker: Walker, node: Node, edges: Sequence[str], handed: set[str], r
 
 def _kind(task: Task) -> tuple[object, ...]:
     """What tells tasks of a walker at one node apart."""
-    replay = None if task.replay is None else task.replay.numerics.key
+    replay = None if task.replay is None else task.replay.key
     return (task.numerics.key, task.reads, replay, *(edge and edge.key for edge in task.edges))
 
 
@@ -266,12 +298,22 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
         numerics = _of_region(plan, node, region, walker.functions[region.call])
         return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
     rounded_edges = plan.edges(node)
+    numerics = op_numerics(plan, node, {})
     return Task(
         reads=reads,
         history=history,
-        numerics=op_numerics(plan, node, {}),
+        numerics=replace(numerics, sees_rows=numerics.sees_rows or _knows_steps(walker.schedule, node)),
         edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
+
+
+def _knows_steps(schedule: Schedule | MicroBatches, node: Node) -> bool:
+    """Whether a node's values go by the steps of a schedule even where no row sees another: a pack says what its tokens
+    see and where they lie among keys, and what is copied is another token's value, not what its own token would give.
+    """
+    if node.op.history:
+        return schedule.has_packs or schedule.has_copies
+    return schedule.has_copies and any(value in SOURCES for value in node.inputs)
 
 
 def _refuse_history(walker: Walker, region: Region) -> None:
@@ -285,19 +327,23 @@ def _refuse_history(walker: Walker, region: Region) -> None:
         )
 
 
-def _replaying(task: Task, node: Node, forced: Forced, source: BoundGraph) -> Task:
-    """A router's task with what `forced` says of it taken over from a walker with the plan `source`."""
-    source_numerics, numerics = op_numerics(source, node, {}), task.numerics
-    replay = Replay(of=forced.of, numerics=source_numerics, ports=1 if forced.what == IDS else 2)
+def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Phase, BoundGraph]) -> Task:
+    """A router's task with what `forced` says of it taken over from a walker with these plans, by its own phases."""
+    replay = Replay(
+        of=forced.of,
+        numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
+        ports=1 if forced.what == IDS else 2,
+    )
+    numerics = task.numerics
     if forced.what != ORDER:
         key = (*numerics.key, ("routes", forced.what))
         return replace(task, numerics=replace(numerics, key=key), replay=replay)
-    # Nothing is computed, and the own logits are not read.
-    handed = Numerics(
-        key=(*source_numerics.key, ("routes", ORDER)),
+    # Nothing is computed, and the own logits are not read. The first of the phases speaks for what took effect.
+    theirs = next(iter(replay.numerics.values()))
+    handed = replace(
+        theirs,
+        key=(replay.key, ("routes", ORDER)),
         partials=1,
-        active=source_numerics.active,
-        sees_rows=source_numerics.sees_rows,
         compute=lambda tensors, _, __: tuple(t for t in tensors if t is not None),
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)

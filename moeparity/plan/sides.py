@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, combinations
 from typing import Final
 
 from moeparity.errors import Where
@@ -21,6 +21,7 @@ from moeparity.plan.spec import schema
 REFERENCE: Final = "reference"
 CANDIDATE: Final = "candidate"
 SIDES: Final = (REFERENCE, CANDIDATE)
+_MANY = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +62,14 @@ def micro_batches(side: Side) -> MicroBatches:
 
 
 def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
-    """The phases of some schedules of one grid, and of those in which one part is another's. Raises SpecError."""
+    """The phases of some schedules of one grid, and of all mixtures of two of them. Raises SpecError."""
     every = dict.fromkeys(schedules)
-    for one, other in permutations(schedules, 2):
-        every |= dict.fromkeys(mixed(one, other, [part]) for part in parts(one, other))
+    for one, other in combinations(schedules, 2):
+        names = parts(one, other)
+        # Of many parts not every mixture: it is single parts and pairs that bring a phase.
+        most = len(names) if len(names) <= _MANY else 3
+        taken = chain.from_iterable(combinations(names, count) for count in range(1, most))
+        every |= dict.fromkeys(mixed(one, other, some) for some in taken)
     found = {phase for one in every for phase in walked(one, grid, where).phases}
     return tuple(phase for phase in PHASES if phase in found)
 

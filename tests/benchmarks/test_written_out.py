@@ -11,8 +11,8 @@ from benchmarks.written_out.__main__ import FAMILIES, opened, tokens
 from benchmarks.written_out.trials import Compared, compared
 from moeparity.plan import toggles
 
-SEEDS = (1, 58)
-"""Recipes in which values rest and go along: beside a user's function; with two dtypes and a swap."""
+SEEDS = (0, 27)
+"""Recipes in which values rest and go along: in one every trial can be written, the other has two dtypes and a swap."""
 
 
 def rows(folder: Path, seed: int) -> list[Compared]:
@@ -33,4 +33,4 @@ def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> N
 def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what goes along, a form that is switched on loses its own sites."""
     monkeypatch.setattr(toggles, "going_along", lambda *_: {})
-    assert "other bits" in {row.outcome for row in rows(tmp_path, 58)}
+    assert "other bits" in {row.outcome for row in rows(tmp_path, 27)}

@@ -24,7 +24,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
 from tests.small_models import SMALL
 
 HERE = Where(Path("test"))
@@ -42,11 +42,14 @@ from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Peak
 from moeparity.engine.forward import open_model
 from moeparity.plan.schedule.steps import MicroBatches
-from tests.engine.test_footprint import many
+from dataclasses import replace
+from tests.engine.test_footprint import in_steps, many
 Peak._SECONDS = 0.001
-def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs):
+def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs, schedule):
     model = open_model(folder, device="cpu")
     walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches, log_probs=log_probs)
+    if schedule:
+        walkers = [replace(walker, schedule=in_steps(schedule, sequences, length)) for walker in walkers]
     found = estimate(walkers, model.weights, sequences, length)
     ids = torch.randint(0, model.vocab_size, (sequences, length), generator=torch.Generator().manual_seed(0))
     with Peak(model.device) as peak:
@@ -76,7 +79,9 @@ def many(
     both = {f"log_probs:{name}": value for name, value in (log_probs or {}).items()}
     sites: list[dict[str, Value]] = [{f"layers[{layer}].{site}": other} for layer in range(2) for site in SITES]
     own = [both | values for values in ({}, *sites)][:variants]
-    plans = [bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE)) for o in own]
+    plans = [
+        bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE), phases=PHASES) for o in own
+    ]
     sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
     walkers = [
         Walker(name=f"{i}", plan=p, schedule=MicroBatches(m)) for i, (p, m) in enumerate(zip(plans, sizes, strict=True))
@@ -96,6 +101,21 @@ class Case:
     variants: int
     log_probs: Mapping[str, Value] = field(default_factory=dict)
     dominated: bool = True
+    schedule: str = ""
+
+
+def in_steps(name: str, sequences: int, length: int) -> Schedule:
+    """A prefill of half of each sequence, then token by token: all at once, or flat, each a step behind the other."""
+    half = length // 2
+    if name == "decode":
+        decode = (rectangle(0, sequences, t, t + 1, "decode") for t in range(half, length))
+        return Schedule(steps=(rectangle(0, sequences, 0, half, "prefill"), *decode))
+    spans: list[list[Span]] = [[] for _ in range(sequences + length - half)]
+    for sequence in range(sequences):
+        spans[sequence].append(Span(sequence, 0, half))
+        for t in range(half, length):
+            spans[sequence + 1 + t - half].append(Span(sequence, t, t + 1))
+    return Schedule(steps=tuple(Step(spans=tuple(one), shape="flat", phase="chunk") for one in spans))
 
 
 # Sequences so short that the vocabulary outweighs attention and experts.
@@ -107,6 +127,8 @@ CASES = {
     "fused attention, grouped experts": Case("hf-default", "fp32", 32, 256, (32,), 6),
     "two micro-batches": Case("hf-eager", "fp32", 64, 128, (64, 16), 6),
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
+    "decode": Case("hf-eager", "fp32", 32, 192, (32,), 2, dominated=False, schedule="decode"),
+    "flat": Case("hf-default", "fp32", 24, 128, (24,), 2, dominated=False, schedule="flat"),
     "fp64": Case("oracle", "fp32", 8, 256, (8,), 4),
     "log-probabilities": Case("hf-eager", "bf16", *REPORTED, {"form": "log_softmax", "temperature": 0.7}),
     "log-probabilities, an order written out": Case(

@@ -128,6 +128,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "python-forward-attention-mask-with-a-hole": lambda: forward(
         "base", torch.ones(1, 3, dtype=torch.int64), attention_mask=torch.tensor([[1, 0, 1]]), device="cpu"
     ),
+    "python-forward-schedule-and-micro-batch": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), micro_batch=1, schedule={"decode": {"from": 1}}, device="cpu"
+    ),
     "python-forward-micro-batch-zero": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), micro_batch=0, device="cpu"
     ),

@@ -95,6 +95,10 @@ CALLS: dict[str, Callable[[], object]] = {
 COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "cli-tokens-checkpoint-tokenizer-of-none": ("tokens", "{tmp}/t.jsonl", "--tokenizer", "checkpoint"),
     "cli-sample-nothing-to-sample": ("sample", "base/recipe.yaml", "--out", "{tmp}/out.safetensors", "--device", "cpu"),
+    "cli-init-trainer-without-one": (
+        *("init", "base", "--out", "{tmp}/launched.yaml", "--server", "../profiles/launch/vllm.sh"),
+        *("--trainer", "../profiles/launch/vllm.sh"),
+    ),
     "cli-init-over-a-file": ("init", "base", "--out", "{tmp}/t.jsonl"),
     "jsonl-a-folder": ("tokens", "{tmp}/folder.jsonl"),
     "jsonl-not-utf8": ("tokens", "{tmp}/latin.jsonl"),

@@ -51,6 +51,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         for name in ("tf32", "order", "rows", "splits", "split")
     },
     "experts:splits_order": {"split": "bf16"},
+    **{f"{op}:allocated": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
     # One bit of a probability, or of a sum of them, shows in few bf16 elements.
     **{

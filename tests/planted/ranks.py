@@ -25,6 +25,7 @@ WHOLE_NUMBERS: dict[str, int] = {
     "combine:expert": RANKS,
     "log_softmax:tensor": RANKS,
     "log_softmax:block": 64,
+    **{f"{op}:allocated": 160 for op in ("attention", "mla")},
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla", "mla_expand")},
     **{

@@ -38,6 +38,10 @@ HOST_DEPENDENT = {
         for op in ("attention", "mla")
     },
     **{
+        f"{op}:allocated": "whether keys that are hidden change how a GEMM adds is up to the CPU's GEMM kernels"
+        for op in ("attention", "mla")
+    },
+    **{
         f"{op}:{name}": "whether a GEMM and one of fewer columns or heads agree is up to the CPU's GEMM kernels"
         for op in ("attention", "mla", "mla_expand", "lm_head")
         for name in ("tensor", "blocks")

@@ -137,6 +137,8 @@ def _cached(
         reach = None if before < places else places - 1
     kept = slice(0 if reach is None else max(0, before - reach), keys)
     k, v, mask = k[:, :, kept].contiguous(), v[:, :, kept].contiguous(), mask[..., kept]
+    if not free:
+        return k, v, mask, 0
     return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
 
 

@@ -79,19 +79,18 @@ def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Sett
     tokens = by_expert.indices % n
     places = tokens * k + by_expert.indices // n
     counts = torch.bincount(by_expert.values, minlength=w["down"][0].shape[0]).tolist()
-    gemm, start = gemm_of(at), 0
+    gemm = gemm_of(at)
 
     def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
         return gemm(x, weight, None, inputs=inputs, output=output)
 
-    for expert, count in enumerate(counts):
-        if count:
-            span = slice(start, start + count)
-            scored = None if scores is None else scores.index_select(0, places[span])
+    hits = zip(torch.split(tokens, counts), torch.split(places, counts), strict=True)
+    for expert, (own_tokens, own_places) in enumerate(hits):
+        if len(own_tokens):
+            scored = None if scores is None else scores.index_select(0, own_places)
             stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}
-            outputs = _mlp(x.index_select(0, tokens[span]), scored, stacks_of_expert, p, at, project)
-            rows.index_copy_(0, places[span], outputs)
-            start += count
+            outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project)
+            rows.index_copy_(0, own_places, outputs)
     return rows
 
 

@@ -32,7 +32,8 @@ def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) 
     """
     heads, visible = operands(heads, at), visible.expand(heads.q.shape[0], -1, -1, -1)
     out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
-    for b, seen in enumerate(heads.mask):
+    # Of a pack the mask says for each query what it may see.
+    for b, seen in enumerate(heads.mask.any(1) if heads.mask.dim() > 2 else heads.mask):
         if not bool(seen.any()):
             continue
         start = int(seen.to(torch.int8).argmax())
@@ -40,7 +41,7 @@ def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) 
         skipped = max(0, start - (heads.k.shape[2] - heads.q.shape[2]))
         one = slice(b, b + 1)
         q, k, v = heads.q[one, :, skipped:], heads.k[one, :, start:], heads.v[one, :, start:]
-        whole = replace(heads, q=q, k=k, v=v, mask=heads.mask[one, start:])
+        whole = replace(heads, q=q, k=k, v=v, mask=heads.mask[one, ..., start:])
         out[one, :, skipped:] = _sequence(whole, visible[one, :, skipped:, start:], at)
     return out
 
@@ -55,6 +56,10 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
             span = slice(start, min(start + size, cut.queries.stop))
             block = replace(heads, q=filled(heads.q[:, :, span], size))
             seen = visible[:, :, span]
+            if not bool(seen.any()):
+                # Padding at the left of a sequence within a pack.
+                out[:, :, span] = 0
+                continue
             runs = [[_tile(heads, tile, seen, tiles, at) for tile in _seen(run, seen)] for run in cut.runs]
             with places_tried():
                 _try(block, runs, at)

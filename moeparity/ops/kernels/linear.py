@@ -11,6 +11,7 @@ import torch
 
 from moeparity.numerics.blocks import PlaceError
 from moeparity.numerics.gemm import gemm
+from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels import placement
@@ -68,6 +69,8 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
     form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
+    # A loop over experts calls this for every one of every step: nothing is tried where nothing can show.
+    in_blocks = at.get("rows", ALL) != ALL
 
     def product(
         x: torch.Tensor,
@@ -79,6 +82,8 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         if at.get("tf32") == "yes":
             x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
+        if not in_blocks:
+            return gemm(x, weight, bias, inputs=inputs, output=output, **form)
         with places_tried():
             return gemm(x, weight, bias, inputs=inputs, output=output, **form)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
 Shape = Literal["dense", "flat", "packed"]
@@ -110,7 +111,7 @@ class Step:
         return max(span.last for span in self.spans)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one, as a
     span or as a copy.
@@ -124,15 +125,29 @@ class Schedule:
     positions: Positions = "columns"
     name: str = ""
 
-    @property
+    def __hash__(self) -> int:
+        """By its first step: a rollout has thousands of spans, and a pass asks for its turns at every node."""
+        return hash((len(self.steps), *(step.spans for step in self.steps[:1])))
+
+    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The phases there are, in the order of their first steps; fillers go along with the last."""
         return tuple(dict.fromkeys(step.phase for step in self.steps if not step.filler)) or (FORWARD,)
 
-    @property
+    @cached_property
     def has_history(self) -> bool:
         """Whether some step reads keys and values that an earlier one made."""
         return any(span.first > 0 for step in self.steps for span in step.spans)
+
+    @cached_property
+    def has_packs(self) -> bool:
+        """Whether attention takes several sequences in one."""
+        return any(step.shape == "packed" and len(step.spans) > 1 for step in self.steps)
+
+    @cached_property
+    def has_copies(self) -> bool:
+        """Whether some values are those of other tokens."""
+        return any(step.copies for step in self.steps)
 
     def on(self, sequences: int, length: int) -> Schedule:
         """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
@@ -152,6 +167,16 @@ class MicroBatches:
     @property
     def has_history(self) -> bool:
         """Nothing is read of an earlier step."""
+        return False
+
+    @property
+    def has_packs(self) -> bool:
+        """A trainer's packs are steps."""
+        return False
+
+    @property
+    def has_copies(self) -> bool:
+        """Every token is computed."""
         return False
 
     @property

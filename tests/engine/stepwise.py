@@ -1,0 +1,235 @@
+"""A whole model, one step of a schedule after the other, by op kernels alone: what the engine must give, cell by cell.
+
+Shares no code with `moeparity.engine`: every step goes through the whole graph before the next one, as an engine would
+run it, keys and values are kept by token, and each op is called with the tensors of this step as the ops before it
+left them. `by_token` makes every token a step of its own, with the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from moeparity.inputs.model import Model
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
+from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
+
+Function = Callable[..., Any]
+Places = list[tuple[int, int]]
+"""Tokens as (sequence, column)."""
+
+
+class Call(NamedTuple):
+    """Tokens that go through an op in one tensor [b, t], those that attention shows them, and what of these each of
+    them may see (None: by their order alone). `padding`: rows of zeros behind them.
+    """
+
+    tokens: Places
+    size: tuple[int, int]
+    keys: Places
+    key_size: tuple[int, int]
+    seen: Tensor | None = None
+    padding: int = 0
+
+
+@dataclass
+class Stepwise:
+    """Runs a schedule on tokens [B, T] with a plan; `values` and `handed` then hold one row for each token.
+
+    functions: what stands in place of a node's kernel.
+    """
+
+    model: Model
+    plan: BoundGraph
+    ids: Tensor
+    mask: Tensor
+    by_token: bool = False
+    functions: Mapping[str, Function] = field(default_factory=dict)
+
+    def run(self, schedule: Schedule) -> dict[str, Tensor]:
+        """By value, and `value->reader` where a reader is handed another rounding: [B, T, ...]."""
+        self.rows: dict[str, dict[tuple[int, int], Tensor]] = {}
+        self.schedule = schedule
+        flat = [step for step in schedule.steps if step.shape == "flat" and not step.filler]
+        there = [part for step in flat for part in step.parts]
+        # Where the keys of a sequence begin that a server was given without its padding.
+        self.starts = {one.sequence: min(p.first for p in there if p.sequence == one.sequence) for one in there}
+        everywhere = [(s, t) for s in range(self.ids.shape[0]) for t in range(self.ids.shape[1])]
+        for name, source in (("tokens", self.ids), ("mask", self.mask), ("positions", self._positions())):
+            self.rows[name] = {place: source[place] for place in everywhere}
+        self.loaded = [self.model.weights.load(s, self.plan.dtypes) for s in self.model.graph.segments]
+        real = [step.phase for step in schedule.steps if not step.filler]
+        with torch.inference_mode():
+            for step in schedule.steps:
+                phase = real[-1] if step.filler and real else step.phase
+                self._step(step, phase)
+        shape = self.ids.shape
+        return {
+            value: torch.stack([rows[place] for place in everywhere]).unflatten(0, shape)
+            for value, rows in self.rows.items()
+            if value not in {"tokens", "mask", "positions"}
+        }
+
+    def _positions(self) -> Tensor:
+        sequences, length = self.ids.shape
+        positions = torch.arange(length).repeat(sequences, 1)
+        if self.schedule.positions == "tokens":
+            for s in range(sequences):
+                seen = 0
+                for t in range(length):
+                    seen += int(self.mask[s, t])
+                    positions[s, t] = seen - 1 if self.mask[s, t] else 1
+        if self.schedule.positions == "running":
+            for step in self.schedule.steps:
+                for place, (s, t) in enumerate(_places(step.spans)):
+                    positions[s, t] = place
+        return positions
+
+    def _step(self, step: Step, phase: Phase) -> None:
+        plan = self.plan.at_phase(phase)
+        # The tensors of this step, as ops left them, by value and tokens.
+        self.tensors: dict[tuple[str, tuple[tuple[int, int], ...]], Tensor] = {}
+        for segment, loaded in zip(self.model.graph.segments, self.loaded, strict=True):
+            for node in segment.nodes:
+                for call in self._calls(node, step):
+                    self._call(plan, node, call, loaded[node.name, plan.dtype_of(node.name)])
+                for copy in step.copies:
+                    for value in (*node.values, *(f"{node.values[0]}->{r}" for r in plan.edges(node))):
+                        for t in range(copy.first, copy.last):
+                            self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
+
+    def _calls(self, node: Node, step: Step) -> Iterator[Call]:
+        if not step.spans:
+            return
+        if self.by_token:
+            for place in _places(step.spans):
+                keys = _before(step, place, self.starts)
+                seen = torch.tensor([[_sees(step, place, key) for key in keys]]) if _is_pack(step) else None
+                yield Call([place], (1, 1), keys, (1, len(keys)), seen)
+        elif node.op.family == "head":
+            for spans in _head_parts(step):
+                alike = len({(span.first, span.last) for span in spans}) == 1
+                yield _together(spans, step.shape if alike else "flat", 0)
+            if step.scored is None:
+                yield _together(step.spans, step.shape, step.padding)
+        elif not node.op.history:
+            yield _together(step.spans, step.shape, step.padding)
+        else:
+            yield from _attending(step, self.starts if step.shape == "flat" else {})
+
+    def _call(self, plan: BoundGraph, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
+        kernel, edges = self.functions.get(node.name) or node.op.load(), plan.edges(node)
+        names = [
+            value if value is None or f"{value}->{node.name}" not in self.rows else f"{value}->{node.name}"
+            for value in plan.read_inputs(node)
+        ]
+        given = [
+            None if name is None else self._given(plan, node, port, name, call)
+            for port, name in zip(node.ports, names, strict=False)
+        ]
+        told = {**plan.told_to(node), **plan.active(node)}
+        handed: dict[str | None, dict[str, Any]] = {None: {}, **{r: dict([site]) for r, site in edges.items()}}
+        for reader, changed in handed.items():
+            out = kernel(*given, w=w, p=node.params, at=_taken(node, {**told, **changed}))
+            for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
+                partials = plan.partials[node.values[0]] > 1
+                axis = node.op.token_axis + partials
+                name = value if reader is None else f"{value}->{reader}"
+                kept = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding) if call.padding else tensor
+                # In memory of its own: torch would choose the GEMM of one row by the strides of all of them.
+                kept = kept.clone(memory_format=torch.contiguous_format) if call.padding else kept
+                self.tensors[name, tuple(call.tokens)] = kept
+                by_token = kept.movedim(axis, 1).flatten(0, 1)
+                self.rows.setdefault(name, {}).update(zip(call.tokens, by_token.unbind(), strict=True))
+
+    def _given(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
+        """One input of a call: the step's own tensor, or rows put together as the op that made them lays them out."""
+        earlier = port in node.op.history
+        tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)
+        if name == "mask" and call.seen is not None:
+            return torch.stack([self.rows[name][place] for place in tokens]).view(1, 1, -1) & call.seen
+        own = self.tensors.get((name, tuple(tokens)))
+        base = name.partition("->")[0]
+        maker = next((n for n in self.model.graph.nodes if base in n.values), None)
+        partials = maker is not None and plan.partials[base] > 1
+        axis = (1 if maker is None else maker.op.token_axis) + partials
+        if own is None:
+            rows = torch.stack([self.rows[name][place] for place in tokens]).unflatten(0, size)
+            own = rows.movedim(1, axis)
+            template = next((x for (value, _), x in self.tensors.items() if value == name), own)
+            own = _laid_out_as(own, template)
+        if call.padding:
+            zeros = own.new_zeros([*own.shape[:axis], call.padding, *own.shape[axis + 1 :]])
+            own = torch.cat([own, zeros], axis)
+        return own
+
+
+def _laid_out_as(x: Tensor, template: Tensor) -> Tensor:
+    """In memory of its own, with the axes behind the first in the order in which the template has them."""
+    order = [0, *sorted(range(1, x.dim()), key=lambda axis: -template.stride()[axis])]
+    moved = x.permute(order).clone(memory_format=torch.contiguous_format)
+    return moved.permute([order.index(axis) for axis in range(x.dim())])
+
+
+def _taken(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+    sites = {attribute.name for attribute in node.op.attributes if attribute.kind == "rounding"}
+    return {name: torch_dtype(str(value)) if name in sites else value for name, value in values.items()}
+
+
+def _places(spans: Sequence[Span]) -> Places:
+    return [(span.sequence, t) for span in spans for t in range(span.first, span.last)]
+
+
+def _is_pack(step: Step) -> bool:
+    return step.shape == "packed" and len(step.spans) > 1
+
+
+def _before(step: Step, place: tuple[int, int], starts: Mapping[int, int]) -> Places:
+    """The keys of one token, itself last: of a pack all that lie before it there."""
+    if not _is_pack(step):
+        start = min(starts.get(place[0], 0), place[1]) if step.shape == "flat" else 0
+        return [(place[0], t) for t in range(start, place[1] + 1)]
+    tokens = _places(step.spans)
+    return tokens[: tokens.index(place) + 1]
+
+
+def _sees(step: Step, a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] == b[0] or not step.isolated
+
+
+def _together(spans: Sequence[Span], shape: str, padding: int) -> Call:
+    tokens = _places(spans)
+    size = (len(spans), spans[0].tokens) if shape == "dense" else (1, len(tokens))
+    return Call(tokens, size, tokens, size, None, padding)
+
+
+def _head_parts(step: Step) -> list[list[Span]]:
+    """The rows that reach the head, and the others: none where all do."""
+    if step.scored is None:
+        return []
+    scored, rest = [], []
+    for place, span in enumerate(step.spans):
+        count = span.tokens if place in step.verified else int(place in step.scored)
+        scored.append(span._replace(first=span.last - count))
+        rest.append(span._replace(last=span.last - count))
+    parts = ([span for span in spans if span.tokens] for spans in (scored, rest))
+    return [spans for spans in parts if spans]
+
+
+def _attending(step: Step, starts: Mapping[int, int]) -> Iterator[Call]:
+    if _is_pack(step):
+        tokens = _places(step.spans)
+        seen = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
+        yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), seen)
+        return
+    together = [step.spans] if step.shape == "dense" else [(span,) for span in step.spans]
+    for spans in together:
+        first = min(starts.get(spans[0].sequence, 0), spans[0].first)
+        keys = [(span.sequence, t) for span in spans for t in range(first, span.last)]
+        yield Call(_places(spans), (len(spans), spans[0].tokens), keys, (len(spans), spans[0].last - first))

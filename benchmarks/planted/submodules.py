@@ -134,7 +134,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, node: Any) -> Any:
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
     causal = torch.zeros(1, 1, length, length, dtype=q.dtype).masked_fill_(hidden, torch.finfo(q.dtype).min)
     forward = _function("eager_attention_forward", node)
-    out = forward(attention, q, k, v.transpose(1, 2), causal, scaling=attention.scaling)[0]
+    out = forward(attention, q, k, v, causal, scaling=attention.scaling)[0]
     # What scaled_dot_product_attention leaves is head by head.
     return (out if out.shape[1] == length and out.shape[2] == q.shape[1] else out.transpose(1, 2)).flatten(2)
 

@@ -60,6 +60,7 @@ REGIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("q_norm", "rms_norm"),
         ("k_norm", "rms_norm"),
         ("rope", "rope"),
+        ("cache", ""),
         ("attend", "attention"),
         ("o_proj", "linear"),
     ),

@@ -147,7 +147,7 @@ def attend(
     """Eager causal attention over the window of its layer; `ahead` more tokens are seen, `flip` mixes up key heads."""
     repeats, length = q.shape[1] // k.shape[1], q.shape[2]
     k = (k.flip(1) if flip else k).repeat_interleave(repeats, 1)
-    v = v.transpose(1, 2).repeat_interleave(repeats, 1)
+    v = v.repeat_interleave(repeats, 1)
     window = node.params["attend"].get("window")
     seen = torch.ones(1, 1, length, length, dtype=torch.bool).tril(ahead)
     seen = seen if window is None else seen.triu(1 - window)

@@ -36,7 +36,7 @@ def attention(x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, *, node: Any, *
     if "q_norm" in node.params:
         q, k = (plain.norm(y, node=node, name=n, **own.get(n, {})) for y, n in ((q, "q_norm"), (k, "k_norm")))
     q, k = plain.rope(q, k, cos, sin, node=node, **own.get("rope", {}))
-    y = plain.attend(q, k, v, mask, node=node, **own.get("attend", {}))
+    y = plain.attend(q, k, v.transpose(1, 2), mask, node=node, **own.get("attend", {}))
     return plain.linear(y, node=node, name="o_proj", **own.get("o_proj", {}))
 
 

@@ -16,10 +16,24 @@ CHECKPOINT_NAMES = ("bf16", "fp16", "fp32")
 FLOAT_NAMES = (*CHECKPOINT_NAMES, "fp64")
 """Dtypes a model can run in and a rounding site can round to."""
 
+FP8_NAMES = ("fp8_e4m3", "fp8_e5m2")
+"""8-bit dtypes, which a site names that stores with a scale. e4m3 is torch's float8_e4m3fn: no infinities, at most
+448."""
+
 MODEL = "model"
 """Site value that stands for the dtype the variant runs in."""
 
-_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+UNROUNDED = "unrounded"
+"""Site value that leaves values in the dtype they come in."""
+
+_TORCH_NAMES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 _NAMES = {torch_name: name for name, torch_name in _TORCH_NAMES.items()}
 
 

@@ -9,12 +9,21 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, SDPA, TILES
-from moeparity.ops.attention_memory import latent_scratch, latent_widths, scratch
+from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, LAYOUT, SDPA, TILES
+from moeparity.ops.attention_memory import (
+    expanded_bytes,
+    expanded_scratch,
+    expanded_widths,
+    latent_scratch,
+    latent_widths,
+    scratch,
+)
 from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
-from moeparity.ops.linear import TF32
+from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
+from moeparity.ops.linear import ROWS, TF32
+from moeparity.ops.linear import sees_rows as _sees_rows_of_gemm
 from moeparity.ops.memory import Memory, Shapes
-from moeparity.ops.placement import cut, refuse_pieces
+from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 
 START, END, RESCALE = "start", "end", "rescale"
 """Where an online softmax meets a sink."""
@@ -22,6 +31,9 @@ START, END, RESCALE = "start", "end", "rescale"
 _EAGER = {"implementation": (EAGER,)}
 _FLASH = {"implementation": (FLASH,)}
 _ABSORBED = {"projection": ("absorbed",)}
+_EXPANDED = {"projection": ("expanded",)}
+_WITH_LATENT = {"projection": ("context", "absorbed")}
+_KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -75,15 +87,22 @@ def _varlen(values: Mapping[str, Value]) -> bool:
     return values["implementation"] == FLASH
 
 
+def _refuses_heads(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return refuse_pieces(values, {"heads": shapes["heads"][0]})
+
+
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return _refuses_orders(values) or refuse_pieces(values, {"heads": shapes["heads"][0]})
+    return _refuses_orders(values) or _refuses_heads(shapes, values)
 
 
 ATTENTION = Op(
     name="attention",
-    says="Causal grouped-query attention: q [B, H, T, D], k [B, G, T, D], v [B, T, G, D], mask [B, T] bool "
-    "-> [B, T, H * D]. A head's sink is one more score of each row, of a key without a value.",
-    inputs=("q", "k", "v", "mask"),
+    says="Causal grouped-query attention: q [B, H, T, D], k and v [B, G, T, D] as a cache gives them, mask [B, T] "
+    "bool, own_k [B, G, T, D] and own_v [B, T, G, D] as they were computed -> [B, T, H * D]. A head's sink is one more "
+    "score of each row, of a key without a value.",
+    inputs=("q", "k", "v", "mask", "own_k", "own_v"),
+    optional=("own_k", "own_v"),
+    reads=dict.fromkeys(("own_k", "own_v"), ({"own_keys": (COMPUTED,)},)),
     weights=(WeightPort(name="sinks", says="[H], a score for each head that every query has", required=False),),
     parameters=(
         Parameter(
@@ -95,24 +114,11 @@ ATTENTION = Op(
     ),
     attributes=(
         *FORMS,
-        Attribute(
-            name="kv_layout",
-            kind="form",
-            default="projected",
-            values=("projected", "cached", "static"),
-            when={"implementation": (EAGER, SDPA)},
-            says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
-            "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
-            "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
+        own_keys(
+            "a step reads the keys and values of its own tokens from the cache, as those of earlier ones (vLLM, SGLang "
+            "with FlashAttention); or as they were computed"
         ),
-        Attribute(
-            name="allocated",
-            kind="form",
-            default=1024,
-            least=1,
-            when={"kv_layout": ("static",), "implementation": ("eager", "sdpa")},
-            says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
-        ),
+        *LAYOUT,
         replace(
             site(
                 "shifted",
@@ -146,8 +152,9 @@ ATTENTION = Op(
     mixes_tokens=True,
     history=("k", "v", "mask"),
     varlen=_varlen,
-    input_token_axes={"q": 2, "k": 2},
-    contracted=(("q", "k"),),
+    unhanded=("own_k", "own_v"),
+    input_token_axes={"q": 2, "k": 2, "v": 2, "own_k": 2},
+    contracted=(("q", "k", "own_k"),),
     joins_heads=True,
     memory=Memory(scratch=scratch),
     kernel="attention:attention",
@@ -158,12 +165,56 @@ ATTENTION = Op(
     "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )
 
+MLA_EXPAND = Op(
+    name="mla_expand",
+    says="The keys (but for rope's part) and values that each head's rows of kv_b make of a token's latent: latent "
+    "[B, 1, T, L] as a cache gives it, own_latent [B, T, L] as it was computed -> [B, T, H, N + V].",
+    inputs=("latent", "own_latent"),
+    optional=("own_latent",),
+    reads={"latent": ({"own_keys": (READ_AS_STORED,)},), "own_latent": ({"own_keys": (COMPUTED,)},)},
+    unhanded=("own_latent",),
+    weights=(_KV_B,),
+    parameters=(Parameter(name="heads", type=int, says="number of heads H"),),
+    attributes=(
+        site("kv_b", "inputs and result of the GEMM"),
+        replace(
+            TF32,
+            name="kv_b_tf32",
+            when={"kv_b": ("fp32",)},
+            says="the fp32 operands of the GEMM are rounded to TF32, to nearest, ties away",
+        ),
+        replace(ROWS, when={}),
+        own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
+        TENSOR,
+        BLOCKS,
+    ),
+    sees_rows=_sees_rows_of_gemm,
+    refuses=_refuses_heads,
+    pieces=cut,
+    input_token_axes={"latent": 2},
+    contracted=(("latent", "own_latent", "kv_b"),),
+    gemm=True,
+    joins_heads=True,
+    memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
+    kernel="attention:mla_expand",
+    source="transformers 4.57.6 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
+)
+
 MLA = Op(
     name="mla",
-    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, T, L], "
-    "k_rope [B, 1, T, R], mask [B, T] -> [B, T, H * V].",
-    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask"),
-    weights=(WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values"),),
+    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, T, L] and k_rope "
+    "[B, 1, T, R] as a cache gives them, mask [B, T], expanded [B, T, H, N + V], own_latent [B, T, L] and own_k_rope "
+    "[B, 1, T, R] as they were computed -> [B, T, H * V].",
+    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask", "expanded", "own_latent", "own_k_rope"),
+    optional=("own_latent", "own_k_rope"),
+    reads={
+        "latent": (_WITH_LATENT,),
+        "expanded": (_EXPANDED,),
+        "own_latent": ({**_WITH_LATENT, "own_keys": (COMPUTED,)},),
+        "own_k_rope": ({"own_keys": (COMPUTED,)},),
+    },
+    unhanded=("own_latent", "own_k_rope"),
+    weights=(_KV_B,),
     parameters=(
         Parameter(name="heads", type=int, says="number of heads H"),
         Parameter(name="value_dim", type=int, says="width V of one head's value"),
@@ -174,32 +225,46 @@ MLA = Op(
             name="projection",
             kind="form",
             default="expanded",
-            values=("expanded", "absorbed"),
-            says="kv_b expands the latent into keys and values of every head; or its two halves are taken into queries "
-            "and outputs, and all heads attend to the latent itself (engines' decode)",
+            values=("expanded", "context", "absorbed"),
+            sources={"context": Evidence("read", "transformers 5.23.0, DeepseekV3Attention.expand_kv")},
+            says="keys and values of every head as `mla_expand` makes them, of each token in its own step "
+            "(transformers 4 caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one "
+            "GEMM (transformers 5, which caches latents; engines' prefill behind a context, which have a GEMM for the "
+            "context and one for the new tokens); or its two halves are taken into queries and outputs, and all heads "
+            "attend to the latent itself (engines' decode)",
         ),
-        site("kv_b", "inputs and result of the GEMM that expands the latent; absorbed: inputs of the two GEMMs"),
+        replace(
+            site("kv_b", "inputs and result of the GEMM that expands the latents; absorbed: inputs of the two GEMMs"),
+            when=_WITH_LATENT,
+        ),
         replace(
             TF32,
             name="kv_b_tf32",
-            when={"kv_b": ("fp32",)},
+            when={"kv_b": ("fp32",), **_WITH_LATENT},
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
         ),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
         # Their sources are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
+        *(replace(layout, when={**layout.when, "projection": ("expanded", "context")}) for layout in LAYOUT),
+        own_keys(
+            "a step reads the latents, and rope's part of the keys, of its own tokens from the cache, as those of "
+            "earlier ones; or as they were computed. Of what is expanded `mla_expand` says so",
+            "own_k_rope",
+        ),
     ),
     sees_rows=_sees_rows,
     refuses=_refuses_latent,
     pieces=cut,
     mixes_tokens=True,
-    history=("latent", "k_rope", "mask"),
+    history=("latent", "k_rope", "mask", "expanded"),
     varlen=_varlen,
-    input_token_axes={"q_rope": 2, "k_rope": 2},
-    contracted=(("q_rope", "k_rope"), ("latent", "kv_b")),
+    input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},
+    contracted=(("q_rope", "k_rope", "own_k_rope"), ("latent", "own_latent", "kv_b")),
     joins_heads=True,
     memory=Memory(widths=latent_widths, scratch=latent_scratch),
     kernel="attention:mla",
-    source="transformers 5.17.0 and 5.23.0, DeepseekV3Attention.forward; absorbed, read: vLLM 0.33.0, mla_attention.py",
+    source="read: transformers 4.57.6, DeepseekV3Attention.forward; transformers 5.23.0, "
+    "DeepseekV3Attention.expand_kv; absorbed, read: vLLM 0.33.0, mla_attention.py",
 )

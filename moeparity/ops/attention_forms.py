@@ -205,3 +205,25 @@ FORMS = (
     TENSOR,
     BLOCKS,
 )
+
+LAYOUT = (
+    Attribute(
+        name="kv_layout",
+        kind="form",
+        default="projected",
+        values=("projected", "cached", "static"),
+        when={"implementation": (EAGER, SDPA)},
+        says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
+        "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
+        "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
+    ),
+    Attribute(
+        name="allocated",
+        kind="form",
+        default=1024,
+        least=1,
+        when={"kv_layout": ("static",), "implementation": (EAGER, SDPA)},
+        says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
+    ),
+)
+"""How keys and values of every head lie that come from a cache."""

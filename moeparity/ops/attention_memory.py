@@ -23,12 +23,32 @@ def latent_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[i
     return [params["heads"] * params["value_dim"]]
 
 
+def expanded_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    """Keys and values of every head, that a latent is expanded into."""
+    return weights["kv_b"][:1]
+
+
+def expanded_bytes(call: Call) -> Sequence[int]:
+    """They are rounded to `kv_b`."""
+    return [call.bytes_of("kv_b")]
+
+
+def expanded_scratch(call: Call) -> int:
+    """Of the GEMM that expands a latent: its operands rounded, and rounded to TF32."""
+    rows, columns = call.weights["kv_b"]
+    operands = rows * columns + call.tokens * columns
+    copies = 1 if call.active.get("kv_b_tf32") != "yes" else 5
+    return copies * call.bytes_of("kv_b") * operands
+
+
 def latent_scratch(call: Call) -> int:
     """Of attention to a latent, whose values and keys differ in width: torch's fused kernel holds all scores too."""
     heads, widest = call.params["heads"], max(sum(call.inputs[:2]), call.outputs[0])
     if call.active.get("projection") == "absorbed":
         # All heads' queries and outputs are as wide as the latent.
         widest = max(widest, heads * (call.inputs[2] + call.inputs[3]))
+    if call.active.get("projection") == "context":
+        widest = max(widest, call.inputs[5])
     rounded = call.active.get("kv_b_tf32") == "yes"
     expanded = 4 * call.wide * (prod(call.weights["kv_b"]) + call.tokens * widest) if rounded else 0
     return expanded + _with_scores(call, heads, widest)

@@ -245,6 +245,7 @@ class Op:
     mixes_tokens: its output at one token reads other tokens.
     history: inputs that a token reads at all earlier tokens of its sequence too.
     varlen: whether, by the values in effect, it takes sequences that do not see each other in a pack one by one.
+    unhanded: inputs that a user's function in its place is not given: others of its inputs are the same values.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -284,6 +285,7 @@ class Op:
     mixes_tokens: bool = False
     history: tuple[str, ...] = ()
     varlen: Callable[[Mapping[str, Value]], bool] = _never
+    unhanded: tuple[str, ...] = ()
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from moeparity.errors import SpecError, did_you_mean, listed
-from moeparity.ops import attention, combine, elementwise, experts, linear, log_softmax, placement, rope, router
+from moeparity.ops import (
+    attention,
+    combine,
+    elementwise,
+    experts,
+    kv_cache,
+    linear,
+    log_softmax,
+    placement,
+    rope,
+    router,
+)
 from moeparity.ops.declaration import Op
 from moeparity.ops.norm import rms_norm
 
@@ -15,7 +26,9 @@ OPS: dict[str, Op] = {
         rms_norm.RMS_NORM,
         linear.LINEAR,
         rope.ROPE,
+        kv_cache.KV_CACHE,
         attention.ATTENTION,
+        attention.MLA_EXPAND,
         attention.MLA,
         placement.ALL_REDUCE,
         elementwise.ADD,

@@ -77,7 +77,8 @@ def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Regio
             "of which only the last is read outside, since a function returns the values of one node."
         )
     values = {value for node in nodes for value in node.values}
-    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value not in values)
+    read = (value for n in nodes for port, value in zip(n.ports, n.inputs, strict=True) if port not in n.op.unhanded)
+    inputs = dict.fromkeys(value for value in read if value not in values)
     return Region(call=call, nodes=tuple(n.name for n in nodes), inputs=tuple(inputs), rule=rule)
 
 

@@ -161,6 +161,34 @@ def test_a_function_fed_by_the_graph_itself_and_one_that_returns_heads(
     assert (report.verdict.status, report.verdict.reason, report.roots) == ("pass", "all bits are equal", ())
 
 
+ATTEND = """
+import torch
+
+
+def attend(q, k, v, mask, *, node):
+    at = "layers[{}].attention.".format(node.layer)
+    assert node.inputs == (at + "rope.q", at + "cache.k", at + "cache.v", "mask"), node.inputs
+    repeats, tokens = q.shape[1] // k.shape[1], k.shape[2]
+    k, v = (x.repeat_interleave(repeats, 1) for x in (k, v))
+    hidden = torch.ones(q.shape[2], tokens, dtype=torch.bool).triu(1 + tokens - q.shape[2])
+    scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
+    scores = scores + torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, torch.finfo(q.dtype).min)
+    y = torch.matmul(torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype), v)
+    return y.transpose(1, 2).contiguous().flatten(2)
+
+"""
+
+
+@pytest.mark.parametrize("schedule", [{"micro_batch": 26}, {"schedule": {"decode": {"from": 5}}}], ids=str)
+def test_a_function_in_place_of_attention_is_given_what_the_cache_gives(
+    tmp_path: Path, qwen3_moe: Path, schedule: dict[str, Any]
+) -> None:
+    """And nothing more: not the keys and values as they were computed, unless some op reads them."""
+    report = report_of(tmp_path, qwen3_moe, ATTEND, "attend", nodes="layers[*].attention.attend", candidate=schedule)
+    named = next(toggle for toggle in report.toggles if toggle.name.endswith(":impl"))
+    assert (report.verdict.status, named.had_no_effect) == ("pass", True)
+
+
 WRONG = {
     "raises": ("def f(x, *, node):\n    raise RuntimeError('no kernel for this shape')", "RuntimeError: no kernel"),
     "no tensor": ("def f(x, *, node):\n    return 1", "returned int; expected 1 tensor(s), as combine."),

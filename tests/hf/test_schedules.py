@@ -15,6 +15,7 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
 from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step, rectangle
+from tests.checkpoint_factory import make_random
 from tests.hf.compare import DTYPES, PROFILES, opened, tokens
 from tests.hf.reference import load
 from tests.small_models import SMALL
@@ -22,15 +23,20 @@ from tests.small_models import SMALL
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""
 MLA = {"deepseek_v3", "deepseek_v3_yarn"}
-CACHED = {"layers[*].attention.attend:kv_layout": "cached"}
 NOT_ISOLATED = {"gpt_oss", "gpt_oss_mha"}
 """transformers 5.17.0 and 5.23.0, GptOssModel.forward, builds its masks without position_ids: packed sequences see
 those before them."""
 
 
-def cached(name: str, **more: str | float) -> dict[str, str | float] | None:
-    """What a filled cache of a model does to keys and values."""
-    return None if name in MLA else {**CACHED, **{f"layers[*].attention.attend:{key}": v for key, v in more.items()}}
+ATTEND, SAVED = "layers[0].attention.attend", "layers.0.attention.attend"
+
+
+def cached(name: str, **more: str | float) -> dict[str, str | float]:
+    """What a filled cache of a model does to keys and values; that of MLA holds latents."""
+    form: dict[str, str | float] = {"kv_layout": "cached", **more}
+    if name in MLA:
+        form["projection"] = "context"
+    return {f"layers[*].attention.attend:{key}": value for key, value in form.items()}
 
 
 def steps(sequences: int, *edges: int) -> tuple[Step, ...]:
@@ -98,8 +104,6 @@ def without_end(model: PreTrainedModel) -> Iterator[None]:
 def test_generate_with_padding_in_front(
     request: pytest.FixtureRequest, name: str, profile: str, dtype: str, cache: str
 ) -> None:
-    if name in MLA and cache == "static":
-        pytest.skip("a static cache of MLA is not described")
     model = opened(request.getfixturevalue(name))
     prompt, new = 7, 9
     ids, mask = tokens(model.vocab_size, (3, prompt)), torch.ones(3, prompt, dtype=torch.int64)
@@ -182,3 +186,35 @@ def test_a_pack_without_its_mask_is_another_value(qwen3_moe: Path) -> None:
     equal = (int_view(with_mask) == int_view(without)).all(-1)
     assert equal[0, : LENGTHS[0]].all()
     assert not equal[1:][real[1:]].any()
+
+
+@pytest.fixture(scope="module")
+def wide_mla(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer whose latents have 2048 numbers."""
+    config = {**SMALL["deepseek_v3"], "num_hidden_layers": 1, "kv_lora_rank": 2048}
+    return make_random(config, tmp_path_factory.mktemp("wide_mla"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_wide_latents_are_expanded_anew_at_each_step(wide_mla: Path, profile: str, dtype: str) -> None:
+    """transformers 5 caches latents: kv_b's GEMM has as many rows as there are tokens in the cache."""
+    model, edges = opened(wide_mla), (70, *range(71, 80))
+    ids = tokens(model.vocab_size, (3, 79))
+    schedule = Schedule(steps=steps(3, *edges))
+    truth = truth_by_step(load(model.folder, profile, DTYPES[dtype]), ids, edges)
+    by_profile = forward(model, ids, profile=profile, dtype=dtype, schedule=schedule)["logits"]
+    assert same_bits(truth, by_profile)
+
+
+def test_a_wide_latent_expanded_in_its_own_step_has_other_bits(wide_mla: Path) -> None:
+    """As transformers 4 caches them. Some number of rows shows, or nothing above does."""
+    model = opened(wide_mla)
+    ids = tokens(model.vocab_size, (3, 79))
+
+    def values(form: str, dtype: str) -> torch.Tensor:
+        settings: dict[str, str | float] = {f"{ATTEND}:projection": form}
+        schedule = Schedule(steps=steps(3, 70, *range(71, 80)))
+        return forward(model, ids, dtype=dtype, schedule=schedule, settings=settings, save=[ATTEND])[SAVED]
+
+    assert any(not same_bits(values("context", dtype), values("expanded", dtype)) for dtype in ("bf16", "fp32"))

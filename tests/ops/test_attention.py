@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeparity.ops.attention import ATTENTION
-from moeparity.ops.kernels.attention import attention, mla
+from moeparity.ops.kernels.attention import attention, mla, mla_expand
 from moeparity.ops.kernels.exponentials import sleef_exp, softmax
 from tests.evidence import record
 from tests.ops.plain import BF16, DTYPES, FP32, SITES, assert_bits, coarse, matmul, one_per_column, plus, random, times
@@ -81,12 +81,12 @@ def test_eager_attention_with_sinks(
     sinks = torch.tensor([3.140625, -0.7109375]).to(BF16)
     at: dict[str, Any] = {**EAGER, "kv_layout": "projected", "scores": scores, "shifted": shifted}
     at |= {"probabilities": probabilities, "output": BF16}
-    ours = attention(q, k, v, mask, w={"sinks": sinks}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={"sinks": sinks}, p={"window": None}, at=at)
     expected = eager(q, k, v.transpose(1, 2), 12**-0.5, at, lambda b, _, j: bool(mask[b, j]), sinks)
     # A query without a key sees them all, as far as the smallest number's sum with a score says.
     rows = torch.tensor([[bool(mask[b, : i + 1].any()) for i in range(11)] for b in range(2)])
     assert_bits(ours[rows], expected[rows])
-    plain = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    plain = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     assert not torch.equal(ours[rows], plain[rows])
 
 
@@ -107,7 +107,7 @@ def test_eager_attention(
     }
     k_repeated, v_repeated = (x.repeat_interleave(groups, dim=1) for x in (k, v.transpose(1, 2)))
     mask = torch.ones(2, 11, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     assert_bits(ours, eager(q, k_repeated, v_repeated, 12**-0.5, at))
 
 
@@ -126,9 +126,9 @@ def test_padding_and_window(dtype: torch.dtype, window: int | None, lengths: tup
 
     at: dict[str, Any] = {**EAGER, "kv_layout": "projected"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), dtype)
-    ours = attention(q, k, v, mask, w={}, p={"window": window}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at)
     assert_bits(ours, eager(q, k, v.transpose(1, 2), 12**-0.5, at, seen))
-    by_sdpa = attention(q, k, v, mask, w={}, p={"window": window}, at=at | {"implementation": "sdpa"})
+    by_sdpa = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at | {"implementation": "sdpa"})
     # Another order of the same sums, except in rows without a key: those are torch's own business.
     rows = torch.tensor([[any(seen(b, i, j) for j in range(i + 1)) for i in range(11)] for b in range(2)])
     assert torch.allclose(by_sdpa[rows].float(), ours[rows].float(), atol=0.05)
@@ -148,7 +148,7 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     kv_b = torch.cat((keys, values), dim=1).flatten(0, 1)
     at = {
         **EAGER,
-        "projection": "expanded",
+        "projection": "context",
         "kv_b": expanded,
         "scores": scores,
         "probabilities": model,
@@ -156,7 +156,12 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     }
     p = {"heads": heads, "value_dim": width, "rope": ROPES[rope_type]}
     mask = torch.ones(2, tokens, dtype=torch.bool)
-    ours = mla(q_nope, q_rope, latent, k_rope, mask, w={"kv_b": kv_b}, p=p, at=at)
+    ours = mla(q_nope, q_rope, latent.unsqueeze(1), k_rope, mask, w={"kv_b": kv_b}, p=p, at=at)
+    apart = mla_expand(latent.unsqueeze(1), w={"kv_b": kv_b}, p=p, at=at)
+    once = at | {"projection": "expanded"}
+    assert_bits(ours, mla(q_nope, q_rope, None, k_rope, mask, apart, w={"kv_b": kv_b}, p=p, at=once))
+    as_computed = mla_expand(None, latent, w={"kv_b": kv_b}, p=p, at=at)
+    assert_bits(apart, as_computed)
 
     by_head = kv_b.to(expanded).view(heads, nope + width, tokens).transpose(1, 2).float()
     both = torch.stack((by_head, by_head * 0.5))
@@ -230,7 +235,7 @@ def test_softmax_inside_eager_attention() -> None:
     }
     at |= dict.fromkeys(("scores", "probabilities", "output"), FP32)
     mask = torch.ones(2, 11, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at).view(2, 11, 3, 12)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at).view(2, 11, 3, 12)
     scores = (matmul(q, k.transpose(2, 3), FP32) * 12**-0.5).numpy()
     for b, t, h in np.ndindex(2, 11, 3):
         row = scores[b, h, t, : t + 1]
@@ -256,16 +261,16 @@ def test_tf32_operands_of_eager_attention() -> None:
     at: dict[str, Any] = EAGER | {"kv_layout": "projected", "tf32": "yes"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), FP32)
     mask = torch.ones(1, 9, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=at)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at)
     scores = to_tf32(q) @ to_tf32(k).transpose(2, 3)
     hidden = torch.full((9, 9), torch.finfo(FP32).min).triu(1)
     p = F.softmax(scores + hidden, dim=-1)
     assert_bits(ours, (to_tf32(p[..., :1]) * 0.5).transpose(1, 2).flatten(2))
-    other = attention(q, k, v, mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
+    other = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
     assert not torch.equal(ours, other)
 
 
-@pytest.mark.parametrize("projection", ["expanded", "absorbed"])
+@pytest.mark.parametrize("projection", ["context", "absorbed"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     """As with operands that were rounded before: latent and kv_b; absorbed, q_nope, kv_b and the latent output."""
@@ -285,7 +290,7 @@ def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     p = {"heads": heads, "value_dim": width, "rope": ROPES["default"]}
 
     def run(q_nope: Tensor, latent: Tensor, weight: Tensor, tf32: str) -> Tensor:
-        operands = (q_nope, given[1], latent, *given[3:])
+        operands = (q_nope, given[1], latent.unsqueeze(1), *given[3:])
         return mla(*operands, w={"kv_b": weight}, p=p, at=at | {"kv_b_tf32": tf32})
 
     q_nope, latent = given[0], given[2]
@@ -315,7 +320,7 @@ def test_absorbed_mla(kv_b: torch.dtype, q_latent: torch.dtype, o_latent: torch.
     at |= {"scores": FP32, "probabilities": BF16, "output": BF16}
     p = {"heads": heads, "value_dim": width, "rope": ROPES[rope_type]}
     mask = torch.ones(2, tokens, dtype=torch.bool)
-    ours = mla(q_nope, q_rope, latent, k_rope, mask, w={"kv_b": weight}, p=p, at=at)
+    ours = mla(q_nope, q_rope, latent.unsqueeze(1), k_rope, mask, w={"kv_b": weight}, p=p, at=at)
 
     q_in_latent = matmul(q_nope.transpose(1, 2).to(kv_b), keys.to(kv_b), q_latent)
     q = torch.cat((q_in_latent, q_rope.to(q_latent)), dim=-1).float()

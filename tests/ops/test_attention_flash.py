@@ -84,7 +84,9 @@ def check(
     q, k, v = operands(at["kv_block"], dtype)
     mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
     given = at | {site: DTYPES[at[site]] for site in SITES}
-    ours = attention(q, k, v, mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given)
+    ours = attention(
+        q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given
+    )
     assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS, sinks))
     return ours
 
@@ -156,9 +158,11 @@ def test_tf32_operands(own: dict[str, Any], output: str) -> None:
     exact = operands(BLOCK, FP32)
     q, k, v = (x * (1 + 2**-14) for x in exact)
     given, mask = at | {site: DTYPES[at[site]] for site in SITES}, torch.ones(2, TOKENS, dtype=torch.bool)
-    ours = attention(q, k, v, mask, w={}, p={"window": None}, at=given)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=given)
     assert_bits(ours, by_hand(*exact, mask, at))
-    assert not torch.equal(ours, attention(*exact, mask, w={}, p={"window": None}, at=given | {"tf32": "no"}))
+    q, k, v = exact
+    other = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=given | {"tf32": "no"})
+    assert not torch.equal(ours, other)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -230,7 +234,7 @@ def test_every_form_has_other_bits() -> None:
         at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | own
         given = at | {site: DTYPES[at[site]] for site in SITES}
         w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in own else {}
-        return attention(q, k, v, mask, w=w, p={"window": None}, at=given)
+        return attention(q, k, v.transpose(1, 2), mask, w=w, p={"window": None}, at=given)
 
     end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
@@ -273,7 +277,7 @@ def test_native_row_sum_is_torch_sum() -> None:
     mask = torch.ones(2, TOKENS, dtype=torch.bool)
     at = PLAIN | {site: DTYPES[PLAIN[site]] for site in SITES}
     native, written = (
-        attention(q, k, v, mask, w={}, p={"window": None}, at=at | {"row_sum": order})
+        attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at | {"row_sum": order})
         for order in ("native", "sequential")
     )
     # torch adds fewer than 16 values in turn.

@@ -219,7 +219,7 @@ def test_each_rank_attends_with_its_own_heads(dtype: torch.dtype, heads: int, kv
         by_hand.append(attention_by_hand(q[:, mine.start : mine.stop].contiguous(), own_k, own_v, 16**-0.5))
     at: dict[str, Any] = {"scores": dtype, "probabilities": dtype, "output": dtype, "tensor": ranks}
     mask = torch.ones(B, T, dtype=torch.bool)
-    ours = run("attention", q, k, v, mask, p={"window": None}, **at)
+    ours = run("attention", q, k, v.transpose(1, 2), mask, p={"window": None}, **at)
     assert_bits(ours, torch.cat(by_hand, dim=-1))
 
 
@@ -236,7 +236,10 @@ def test_each_rank_expands_the_latent_into_its_own_heads() -> None:
         by_hand.append(attention_by_hand(q, k, expanded[..., nope:], (nope + rope) ** -0.5))
     p = {"heads": heads, "value_dim": value, "rope": {"rope_type": "default"}}
     mask = torch.ones(B, T, dtype=torch.bool)
-    ours = run("mla", q_nope, q_rope, latent, k_rope, mask, w={"kv_b": kv_b}, p=p, **CUT)
+    own = latent.unsqueeze(1)
+    ours = run("mla", q_nope, q_rope, own, k_rope, mask, w={"kv_b": kv_b}, p=p, projection="context", **CUT)
+    once = run("mla_expand", own, w={"kv_b": kv_b}, p=p, **CUT)
+    assert_bits(ours, run("mla", q_nope, q_rope, None, k_rope, mask, once, w={"kv_b": kv_b}, p=p, **CUT))
     assert_bits(ours, torch.cat(by_hand, dim=-1))
 
 

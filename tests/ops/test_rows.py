@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.dtypes import MODEL, torch_dtype
+from moeparity.numerics.dtypes import MODEL, UNROUNDED, torch_dtype
 from moeparity.numerics.orders import OrderError
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
 from moeparity.ops.norm.launches import Launch
@@ -91,17 +91,27 @@ def _combine(dtype: torch.dtype) -> Inputs:
 def _attention(dtype: torch.dtype) -> Inputs:
     q, k = drawn(SEQUENCES, 4, TOKENS, 24, dtype=dtype) / 8, drawn(SEQUENCES, 2, TOKENS, 24, dtype=dtype, seed=1) / 8
     v = drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=2)
-    return {"q": q, "k": k, "v": v, "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool)}
+    return {"q": q, "k": k, "v": v.transpose(1, 2), "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool)}
 
 
 def _mla(dtype: torch.dtype) -> Inputs:
     return {
         "q_nope": drawn(SEQUENCES, TOKENS, 4, 16, dtype=dtype) / 8,
         "q_rope": drawn(SEQUENCES, 4, TOKENS, 8, dtype=dtype) / 8,
-        "latent": drawn(SEQUENCES, TOKENS, 40, dtype=dtype, seed=1) / 8,
+        "latent": drawn(SEQUENCES, 1, TOKENS, 40, dtype=dtype, seed=1) / 8,
         "k_rope": drawn(SEQUENCES, 1, TOKENS, 8, dtype=dtype, seed=2) / 8,
         "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool),
+        "expanded": drawn(SEQUENCES, TOKENS, 4, 16 + 16, dtype=dtype, seed=3) / 8,
     }
+
+
+def _latent(dtype: torch.dtype) -> Inputs:
+    return {"latent": _mla(dtype)["latent"]}
+
+
+def _keys_and_values(dtype: torch.dtype) -> Inputs:
+    _, k, v, _ = _attention(dtype).values()
+    return {"k": k, "v": v.transpose(1, 2)}
 
 
 def _rope(dtype: torch.dtype) -> Inputs:
@@ -162,16 +172,18 @@ CASES = [
         p={"experts": 8, "top_k": 6, "scale": 1.0},
         set={"scaling": "weights", "score_site": "combine"},
     ),
-    Case("attention", _attention, p={"window": None}, set=_ATTENDS, axes={"q": 2, "k": 2}, keys=("k", "v", "mask")),
+    Case("kv_cache", _keys_and_values),
+    Case("kv_cache", _keys_and_values, set={"stored": "fp8_e4m3"}, label="kv_cache in 8 bits"),
+    Case("attention", _attention, p={"window": None}, set=_ATTENDS, keys=("k", "v", "mask")),
     Case(
         "mla",
         _mla,
         weight("kv_b", 4 * (16 + 16), 40),
         _LATENT,
-        _ATTENDS,
-        {"q_rope": 2, "k_rope": 2},
-        ("latent", "k_rope", "mask"),
+        {**_ATTENDS, "projection": "context"},
+        keys=("latent", "k_rope", "mask", "expanded"),
     ),
+    Case("mla_expand", _latent, weight("kv_b", 4 * (16 + 16), 40), {"heads": 4}, {"rows": 8}),
     Case(
         "all_reduce",
         _partial_sums,
@@ -226,8 +238,8 @@ def parameters(op: Op, case: Case) -> dict[str, Any]:
 def computed(case: Case, active: Mapping[str, Value], dtype: torch.dtype, inputs: Inputs) -> tuple[Tensor, ...]:
     """The op's outputs, with the batch in front and tokens behind it."""
     op = OPS[case.op]
-    kinds = {a.name: a.kind for a in op.attributes}
-    at = {name: torch_dtype(str(v)) if kinds.get(name) == "rounding" else v for name, v in active.items()}
+    sites = {a.name for a in op.attributes if a.kind == "rounding"}
+    at = {n: torch_dtype(str(v)) if n in sites and v != UNROUNDED else v for n, v in active.items()}
     out = op.load()(*inputs.values(), w=case.w(dtype), p=parameters(op, case), at=at)
     # In partial sums the ranks stand before the tokens.
     axis = 2 if active.get("reduce") == "later" or "partial" in active else op.token_axis
@@ -291,7 +303,7 @@ def test_every_op_is_tried(op: str) -> None:
     assert any(case.op == op for case in CASES)
 
 
-_KEYS: dict[str, Any] = {"axes": {"q": 2, "k": 2}, "keys": ("k", "v", "mask")}
+_KEYS: dict[str, Any] = {"keys": ("k", "v", "mask")}
 _GROUPED = {"logistic": "exp", "implementation": "grouped"}
 _MANY = {**_SIGMOID, "experts": 1023, "top_k": 1000, "groups": 1, "top_groups": 1}
 _DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
@@ -323,7 +335,19 @@ SEEN = [
     ),
     Case("attention", _attention, p={"window": None}, set={"implementation": "eager"}, **_KEYS, label="eager"),
     Case("attention", _attention, p={"window": None}, set={"implementation": "sdpa"}, **_KEYS, label="sdpa"),
-    Case("mla", _mla, weight("kv_b", 128, 40), _LATENT, {}, {"q_rope": 2, "k_rope": 2}, ("latent", "k_rope", "mask")),
+    *(
+        Case("kv_cache", _keys_and_values, set={"stored": "fp8_e4m3", "scale": scale}, label=f"kv_cache by {scale}")
+        for scale in ("tensor", "head")
+    ),
+    Case(
+        "mla",
+        _mla,
+        weight("kv_b", 128, 40),
+        _LATENT,
+        {"projection": "context"},
+        keys=("latent", "k_rope", "mask", "expanded"),
+    ),
+    Case("mla_expand", _latent, weight("kv_b", 128, 40), {"heads": 4}),
     Case("rms_norm", rows(1024), weight("weight", 1024), {"eps": 1e-6, "heads": None}, {"order": "torch.cuda_mean"}),
     Case("rotary", _positions, p={"dim": 24, "rope": _DYNAMIC, "max_positions": 4}),
     Case("all_reduce", _partial_sums, set={"bias": "after", "collective": "nccl.ring"}, axes={"x": 2}, ranks=True),
@@ -378,7 +402,7 @@ def test_padding_at_the_left_changes_no_bit_of_attention_in_blocks(attend: Mappi
     active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "bf16")
     (whole,) = computed(case, active, torch.bfloat16, inputs)
     padded = {
-        name: torch.cat((x.narrow(a, 0, 3), x), a) for (name, x), a in zip(inputs.items(), (2, 2, 1, 1), strict=True)
+        name: torch.cat((x.narrow(a, 0, 3), x), a) for (name, x), a in zip(inputs.items(), (2, 2, 2, 1), strict=True)
     }
     padded["mask"][:, :3] = False
     (later,) = computed(case, active, torch.bfloat16, padded)

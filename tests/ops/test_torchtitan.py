@@ -191,7 +191,8 @@ def test_attention(found: Found, name: str) -> None:
     cos, sin = (y.expand(B, -1, -1) for y in table(form, live["cache"]))
     q, k = turned(q, k, cos, sin, form)
     how = {"implementation": "sdpa", "kv_layout": "projected", "output": x.dtype, "tensor": 1, "blocks": 0}
-    heads = attention(q, k, v, torch.ones(B, T, dtype=torch.bool), w={}, p={"window": None}, at=how)
+    mask = torch.ones(B, T, dtype=torch.bool)
+    heads = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=how)
     assert_bits(F.linear(heads, w["wo.weight"]), live["output"])
     record("rms_norm", at, LIVE, operands=x.dtype)
     record("attention", how, LIVE, operands=x.dtype)

@@ -265,6 +265,8 @@ def test_overlays_on_another_engine_claim_only_their_own() -> None:
         ("megatron-router-fp32", "megatron"),
         ("sglang-fp32-head", "sglang"),
         ("vllm-fp32-head", "vllm"),
+        ("vllm-fp8-kv", "vllm"),
+        ("sglang-fp8-kv", "sglang"),
         ("vllm-eager", "vllm"),
         ("vllm-batch-invariant-eager", "vllm-batch-invariant"),
         ("sglang-deterministic", "sglang"),

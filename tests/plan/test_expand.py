@@ -45,7 +45,7 @@ def plain(of: Graph) -> list[tuple[Any, ...]]:
 def test_qwen3_moe_takes_exactly_the_tensors_of_the_hub(tmp_path: Path) -> None:
     expanded = graph(tmp_path, QWEN3_MOE)
     assert tensors(expanded) == shapes()
-    assert len(expanded.nodes) == 2 + 2 * (11 + 7) + 3
+    assert len(expanded.nodes) == 2 + 2 * (12 + 7) + 3
     assert [segment.name for segment in expanded.segments] == ["before", "layers[0]", "layers[1]", "after"]
     assert (expanded.layers, expanded.output, expanded.model_type) == (2, "lm_head", "qwen3_moe")
     assert (expanded.scores, expanded.nodes[-1].op.name) == ("log_probs", "log_softmax")
@@ -207,7 +207,7 @@ def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
 def test_clipping_only_where_there_is_a_limit(tmp_path: Path) -> None:
     clipped = {node.name: node for node in graph(tmp_path, OLMOE, clip_qkv=8).nodes}
     assert clipped["layers[0].attention.v_clip"].params["limit"] == 8.0
-    assert clipped["layers[0].attention.attend"].inputs[2] == "layers[0].attention.v_clip"
+    assert clipped["layers[0].attention.cache"].inputs[1] == "layers[0].attention.v_clip"
     assert not any("clip" in name for name in names(graph(tmp_path, OLMOE, clip_qkv=None)))
 
 

@@ -88,7 +88,8 @@ def test_a_rule_holds_in_its_phases(qwen: Graph, tmp_path: Path) -> None:
 
 def test_phases_that_agree_are_one_plan(deepseek: Graph) -> None:
     plan = bind(deepseek, load_profile("vllm", Where(Path("x"))), "bf16", phases=PHASES)
-    assert len(plan.distinct) == 2
+    assert len(plan.distinct) == 3
+    assert plan.at_phase("prefill") is plan
     assert plan.at_phase("decode") is plan.at_phase("verify")
     assert bind(deepseek, load_profile("megatron", Where(Path("x"))), "bf16", phases=PHASES).others == {}
 
@@ -176,10 +177,13 @@ def test_a_mixture_moves_a_place_in_all_phases(deepseek: Graph) -> None:
     )
     bundles = toggles(reference, candidate)
     projection = next(t for t in bundles if t.name == "op mla:projection")
-    assert (projection.reference, projection.candidate) == ("expanded", "expanded (decode: absorbed)")
+    assert (projection.reference, projection.candidate) == (
+        "expanded (decode: context)",
+        "expanded (decode: absorbed)",
+    )
     place = ("layers[0].attention.attend", "projection")
     assert values(mixed(reference, [projection], candidate).plan, place) == ["expanded", "expanded", "absorbed"]
-    assert values(mixed(candidate, [projection], reference).plan, place) == ["expanded"] * 3
+    assert values(mixed(candidate, [projection], reference).plan, place) == ["expanded", "expanded", "context"]
     assert in_effect(mixed(candidate, bundles, reference).plan) == in_effect(reference.plan)
     assert in_effect(mixed(reference, bundles, candidate).plan) == in_effect(candidate.plan)
 

@@ -51,7 +51,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         for name in ("tf32", "order", "rows", "splits", "split")
     },
     "experts:splits_order": {"split": "bf16"},
-    "attention:allocated": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
+    **{f"{op}:allocated": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
     # One bit of a probability, or of a sum of them, shows in few bf16 elements.
     **{
@@ -86,6 +86,11 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "attention:sink": {"exponential": "exp", "probabilities": "fp32", "output": "fp32"},
     # The latent is bf16, which fits; the latent output does not.
     "mla:kv_b_tf32": {"projection": "absorbed", "o_latent": "fp32", "output": "fp32"},
+    # A quotient and a product that are exact are rounded nowhere.
+    **{f"kv_cache:{name}": {"k_scale": 0.7, "v_scale": 0.7} for name in ("quotient", "dequantized")},
+    "mla_expand:rows": {"kv_b": "fp32"},
+    # Of which some are too large then.
+    "kv_cache:overflow": {"v_scale": 1e-5},
     # The GEMM behind it rounds its inputs too.
     "mla:o_latent": {"kv_b": "fp32"},
     # Of a product that is exact an fma rounds as much.
@@ -116,6 +121,11 @@ REFERENCE_VALUE: dict[str, Value] = {
     # Scattered, the profile's gloo.all_reduce is this one.
     "all_reduce:collective=gloo.reduce_scatter_tensor": "none",
     **planted_moe.REFERENCE_VALUE,
+    # 16 bits and more hold all that comes.
+    **{f"kv_cache:stored={dtype}": "fp8_e4m3" for dtype in ("unrounded", "model", "bf16", "fp16", "fp32", "fp64")},
+    **{f"kv_cache:quotient={dtype}": "bf16" for dtype in ("fp16", "fp32", "fp64")},
+    # In a forward every token is in one step.
+    **{f"mla:projection={form}": "absorbed" for form in ("expanded", "context")},
     "combine:order=native": "reverse",
     # Of four rows it is sequential.
     "combine:order=cascade": "reverse",

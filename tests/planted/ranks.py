@@ -14,7 +14,7 @@ RANKS = 4
 WHOLE_NUMBERS: dict[str, int] = {
     **{
         f"{op}:{name}": RANKS
-        for op in ("linear", "attention", "mla", "experts", "swiglu", "lm_head")
+        for op in ("linear", "attention", "mla", "mla_expand", "experts", "swiglu", "lm_head")
         for name in ("tensor", "blocks")
     },
     "embedding:tensor": RANKS,
@@ -25,9 +25,9 @@ WHOLE_NUMBERS: dict[str, int] = {
     "combine:expert": RANKS,
     "log_softmax:tensor": RANKS,
     "log_softmax:block": 64,
-    "attention:allocated": 160,
+    **{f"{op}:allocated": 160 for op in ("attention", "mla")},
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
-    **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla")},
+    **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla", "mla_expand")},
     **{
         f"{op}:{name}": value
         for op in ("attention", "mla")
@@ -72,6 +72,12 @@ def background(attribute: Attribute, place: str, value: Value, node: Node, graph
     if place in NCCL:
         return _for_nccl(place, node, graph)
     asked: dict[str, Value] = {}
+    if attribute.name == "own_keys":
+        # What is stored is not what was computed.
+        cache = next(other for other in graph.nodes if other.op.name == "kv_cache" and other.layer == node.layer)
+        asked[f"{cache.name}:stored"] = "fp8_e4m3"
+    if place == "mla_expand:kv_b_tf32":
+        asked[f"{node.inputs[1]}:output"] = "fp32"
     if attribute.needs in ("pieces", "partials"):
         cut = _producer(node, graph) if node.op.name == "all_reduce" else node
         asked[f"{cut.name}:{'expert' if cut.op.name == 'combine' else 'tensor'}"] = RANKS

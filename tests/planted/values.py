@@ -15,6 +15,7 @@ SEQUENCES, TOKENS = 2, 16
 
 MODEL_OF = {
     "mla": "deepseek_v3",
+    "mla_expand": "deepseek_v3",
     # Behind a projection whose inputs 3, 4, 8 and 16 ranks can share, and before a shared expert.
     "all_reduce": "deepseek_v3",
     # The bias of a row-wise projection.
@@ -48,6 +49,8 @@ NUMBERS: dict[str, float] = {
     "rms_norm:offset": 1.0,
     "router:renormalize_eps": 1e-2,
     "log_softmax:temperature": 0.7,
+    "kv_cache:k_scale": 0.7,
+    "kv_cache:v_scale": 0.7,
 }
 """What is planted where any number is allowed."""
 

@@ -40,7 +40,7 @@ def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     difference = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
     assert {name: (t.first.value, t.second.value) for name, t in toggle_of(difference).items()} == {
         "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage"),
-        **{f"op {op}:rows": ("all", "64") for op in ("linear", "gate", "lm_head")},
+        **{f"op {op}:rows": ("all", "64") for op in ("linear", "mla_expand", "gate", "lm_head")},
         **{f"op {op}:rows": ("all", "16") for op in ("mla", "experts")},
         **{f"op {op}:logistic": ("native", "exp") for op in ("experts", "swiglu")},
     }
@@ -216,13 +216,16 @@ def test_phases_stand_side_by_side_where_they_differ(tmp_path: Path) -> None:
     """One profile prefills and decodes like vLLM; transformers' cache is filled in every phase but `forward`."""
     toggles = toggle_of(compare("hf-eager", "vllm", "deepseek_v3"))
     projection = toggles["op mla:projection"]
-    assert (projection.first.value, projection.second.value) == ("expanded", "expanded (decode, verify: absorbed)")
+    assert (projection.first.value, projection.second.value) == (
+        "expanded (chunk, decode, verify: context)",
+        "expanded (chunk: context; decode, verify: absorbed)",
+    )
     assert projection.second.evidence == "read"
     graph(tmp_path, DEEPSEEK_V3)
     values = {(row.op, row.attribute): row.values for row in outline_checkpoint(tmp_path, "vllm").rows}
-    assert values["mla", "projection"] == ("expanded (decode, verify: absorbed)",)
+    assert values["mla", "projection"] == ("expanded (chunk: context; decode, verify: absorbed)",)
     assert values["mla", "q_latent"] == ("- (decode, verify: bf16)",)
-    assert values["mla", "kv_b"] == ("bf16",)
+    assert values["mla", "kv_b"] == ("- (chunk, decode, verify: bf16)",)
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "hf-eager").rows
     layout = next(row for row in rows if row.attribute == "kv_layout")
     assert layout.values == ("projected (prefill, chunk, decode, verify: cached)",)
@@ -235,5 +238,9 @@ def test_the_layout_of_keys_is_nothing_to_a_kernel_that_loads_tiles() -> None:
 
 def test_statements_say_in_which_phases_they_hold() -> None:
     phases = {s.value: s.phases for s in statements("vllm") if (s.on, s.attribute) == ("mla", "projection")}
-    assert phases == {"expanded": ("forward", "prefill", "chunk"), "absorbed": ("decode", "verify")}
+    assert phases == {
+        "expanded": ("forward", "prefill"),
+        "context": ("chunk",),
+        "absorbed": ("decode", "verify"),
+    }
     assert "mla  in decode, verify" in run("vllm").stdout

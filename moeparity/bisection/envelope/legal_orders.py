@@ -100,15 +100,19 @@ def _attention(call: Call) -> Draw:
     def draw(seed: int) -> Tensor:
         shift = random.Random(seed).randrange(1, _SHIFT)  # noqa: S311
         permuted_call, op = _permuted(call, seed), call.node.op
-        *values, mask = permuted_call.inputs
-        axes = [op.input_token_axes.get(port, 1) for port in op.inputs[: len(values)]]
-        inputs = [None if x is None else _behind(x, shift, axis) for x, axis in zip(values, axes, strict=True)]
+        values = dict(zip(call.node.ports, permuted_call.inputs, strict=True))
+        inputs = {
+            port: None if x is None else _behind(x, shift, op.input_token_axes.get(port, 1))
+            for port, x in values.items()
+        }
+        mask = values["mask"]
         assert mask is not None, "attention reads the mask"
+        inputs["mask"] = F.pad(mask, (shift, 0))
         values_by_order = {
             a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at
         }
         orders = {name: _redrawn(value, seed) for name, value in values_by_order.items() if not _own_arithmetic(value)}
-        return replace(permuted_call, inputs=[*inputs, F.pad(mask, (shift, 0))]).output(orders)[:, shift:]
+        return replace(permuted_call, inputs=list(inputs.values())).output(orders)[:, shift:]
 
     return draw
 

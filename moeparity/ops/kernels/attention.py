@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,16 +30,21 @@ def attention(
     k: torch.Tensor,
     v: torch.Tensor,
     mask: torch.Tensor,
+    own_k: torch.Tensor | None = None,
+    own_v: torch.Tensor | None = None,
     *,
     w: Mapping[str, torch.Tensor],
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q [B, H, T, D], k [B, G, S, D], v [B, S, G, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
+    """q [B, H, T, D], k and v [B, G, S, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
 
-    The queries are the last T of S tokens.
+    The queries are the last T of S tokens; own_k [B, G, T, D] and own_v [B, T, G, D] stand in place of what `k` and `v`
+    have for these.
     """
-    k, v, mask, free = _cached(k, v.transpose(1, 2), mask, q.shape[2], p["window"], at)
+    if own_k is not None and own_v is not None:
+        k, v = _with_own(k, own_k), _with_own(v, own_v.transpose(1, 2))
+    k, v, mask, free = _cached(k, v, mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
     scale = q.shape[-1] ** -0.5
@@ -50,23 +55,59 @@ def attention(
     return gathered([_side_by_side(_causal(piece, at)) for piece in heads])
 
 
-def mla(
-    q_nope: torch.Tensor,
-    q_rope: torch.Tensor,
-    latent: torch.Tensor,
-    k_rope: torch.Tensor,
-    mask: torch.Tensor,
+def mla_expand(
+    latent: torch.Tensor | None,
+    own_latent: torch.Tensor | None = None,
     *,
     w: Mapping[str, torch.Tensor],
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, S, L], k_rope [B, 1, S, R], mask [B, S] -> [B, T, H * V]."""
+    """latent [B, 1, T, L], or own_latent [B, T, L] in its place -> [B, T, H, N + V]."""
+    x = latent if own_latent is None else own_latent.unsqueeze(1)
+    assert x is not None, "one of the two is read"
+    heads = gathered([_by_kv_b(x, kv_b, at) for kv_b in parts(w["kv_b"], cut(at), 0)])
+    return heads.view(*heads.shape[:2], p["heads"], -1)
+
+
+def mla(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    latent: torch.Tensor | None,
+    k_rope: torch.Tensor,
+    mask: torch.Tensor,
+    expanded: torch.Tensor | None = None,
+    own_latent: torch.Tensor | None = None,
+    own_k_rope: torch.Tensor | None = None,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+) -> torch.Tensor:
+    """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, S, L], k_rope [B, 1, S, R], mask [B, S], expanded
+    [B, S, H, N + V] -> [B, T, H * V].
+
+    The queries are the last T of S tokens; own_latent [B, T, L] and own_k_rope [B, 1, T, R] stand in place of what
+    `latent` and `k_rope` have for these.
+    """
+    if own_k_rope is not None:
+        k_rope = _with_own(k_rope, own_k_rope)
+    if latent is not None and own_latent is not None:
+        latent = _with_own(latent, own_latent.unsqueeze(1))
     pieces = cut(at)
-    ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), strict=True)
+    heads: Sequence[torch.Tensor | None] = [None] * pieces
+    if expanded is not None and at["projection"] == "expanded":
+        heads = parts(expanded, pieces, 2)
+    ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), heads, strict=True)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
-    latents = (_Latent(nope.transpose(1, 2), turned, kv_b, latent, k_rope, mask) for nope, turned, kv_b in ranks)
+    latents = (_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x) for nope, rope, kv_b, x in ranks)
     return gathered([_side_by_side(attend(piece, p, at)) for piece in latents])
+
+
+def _with_own(stored: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
+    earlier = stored.shape[2] - own.shape[2]
+    return torch.cat((stored[:, :, :earlier], own), dim=2) if earlier else own
 
 
 def _cached(
@@ -104,44 +145,59 @@ def _cached(
 @dataclass(frozen=True, slots=True)
 class _Latent:
     """What the heads that one rank holds attend with: q_nope [B, H, T, N], q_rope [B, H, T, R], kv_b [H * (N + V), L],
-    latent [B, S, L], k_rope [B, 1, S, R], mask [B, S].
+    latent [B, 1, S, L], k_rope [B, 1, S, R], mask [B, S], expanded [B, S, H, N + V]; of the two that make keys and
+    values one is there.
     """
 
     q_nope: torch.Tensor
     q_rope: torch.Tensor
     kv_b: torch.Tensor
-    latent: torch.Tensor
+    latent: torch.Tensor | None
     k_rope: torch.Tensor
     mask: torch.Tensor
+    expanded: torch.Tensor | None
 
-    def attends(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: Mapping[str, Any]) -> Heads:
-        """Queries, keys and values made of it."""
-        width = self.q_nope.shape[-1] + self.q_rope.shape[-1]
-        return Heads(q=q, k=k, v=v, mask=self.mask, window=None, scale=_softmax_scale(width, p["rope"]))
+    @property
+    def scale(self) -> float:
+        """1 / sqrt of the width of a head's query."""
+        return float((self.q_nope.shape[-1] + self.q_rope.shape[-1]) ** -0.5)
 
 
 def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
-    """Attention to keys and values of every head's own, [B, H, T, V]."""
-    q = torch.cat((x.q_nope, x.q_rope), dim=-1)
-    latent, kv_b = (_for_kv_b(operand, at) for operand in (x.latent, x.kv_b))
-    expanded = gemm_of({"rows": at.get("rows", ALL)})(
-        latent.unsqueeze(1), kv_b, None, inputs=at["kv_b"], output=at["kv_b"]
-    )
-    heads = expanded.view(*latent.shape[:2], q.shape[1], -1).transpose(1, 2)
-    k_nope, v = torch.split(heads, [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
-    k = torch.cat((k_nope, x.k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
-    return _causal(x.attends(q, k, v, p), at)
+    """Attention to keys and values of every head's own, [B, H, T, V]; what a cache holds lies as it leaves it: latents,
+    or what they were expanded into.
+    """
+    q, heads, k_rope, mask, free = torch.cat((x.q_nope, x.q_rope), dim=-1), x.expanded, x.k_rope, x.mask, 0
+    if heads is None:
+        assert x.latent is not None, "it is read where what was expanded is not"
+        latent, k_rope, mask, free = _cached(x.latent, k_rope, mask, q.shape[2], None, at)
+        flat = _by_kv_b(latent, x.kv_b, at)
+        heads = flat.view(*flat.shape[:2], q.shape[1], -1)
+    k_nope, v = torch.split(heads.transpose(1, 2), [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
+    k = torch.cat((k_nope, k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
+    if x.expanded is not None:
+        k, v, mask, free = _cached(k, v, mask, q.shape[2], None, at)
+    scale = _softmax_scale(x.scale, p["rope"])
+    return _causal(Heads(q=q, k=k, v=v, mask=mask, window=None, scale=scale, free=free), at)
+
+
+def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """Keys and values of every head that a rank holds, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
+    x, weight = (_for_kv_b(operand, at) for operand in (latent, kv_b))
+    gemm = gemm_of({"rows": at.get("rows", ALL)})
+    return gemm(x, weight, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
 
 
 def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
     """As `_expanded`, to the latent itself, one key and value head for all; its GEMMs see all tokens of a head."""
+    assert x.latent is not None, "it is always read here"
     halves = x.kv_b.view(x.q_nope.shape[1], -1, x.kv_b.shape[-1])
     to_latent, to_values = halves[:, : -p["value_dim"]], halves[:, -p["value_dim"] :].transpose(1, 2)
     q_latent = _by_head(x.q_nope, to_latent, at, at["q_latent"])
-    latent = x.latent.unsqueeze(1)
-    q, k = torch.cat((q_latent, x.q_rope), dim=-1), torch.cat((latent, x.k_rope), dim=-1)
-    out = _causal(x.attends(q, k, latent, p), {**at, "output": at["o_latent"]})
-    return _by_head(out, to_values, at, at["output"])
+    q, k = torch.cat((q_latent, x.q_rope), dim=-1), torch.cat((x.latent, x.k_rope), dim=-1)
+    scale = _softmax_scale(x.scale, p["rope"])
+    heads = Heads(q=q, k=k, v=x.latent, mask=x.mask, window=None, scale=scale)
+    return _by_head(_causal(heads, {**at, "output": at["o_latent"]}), to_values, at, at["output"])
 
 
 def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
@@ -163,9 +219,8 @@ def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], outpu
     return out.view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
 
 
-def _softmax_scale(width: int, rope: Mapping[str, Any]) -> float:
-    """1 / sqrt(width), times mscale twice where DeepSeek's yarn asks for it."""
-    scale: float = width**-0.5
+def _softmax_scale(scale: float, rope: Mapping[str, Any]) -> float:
+    """`scale`, times mscale twice where DeepSeek's yarn asks for it."""
     if rope["rope_type"] == "default" or not rope.get("mscale_all_dim"):
         return scale
     mscale = yarn_mscale(rope["factor"], rope["mscale_all_dim"])

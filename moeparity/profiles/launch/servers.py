@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,25 @@ _VLLM_FLASHINFER_ALL_REDUCE = {
     "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
     "trtllm": Implied(says="vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"),
 }
+_FP8_KEYS = Implied(
+    says="keys and values in fp8_e4m3",
+    warns="queries, and what meets the values, are rounded to 8 bits too by some attention backends",
+)
+
+
+def _cache_dtype(overlay: str, fp8: Sequence[str]) -> Option:
+    """In which dtype a server stores keys and values; of those that are not the model's one has a profile, fp8_e4m3."""
+    says = "keys and values are stored in this dtype and read back from it"
+
+    def implies(value: Any) -> Implied:
+        if value in fp8:
+            return replace(_FP8_KEYS, overlay=overlay)
+        as_model = value in ("auto", "bfloat16", "float16", "bf16")
+        return Implied(says="keys and values in 16 bits" if as_model else says, warns="" if as_model else says)
+
+    return Option(names=("kv_cache_dtype",), kind="word", default="auto", implies=implies, quiet=True)
+
+
 _VLLM_ARGUMENTS = (
     vllm_tensor_ranks("tensor_parallel_size", "tp"),
     count("data_parallel_size", "dp", implies=_replicas),
@@ -89,6 +108,7 @@ _VLLM_ARGUMENTS = (
     word("moe_backend", default="auto", implies=words(_VLLM_EXPERTS), choices=_MOE),
     word("all2all_backend", default="allgather_reducescatter", implies=words(_VLLM_ALL_TO_ALL), choices=_ALL_TO_ALL),
     word("attention_backend", default="auto", implies=words(_VLLM_ATTENTION)),
+    _cache_dtype("vllm-fp8-kv", ("fp8", "fp8_e4m3")),
     Option(names=("hf_overrides",), kind="mapping", default={}, implies=_overrides),
     Option(
         names=("compilation_config", "cc"),
@@ -183,6 +203,7 @@ _SGLANG_KERNELS = (
     ),
     word("dtype", default="auto", implies=dtype, choices=DTYPES),
     word("attention_backend", default="auto", implies=words(_SGLANG_ATTENTION)),
+    _cache_dtype("sglang-fp8-kv", ("fp8_e4m3",)),
     word("moe_runner_backend", default="auto", implies=words(_SGLANG_EXPERTS)),
     word("moe_a2a_backend", default="none", implies=words(_SGLANG_ALL_TO_ALL)),
     word("deepep_mode", default="auto", implies=words(_SGLANG_DEEPEP, "{}"), choices=tuple(_SGLANG_DEEPEP)),

@@ -25,7 +25,6 @@ ARGUMENTS = table(
         "quantize_and_serve": _QUANTISED,
         "rl_quant_profile": _QUANTISED,
         "torchao_config": _QUANTISED,
-        "kv_cache_dtype = bf16 bfloat16": "keys and values are stored in this dtype and read back from it",
         "prefill_kv_cache_dequant_dtype": "the dtype in which prefill reads a cache in NVFP4",
         "fp8_gemm_backend fp8_gemm_runner_backend": "the kernels of fp8 GEMMs",
         "fp4_gemm_backend fp4_gemm_runner_backend": "the kernels of fp4 GEMMs",

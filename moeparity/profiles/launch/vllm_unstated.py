@@ -18,7 +18,6 @@ ARGUMENTS = table(
     {
         "quantization q": _QUANTISED,
         "quantization_config": _QUANTISED,
-        "kv_cache_dtype = bfloat16 float16": "keys and values are stored in this dtype and read back from it",
         "kv_cache_dtype_skip_layers": "layers whose keys and values keep their dtype",
         "calculate_kv_scales": "scales of a quantised cache of keys and values, from the first batch",
         "speculative_config sc": _SPECULATIVE,

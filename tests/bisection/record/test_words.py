@@ -49,7 +49,7 @@ def test_by_how_much_and_from_where() -> None:
         "Over floor and last digit by 0.5 [0.4, 0.6] (95%, bootstrap-t over sequences).\n"
         "Further than any draw of the floor, by far: 7 tokens in 3 sequences.\n"
         "The 60 tokens before position 5 are reproduced; with that position they no longer are.\n"
-        "The floor of the candidate does not contain decode schedules and the inner orders of torch's own kernels.\n"
+        "The floor of the candidate does not contain schedules of other engines and the inner orders of torch's own kernels.\n"
         "What follows compares two simulations: the candidate is not shown to compute as the engine that made the "
         "record.\n"
         "`gate: {recorded: k3, below: ...}` can say how near is near enough (docs/tokens.md)."

@@ -1,0 +1,81 @@
+"""A server that decodes against 8-bit keys and values, beside a trainer's prefill: where it begins, what ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moeparity import bisect
+from moeparity.bisection.prepare import Options
+from moeparity.engine.forward import forward
+from moeparity.numerics.bits import int_view, same_bits
+from tests.opened import opened
+from tests.planted.places import random_tokens, write_recipe
+
+CACHE, ATTEND = "layers[*].attention.cache", "layers[*].attention.attend"
+STORED: dict[str, str | float] = {f"{CACHE}:stored": "fp8_e4m3"}
+COMPUTED: dict[str, str | float] = {**STORED, f"{ATTEND}:own_keys": "computed"}
+OF_MLA: dict[str, str | float] = {**COMPUTED, "layers[*].attention.expand:own_keys": "computed"}
+PROMPT, TOKENS = 7, 12
+FIRST = "layers[0].attention.cache"
+STEPS: list[dict[str, Any]] = [{"micro_batch": 3}, {"micro_batch": 1}, {"schedule": {"decode": {"from": PROMPT}}}]
+
+
+def differing(model: Path, profile: str, settings: dict[str, str | float], schedule: dict[str, object]) -> list[int]:
+    """The tokens of any sequence whose logits have other bits than those of a prefill without rounding."""
+    ids = random_tokens(3, TOKENS)
+    whole = forward(opened(model), ids, profile=profile, dtype="bf16")["logits"]
+    ours = forward(opened(model), ids, profile=profile, dtype="bf16", settings=settings, schedule=schedule)["logits"]
+    differs = (int_view(whole) != int_view(ours)).any(-1).any(0)
+    return differs.nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(("name", "own"), [("qwen3_moe", COMPUTED), ("mixtral", COMPUTED), ("deepseek_v3", OF_MLA)])
+def test_it_begins_where_stored_keys_are_read_first(
+    request: pytest.FixtureRequest, name: str, own: dict[str, str | float]
+) -> None:
+    """Own keys as computed: at the first token behind the prompt, or behind the first chunk of it."""
+    model, decode = request.getfixturevalue(name), {"from": PROMPT}
+    assert differing(model, "hf-eager", {}, {"decode": decode}) == [], "decode alone changes no bit here"
+    assert differing(model, "hf-eager", own, {"decode": decode}) == list(range(PROMPT, TOKENS))
+    assert differing(model, "hf-eager", own, {"prefill": {"chunk": 5}}) == list(range(5, TOKENS))
+
+
+def test_it_begins_at_once_where_own_keys_are_read_as_stored(qwen3_moe: Path) -> None:
+    assert differing(qwen3_moe, "hf-eager", STORED, {"decode": {"from": PROMPT}}) == list(range(TOKENS))
+
+
+def test_what_the_cache_stores_is_the_toggle_that_restores(tmp_path: Path, qwen3_moe: Path) -> None:
+    candidate = {"schedule": {"decode": {"from": PROMPT}}, "set": COMPUTED}
+    path = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, TOKENS)}, {"micro_batch": 3}, candidate)
+    report = bisect(path, device="cpu", options=Options())
+    assert report.roots[0].node == "layers[0].attention.cache"
+    assert {root.op for root in report.roots} == {"kv_cache"}
+    assert report.roots[0].choices[0].attribute == "stored"
+    toggles = {toggle.name: toggle for toggle in report.toggles}
+    stored = toggles[f"{CACHE}:stored"]
+    assert stored.restores_all
+    assert not stored.had_no_effect
+    others = [toggle for toggle in report.toggles if toggle is not stored]
+    assert others
+    assert not any(toggle.restores_all for toggle in others)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_a_scale_that_is_told_leaves_every_schedule_the_same_cache(request: pytest.FixtureRequest, name: str) -> None:
+    """A scale of the data is that of a step: then it goes by what is computed together."""
+    model, ids = opened(request.getfixturevalue(name)), random_tokens(3, TOKENS)
+    values = {
+        scale: [
+            forward(model, ids, dtype="bf16", settings={**STORED, f"{CACHE}:scale": scale}, save=[FIRST], **steps)[
+                "layers.0.attention.cache.k"
+            ]
+            for steps in STEPS
+        ]
+        for scale in ("static", "head")
+    }
+    assert all(same_bits(values["static"][0], other) for other in values["static"][1:])
+    assert not any(torch.equal(values["head"][0], other) for other in values["head"][1:])

@@ -72,6 +72,17 @@ class NodeView:
         value = assemble(blocks, self.batch)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
+    def counted(self, walker: Name, port: int = 0) -> torch.Tensor:
+        """A walker's value without what fills the grid, which no engine computes: [tokens, ...]; whole where nothing
+        does.
+        """
+        value = self.tensor(walker, port)
+        if self.grid.fillers.isdisjoint(self.cells):
+            return value
+        block = self.outputs[walker][port][0]
+        axis = block.axis - (block.partials > 1)
+        return value.movedim(axis, 1)[~self.tokens_of(self.grid.fillers).to(value.device)]
+
     def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
         blocks = self.outputs[walker][port]
@@ -84,17 +95,17 @@ class NodeView:
     def inputs_agree(self, a: Name, b: Name) -> list[bool]:
         """Per cell, whether two walkers have equal bits in every input that both of them read.
 
-        Where an op reads earlier tokens, these are inputs too.
+        Where an op reads earlier tokens, these are inputs too. What the graph itself is given is none: tokens are the
+        same for all, and where positions are not, the schedule says so at the node that reads them.
         """
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
-            # What the graph itself is given is the same for all.
             names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
             pairs = [(self.entered[a, name], self.entered[b, name]) for name in names]
         else:
-            inputs = zip(self.inputs[a], self.inputs[b], strict=True)
-            whole = self.batch
-            pairs = [(ids_of(x, whole), ids_of(y, whole)) for x, y in inputs if x is not None and y is not None]
+            read = regions[0].inputs if regions else self.node.inputs
+            inputs, whole = zip(read, self.inputs[a], self.inputs[b], strict=True), self.batch
+            pairs = [(ids_of(x, whole), ids_of(y, whole)) for name, x, y in inputs if name not in SOURCES and x and y]
         agree = [all(x[i] == y[i] for x, y in pairs) for i in range(len(self.cells))]
         return self._with_history(agree) if self.node.op.history or regions else agree
 

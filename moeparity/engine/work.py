@@ -193,7 +193,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
                 if setting.value != walker.plan.settings[node_name, attribute].value:
                     values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
-            values[node.name].append(walker.schedule.phases)
+            values[node.name] += [walker.schedule.phases, walker.schedule.mixes_sequences]
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += walker.plan.told_to(node).items()
             values[node.name] += [walker.routes] if node.op.routes else []
@@ -266,11 +266,18 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
         numerics = _of_region(plan, node, region, walker.functions[region.call])
         return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
     rounded_edges = plan.edges(node)
+    in_steps = any(history) and walker.schedule.mixes_sequences
+
+    def own(roundings: Mapping[str, object]) -> Numerics:
+        stated = op_numerics(plan, node, roundings)
+        # What a token sees of a pack is another value in another pack, whatever the order of its sums.
+        return replace(stated, sees_rows=True) if in_steps else stated
+
     return Task(
         reads=reads,
         history=history,
-        numerics=op_numerics(plan, node, {}),
-        edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
+        numerics=own({}),
+        edges=tuple(own(dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
 
 

@@ -134,6 +134,11 @@ class Schedule:
         """Whether some step reads keys and values that an earlier one made."""
         return any(span.first > 0 for step in self.steps for span in step.spans)
 
+    @property
+    def mixes_sequences(self) -> bool:
+        """Whether tokens of a pack see those of other sequences."""
+        return any(step.shape == "packed" and not step.isolated and len(step.spans) > 1 for step in self.steps)
+
     def on(self, sequences: int, length: int) -> Schedule:
         """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
         assert all(span.last <= length for step in self.steps for span in step.spans)
@@ -152,6 +157,11 @@ class MicroBatches:
     @property
     def has_history(self) -> bool:
         """Nothing is read of an earlier step."""
+        return False
+
+    @property
+    def mixes_sequences(self) -> bool:
+        """There is no pack."""
         return False
 
     @property

@@ -8,6 +8,7 @@ from typing import Final
 
 from moeparity.errors import Where
 from moeparity.plan.schedule.recorded import Recorded, read_batches
+from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Scheduling
 
 
@@ -140,6 +141,21 @@ def is_semantic(reference: ScheduleSettings, candidate: ScheduleSettings, part: 
     embeddings go by distances: they round differently, and the function is the same.
     """
     return part in _WHO_SEES_WHOM and (reference.mixes_sequences or candidate.mixes_sequences)
+
+
+def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
+    """The phases that the steps of a schedule may have, whatever the tokens."""
+    if of.recorded is not None:
+        return of.recorded.schedule.phases
+    prefills = of.is_flat or of.start is not None
+    may_be: dict[Phase, bool] = {
+        "forward": not prefills and of.chunk is None,
+        "prefill": prefills or of.chunk is not None,
+        "chunk": of.is_flat or of.chunk is not None,
+        "decode": of.start is not None,
+        "verify": of.verify > 0,
+    }
+    return tuple(phase for phase in PHASES if may_be[phase])
 
 
 def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
@@ -16,7 +17,7 @@ from moeparity.plan.difference import by_phase
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.schedule.settings import described, possible_phases, settings
+from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.setting import Setting
 from moeparity.plan.sides import Side, bound_side
@@ -128,9 +129,13 @@ def outline_recipe(path: Path) -> Outline:
         graph=graph,
         plans=(reference.plan, candidate.plan),
         toggles=recipe_toggles,
-        schedules=tuple(f"{described(of)}; {listed(own)}" for of, own in zip(schedules, may_have, strict=True)),
+        schedules=tuple(starmap(_schedule, zip(schedules, may_have, strict=True))),
         expectations=expectations(recipe.expect, graph, Where(path)),
     )
+
+
+def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:
+    return described(of) if of.is_plain else f"{described(of)}. Its steps may be of {listed(phases)}"
 
 
 def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:

@@ -149,7 +149,7 @@ def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
         return of.recorded.schedule.phases
     prefills = of.is_flat or of.start is not None
     may_be: dict[Phase, bool] = {
-        "forward": not prefills and of.chunk is None,
+        "forward": not prefills,
         "prefill": prefills or of.chunk is not None,
         "chunk": of.is_flat or of.chunk is not None,
         "decode": of.start is not None,

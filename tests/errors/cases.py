@@ -58,6 +58,9 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-device-without-gpu": ("bisect", RECIPE, "--device", "cuda"),
     "cli-device-unknown": ("bisect", RECIPE, "--device", "cdua"),
     "cli-dtype-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--dtype", "bfloat16"),
+    "cli-schedule-that-overlaps": (*FORWARD, *OUT, "--schedule", "schedule-overlap.jsonl"),
+    "cli-schedule-without-its-keys": (*FORWARD, *OUT, "--schedule", "schedule-before-its-keys.jsonl"),
+    "cli-schedule-not-there": (*FORWARD, *OUT, "--schedule", "nowhere.jsonl"),
     "cli-schedule-and-micro-batch": (*FORWARD, *OUT, "--schedule", "schedule-gap.jsonl", "--micro-batch", "2"),
     "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
     "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
@@ -113,6 +116,9 @@ COMMAND_LINES: dict[str, Command] = {
 CALLS: dict[str, Callable[[], object]] = {
     **token_cases.CALLS,
     **schedules.CALLS,
+    "python-forward-schedule-and-micro-batch": lambda: forward(
+        "base", torch.ones(2, 3, dtype=torch.int64), micro_batch=1, schedule={"decode": {"from": 1}}, device="cpu"
+    ),
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-placement-unknown": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"

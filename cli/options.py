@@ -56,4 +56,9 @@ def scheduling(decode_from: int | None, schedule: Path | None, micro_batch: int 
         raise MoeparityError(
             f"--schedule {schedule}: the file says what is computed together, and so does {other}. Give one of them."
         )
+    if not schedule.exists():
+        raise MoeparityError(
+            f"--schedule {schedule}: does not exist. Expected a file of batches, one JSON object per step; a relative "
+            "path starts where the command runs."
+        )
     return {"file": str(schedule)}

@@ -65,6 +65,8 @@ def console(stream: TextIO | None = None) -> Console:
 def print_plan(outline: Outline, out: Console) -> None:
     """The bound plan, layers with equal settings on one line; attributes that take no effect are left out."""
     out.print(Text(outline.title, style="bold"))
+    for side, schedule in zip(outline.sides, outline.schedules, strict=False):
+        out.print(Words(f"schedule of the {side}: {schedule}"))
     columns = ", ".join(("attribute", *outline.sides, "evidence", "set by"))
     out.print(Words(f"below each node: {columns}", "dim"))
     for (nodes, op), rows in groupby(outline.rows, key=lambda row: (row.nodes, row.op)):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.sample import sampled_length
 from moeparity.engine.calibration import measured_rates
 from moeparity.engine.duration import DRAWN, MADE, MOVED, READ, Amounts, Rates
 from moeparity.engine.footprint import Footprint, estimate, shown_size
@@ -76,7 +77,8 @@ def expected(
     rates = rates or measured_rates(sorted({d for walker in walkers for d in walker.plan.dtypes}), store.device)
     amounts = footprint.amounts.repeated(plan.recipe.envelope)
     side = [walker for walker in walkers if sample is not None and walker.name == sample.source]
-    step = estimate(side, store, sequences, length + new_tokens // 2).amounts if side else Amounts(of={})
+    columns = [sampled_length(walker, length + new_tokens, new_tokens) for walker in side]
+    step = estimate(side, store, sequences, columns[0]).amounts if side else Amounts(of={})
     stored = int(amounts.of.get((READ, ""), 0))
     return Expected(
         variants=len(walkers),

@@ -19,7 +19,7 @@ from moeparity.metrics.tokens import SequenceSums, first_occurrences
 class Changes:
     """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs.
 
-    Bits of padded tokens count.
+    Bits of padded tokens count, unless they only fill the grid: an engine of that schedule would not compute them.
     """
 
     pairs: InitVar[Sequence[tuple[Name, Name]]]
@@ -42,7 +42,8 @@ class Changes:
         for (a, b), nodes in self.nodes.items():
             if not view.ran(a, b):
                 continue
-            differences = [x != y for x, y in zip(view.output_ids(a), view.output_ids(b), strict=True)]
+            outputs = zip(view.cells, view.output_ids(a), view.output_ids(b), strict=True)
+            differences = [x != y and cell not in view.grid.fillers for cell, x, y in outputs]
             if any(differences):
                 nodes.add(view.node.name)
                 if any(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
-from moeparity.errors import Where, display_path
+from moeparity.errors import Where, display_path, listed
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import ranges, role
 from moeparity.plan.bind import BoundGraph, bind
@@ -16,6 +17,7 @@ from moeparity.plan.difference import by_phase
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.setting import Setting
 from moeparity.plan.sides import Side, bound_side
@@ -49,6 +51,7 @@ class Row:
 class Outline:
     """The plans of one variant or of both sides of a recipe; `toggles` is None for a single variant.
 
+    `schedules` are those of a recipe's sides, each with the phases that its steps may have.
     `expectations` are what the recipe expects of its report.
     """
 
@@ -57,6 +60,7 @@ class Outline:
     graph: Graph
     plans: tuple[BoundGraph, ...]
     toggles: tuple[Toggle, ...] | None = None
+    schedules: tuple[str, ...] = ()
     expectations: tuple[Expectation, ...] = ()
 
     @property
@@ -106,7 +110,11 @@ def outline_recipe(path: Path) -> Outline:
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
-    reference, candidate = (_side(path, v, graph, dtype) for v in (recipe.reference, recipe.candidate))
+    variants = (recipe.reference, recipe.candidate)
+    schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
+    may_have = [possible_phases(schedule) for schedule in schedules]
+    phases = tuple(phase for phase in PHASES if any(phase in own for own in may_have))
+    reference, candidate = (_side(path, variant, graph, dtype, phases) for variant in variants)
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:
@@ -121,8 +129,13 @@ def outline_recipe(path: Path) -> Outline:
         graph=graph,
         plans=(reference.plan, candidate.plan),
         toggles=recipe_toggles,
+        schedules=tuple(starmap(_schedule, zip(schedules, may_have, strict=True))),
         expectations=expectations(recipe.expect, graph, Where(path)),
     )
+
+
+def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:
+    return described(of) if of.is_plain else f"{described(of)}. Its steps may be of {listed(phases)}"
 
 
 def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
@@ -186,6 +199,6 @@ def _file_dtype(folder: Path) -> str:
     return file_dtype(Checkpoint(folder))
 
 
-def _side(path: Path, variant: schema.Variant, graph: Graph, dtype: str) -> Side:
+def _side(path: Path, variant: schema.Variant, graph: Graph, dtype: str, phases: tuple[Phase, ...]) -> Side:
     where = Where(path, variant.line)
-    return bound_side(graph, variant, load_profile(variant.profile, where), dtype, where)
+    return bound_side(graph, variant, load_profile(variant.profile, where), dtype, where, phases=phases)

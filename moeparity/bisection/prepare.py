@@ -15,6 +15,7 @@ from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.continuation import widened_grid
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
@@ -174,7 +175,7 @@ def prepare(
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     count = len(tokens.input_ids)
-    grid, schedules = _schedules(variants, tokens, path)
+    grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, phases)
@@ -201,15 +202,22 @@ def prepare(
 
 
 def _schedules(
-    variants: Sequence[schema.Variant], tokens: TokenSet, path: Path
+    variants: Sequence[schema.Variant], tokens: TokenSet, sample: schema.Sample | None, path: Path
 ) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
-    """How the schedule of each side is made, and for which tokens. Raises SpecError where one does not fit them."""
+    """How the schedule of each side is made, and for which tokens, those among them that are still to be sampled.
+
+    Raises SpecError where one does not fit them.
+    """
     places = [Where(path, variant.line) for variant in variants]
     schedules = tuple(
         settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where)
         for variant, where in zip(variants, places, strict=True)
     )
-    grid = token_grid(tokens, with_ids=any(schedule.block is not None for schedule in schedules))
+    with_ids = any(schedule.block is not None for schedule in schedules)
+    if sample is None:
+        grid = token_grid(tokens, with_ids=with_ids)
+    else:
+        grid = widened_grid(tokens, sample.new_tokens, with_ids=with_ids)
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
     return grid, schedules

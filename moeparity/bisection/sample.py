@@ -1,34 +1,39 @@
 """Prompts continued by one side of a recipe, with that side's own numerics, before the run.
 
-Every new token costs a forward pass over all prompts and what was generated so far: there is no key/value cache, so
-the numerics are those of prefill, as in the run itself. Nothing stops at an end-of-sequence token.
+Every new token costs a pass over all prompts and what was generated so far, in the steps of that side's schedule: under
+one that decodes, the logits are those of its decode, as in the run itself; the time grows with the square of the new
+tokens. Under micro-batches the numerics are those of prefill. Nothing stops at an end-of-sequence token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from moeparity.bisection.decoding import Decoding, refuse_found
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import walker
 from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import estimate, require
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
+from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, TokensError, Where
 from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.continuation import ends, widened
 from moeparity.inputs.weights.store import WeightStore, fits
-from moeparity.plan.schedule.settings import described
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.schema import Sample
 from moeparity.progress import Callback, Progress
 
 NAME = "sampler"
-Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Ids [B, T] int64, attention mask [B, T] bool, position of each sequence's last token [B] -> its logits [B, V]."""
+Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Ids [B, T] int64, attention mask [B, T] bool, column of each sequence's last token [B] -> the sequences whose next
+token can be drawn, int64 [n], and their logits [n, V]."""
 
 
 def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
@@ -42,26 +47,20 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     if sample is None:
         return plan
     side = plan.candidate if sample.source == "candidate" else plan.reference
-    for own in (plan.reference, plan.candidate):
-        if not own.schedule.is_plain:
-            # Both are bound for the prompts' steps: none has the new tokens.
-            raise SpecError(
-                f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: sampling goes by forwards of whole "
-                f"sequences, and one side's schedule is {described(own.schedule)}. Sample in a recipe whose sides have "
-                "a `micro_batch`, and give what it sampled as a file."
-            )
     forward = _forward(plan, side)
 
-    def step(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
-        logits = forward(ids, mask, last_positions)
+    def step(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
+        rows, logits = forward(ids, mask, lasts)
         if not bool(logits.isfinite().all()):
             raise TokensError(
                 f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: the {sample.source}'s logits hold NaN or "
                 "infinity, so nothing can be sampled from it."
             )
-        return logits
+        return rows, logits
 
-    return plan.on(continued(plan.tokens, sample, step, progress))
+    continued_plan = plan.on(continued(plan.tokens, sample, step, progress))
+    refuse_found(plan, continued_plan, side)
+    return continued_plan
 
 
 def required_sample(plan: Plan) -> Sample:
@@ -81,42 +80,36 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     in fp64, exceeds u times its total; u comes from one table [sequences, new_tokens], uniform in [0, 1), which
     torch.rand fills in fp64 on the CPU from the seed. So the draws do not depend on the order of the computation.
     """
-    mask = tokens.attention_mask
-    positions = torch.arange(mask.shape[1]).expand_as(mask)
-    ends = positions.masked_fill(~mask, -1).amax(1) + 1
-    width, rows = int(ends.max()), torch.arange(len(ends))
-    pads = tokens.input_ids[~mask]
-    ids = _widened(tokens.input_ids, width, sample.new_tokens, int(pads[0]) if len(pads) else 0)
-    mask = _widened(mask, width, sample.new_tokens, False)
-    new_mask = torch.zeros_like(mask)
+    wide, lasts = widened(tokens, sample.new_tokens), ends(tokens)
+    ids, mask = wide.input_ids.clone(), wide.attention_mask & ~wide.loss_mask
     uniform = torch.rand(
         len(ids), sample.new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(sample.seed)
     )
-    for step in range(sample.new_tokens):
-        prefix = slice(0, width + step)
-        logits = forward(ids[:, prefix], mask[:, prefix], ends + step - 1)
-        cells = rows, ends + step
-        ids[cells] = draw(logits.double(), sample.temperature, uniform[:, step])
-        mask[cells], new_mask[cells] = True, True
+    drawn = torch.zeros_like(lasts)
+    while bool((drawn < sample.new_tokens).any()):
+        here = lasts + drawn
+        known = slice(0, int(here.max()))
+        rows, logits = forward(ids[:, known], mask[:, known], here - 1)
+        waiting = drawn[rows] < sample.new_tokens
+        rows, logits = rows[waiting], logits[waiting]
+        cells = rows, here[rows]
+        ids[cells] = draw(logits.double(), sample.temperature, uniform[rows, drawn[rows]])
+        mask[cells] = True
+        drawn[rows] += 1
         if progress is not None:
-            progress(_progress(step + 1, sample.new_tokens, len(ids)))
-    labels = None
-    if tokens.labels is not None:
-        last_labels = tokens.labels[rows, ends - 1]
-        labels = torch.where(new_mask, last_labels[:, None], _widened(tokens.labels, width, sample.new_tokens, 0))
-    return TokenSet(
-        input_ids=ids, loss_mask=new_mask, attention_mask=mask, labels=labels, label_names=tokens.label_names
-    )
+            progress(_progress(int(drawn.sum()), sample.new_tokens, len(ids)))
+    return replace(wide, input_ids=ids)
 
 
 def _progress(count: int, total: int, sequences: int) -> Progress:
-    """After so many of all new tokens of each sequence."""
+    """After so many new tokens of all sequences, `total` of each."""
+    done = count // sequences
     return Progress(
         step="sampling",
-        at=f"token {count} of {total}",
-        done=count,
+        at=f"token {done} of {total}",
+        done=done,
         total=total,
-        work=count * sequences,
+        work=count,
         unit="tokens",
     )
 
@@ -134,30 +127,32 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, bound, right=True).squeeze(-1)
 
 
-def _widened(block: Tensor, width: int, count: int, fill: float) -> Tensor:
-    """The first `width` columns of [B, T] and `count` after them."""
-    return torch.cat((block[:, :width], block.new_full((len(block), count), fill)), dim=1)
-
-
 def _forward(plan: Plan, side: Side) -> Forward:
-    model, store = plan.model, plan.model.weights
+    model, store, sample = plan.model, plan.model.weights, required_sample(plan)
+    decoding = Decoding(plan, side)
     sampler = walker(plan, NAME, side)
-    rows, length = plan.tokens.input_ids.shape
-    requirement = require([sampler], store, rows, length + required_sample(plan).new_tokens, limit=plan.memory_limit)
-    steps = required_sample(plan).new_tokens
-    step = estimate([sampler], store, rows, length + steps // 2)
-    seconds = steps * FASTEST[model.device.type].seconds_of(step.amounts)
-    require_time(seconds, f"sampling {steps:,} tokens", "Ask for fewer `new_tokens`, or give the tokens as a file.")
+    rows, length = plan.tokens.input_ids.shape[0], plan.grid.length
+    require([sampler], store, rows, length, limit=plan.memory_limit)
+    step = estimate([sampler], store, rows, sampled_length(sampler, length, sample.new_tokens))
+    seconds = sample.new_tokens * FASTEST[model.device.type].seconds_of(step.amounts)
+    many = f"sampling {sample.new_tokens:,} tokens"
+    require_time(seconds, many, "Ask for fewer `new_tokens`, or give the tokens as a file.")
     if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident", store.progress)
 
-    def forward(ids: Tensor, mask: Tensor, last_positions: Tensor) -> Tensor:
-        observer = _LastLogits(model.graph.output, last_positions)
-        device = model.device
-        run([sampler], store, ids.to(device), [observer], attention_mask=mask.to(device), work=requirement.work)
-        return torch.cat(observer.parts)
+    def forward(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
+        schedule, columns, ready = decoding.possible(mask, lasts)
+        observer = _LastLogits(model.graph.output, lasts.clamp(max=columns - 1))
+        tokens, real = (block[:, :columns].to(model.device) for block in (ids, mask))
+        run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real)
+        return ready, torch.cat(observer.parts)[ready]
 
     return forward
+
+
+def sampled_length(sampler: Walker, length: int, new_tokens: int) -> int:
+    """How many columns a pass that samples has on the average; of a schedule with steps of its own, at most."""
+    return length - new_tokens // 2 if isinstance(sampler.schedule, MicroBatches) else length
 
 
 @dataclass(slots=True)

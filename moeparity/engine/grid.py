@@ -225,6 +225,12 @@ class Grid:
         rank[first.argsort()] = torch.arange(first.numel())
         return rank[cells].view(self.sequences, self.length)
 
+    @cached_property
+    def fillers(self) -> frozenset[int]:
+        """The cells of what some schedule would not compute, if not every token had to have values."""
+        steps = (step for schedule in self.schedules.values() for step in schedule.steps if step.filler)
+        return frozenset(cell for step in steps for cell in self.batch(step.spans, step.shape).cells)
+
     def _cut_into_waves(self, reaches: Sequence[Rows]) -> tuple[Rows, ...]:
         edges, reached = [0], 0
         for first, last in sorted(reaches):

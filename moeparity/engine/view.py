@@ -73,6 +73,17 @@ class NodeView:
         value = assemble(blocks, self.batch)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
+    def counted(self, walker: Name, port: int = 0) -> torch.Tensor:
+        """A walker's value without what fills the grid, which no engine computes: [tokens, ...]; whole where nothing
+        does.
+        """
+        value = self.tensor(walker, port)
+        if self.grid.fillers.isdisjoint(self.cells):
+            return value
+        block = self.outputs[walker][port][0]
+        axis = block.axis - (block.partials > 1)
+        return value.movedim(axis, 1)[~self.tokens_of(self.grid.fillers).to(value.device)]
+
     def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
         blocks = self.outputs[walker][port]
@@ -85,25 +96,31 @@ class NodeView:
     def inputs_agree(self, a: Name, b: Name) -> list[bool]:
         """Per cell, whether two walkers have equal bits in every input that both of them read.
 
-        Where an op reads earlier tokens, these are inputs too.
+        Where an op reads earlier tokens, these are inputs too. What the graph itself is given is none: tokens are the
+        same for all, and where positions are not, the schedule says so at the node that reads them.
         """
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
-            # What the graph itself is given is the same for all.
             names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
             pairs = [(self.entered[a, name], self.entered[b, name], True) for name in names]
         else:
-            # Of a function it is not known what it reads of earlier tokens.
-            earlier = (
-                [True for _ in self.inputs[a]] if regions else [p in self.node.op.history for p in self.node.ports]
-            )
-            inputs = zip(self.inputs[a], self.inputs[b], earlier, strict=False)
-            whole = self.batch
-            pairs = [(ids_of(x, whole), ids_of(y, whole), e) for x, y, e in inputs if x is not None and y is not None]
+            # Of a function it is not known what it reads of earlier tokens. What the graph itself is given counts as none.
+            read = regions[0].inputs if regions else self.node.inputs
+            earlier = [True for _ in read] if regions else [port in self.node.op.history for port in self.node.ports]
+            inputs, whole = zip(read, earlier, self.inputs[a], self.inputs[b], strict=False), self.batch
+            pairs = [
+                (ids_of(x, whole), ids_of(y, whole), e) for name, e, x, y in inputs if name not in SOURCES and x and y
+            ]
         cells = range(len(self.cells))
         own = [all(x[i] == y[i] for x, y, earlier in pairs if not earlier) for i in cells]
         before = self._with_history([all(x[i] == y[i] for x, y, earlier in pairs if earlier) for i in cells], a, b)
         return [one and other for one, other in zip(own, before, strict=True)]
+
+    def _read(self, regions: Sequence[Region]) -> tuple[Sequence[str], Sequence[bool]]:
+        """The values that are read, and whether earlier tokens of each may be; of a function that is not known."""
+        if regions:
+            return regions[0].inputs, [True for _ in regions[0].inputs]
+        return self.node.inputs, [port in self.node.op.history for port in self.node.ports]
 
     def _with_history(self, agree: list[bool], *walkers: Name) -> list[bool]:
         """Of each cell, whether it and all cells with earlier tokens that these walkers see from there agree."""

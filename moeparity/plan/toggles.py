@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.settings import is_semantic, said
 from moeparity.plan.schedule.settings import mixed as mixed_schedule
 from moeparity.plan.schedule.settings import parts as schedule_parts
-from moeparity.plan.schedule.settings import said
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
@@ -24,6 +24,8 @@ from moeparity.plan.spec.base import By
 
 K = TypeVar("K", bound=Hashable)
 
+SEMANTICS: Final = "semantics"
+"""The class of what decides which function is computed."""
 MANY_ROLES = 8
 """A bundle over more kinds of nodes than this is taken apart by block first."""
 
@@ -32,8 +34,9 @@ MANY_ROLES = 8
 class Toggle(TwoSided):
     """Differences between the reference and the candidate that are moved together.
 
-    `kind` is the class of the choice, `several` where its members differ in it; `schedule` is which sequences are
-    computed together and has no members. `parent` is the toggle it was split from.
+    `kind` is the class of the choice, `several` where its members differ in it. A part of the schedule, which says what
+    tokens are computed together, has no members; its kind is `schedule`, or `semantics` where it decides what is
+    computed. `parent` is the toggle it was split from.
     """
 
     name: str
@@ -64,7 +67,7 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
         bundles.append(
             Toggle(
                 name=part,
-                kind="schedule",
+                kind=SEMANTICS if is_semantic(reference.schedule, candidate.schedule, part) else "schedule",
                 reference=said(reference.schedule, part),
                 candidate=said(candidate.schedule, part),
                 reference_origin="the recipe's reference",
@@ -83,7 +86,7 @@ def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) 
 
 def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
     """`base` with the choices of `members` taken from `source`."""
-    exchanged = [toggle.name for toggle in members if toggle.kind == "schedule"]
+    exchanged = [toggle.name for toggle in members if not toggle.members]
     if exchanged:
         base = replace(base, schedule=mixed_schedule(base.schedule, source.schedule, exchanged))
     # All at once: on the way there may be mixtures that no op would run.

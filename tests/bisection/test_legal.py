@@ -75,3 +75,12 @@ def test_a_users_function_is_legal_inside_the_envelope_only(
     toggle = replace(found[0], kind="implementation", members=(member,))
     drawn = {member.node.name: bands} if isinstance(bands, NodeBands) else bands
     assert is_legal(toggle, observed(drawn)) is legal
+
+
+def test_a_part_of_the_schedule_that_decides_what_is_computed_is_no_legal_choice() -> None:
+    graph = expand(Config(architectures()["qwen3_moe"]))
+    plan = bind(graph, load_profile("hf-eager", HERE), "bf16", ())
+    packed = ScheduleSettings(pack=64)
+    for other, legal in ((replace(packed, mask="none"), False), (replace(packed, pack=32), True)):
+        (toggle,) = toggles(Side(plan=plan, schedule=packed), Side(plan=plan, schedule=other))
+        assert (is_legal(toggle, observed(None)), toggle.kind) == (legal, "schedule" if legal else "semantics")

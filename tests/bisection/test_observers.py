@@ -68,7 +68,7 @@ def view(
     outputs: dict[str, list[Block]], inputs: dict[str, list[Block] | None], *, first: int = 0, op: str = "add"
 ) -> NodeView:
     wave = (first, first + 2)
-    given = {name: (blocks_,) for name, blocks_ in inputs.items()}
+    given = {name: (blocks_, *[None] * (len(OPS[op].inputs) - 1)) for name, blocks_ in inputs.items()}
     length = next(b[0].batch.grid.length for b in outputs.values())
     return NodeView(
         node(op), wave, one_by_one(length), {name: (b,) for name, b in outputs.items()}, given, {}, {}, {}, unasked

@@ -41,12 +41,12 @@ def prompts(*rows: list[int], side: str = "right", pad: int = 9) -> TokenSet:
     return TokenSet(input_ids=torch.tensor(ids), loss_mask=mask.clone(), attention_mask=mask)
 
 
-def counting(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
+def counting(ids: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Logits that are greatest at (sum of the sequence's real tokens) mod V, if it ends where it is said to."""
     ends = (torch.arange(ids.shape[1]) * mask).amax(1)
     assert torch.equal(ends, last)
     assert defect(mask) is None
-    return torch.nn.functional.one_hot((ids * mask).sum(1) % V, V).float()
+    return torch.arange(len(ids)), torch.nn.functional.one_hot((ids * mask).sum(1) % V, V).float()
 
 
 def expected(row: list[int], new: int) -> list[int]:
@@ -125,8 +125,8 @@ def test_a_draw_never_takes_a_token_without_probability() -> None:
 
 
 def test_seeds_decide() -> None:
-    def flat(ids: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        return torch.zeros(len(ids), 1000)
+    def flat(ids: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.arange(len(ids)), torch.zeros(len(ids), 1000)
 
     given = prompts([1], [2], [3])
     one, same, other = (continued(given, sample(temperature=1.0, new_tokens=8, seed=s), flat) for s in (0, 0, 1))
@@ -242,6 +242,6 @@ def test_a_recipe_that_decodes_does_not_sample(recipe: Write, side: str) -> None
 def test_logits_that_are_not_finite_are_refused(recipe: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}"), device="cpu")
     broken = torch.full((3, V), math.nan)
-    monkeypatch.setattr("moeparity.bisection.sample._forward", lambda *_: lambda *_: broken)
+    monkeypatch.setattr("moeparity.bisection.sample._forward", lambda *_: lambda *_: (torch.arange(3), broken))
     with pytest.raises(TokensError, match="the candidate's logits hold NaN or infinity"):
         generate(plan)

@@ -24,7 +24,14 @@ FILE = Path("batches.jsonl")
         ((None, FILE, None), {"file": "batches.jsonl"}),
     ],
 )
-def test_scheduling(options: tuple[int | None, Path | None, int | None], fields: dict[str, Any] | None) -> None:
+def test_scheduling(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[int | None, Path | None, int | None],
+    fields: dict[str, Any] | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    FILE.touch()
     assert scheduling(*options) == fields
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from moeparity.inputs.model import Model
-from moeparity.numerics.dtypes import torch_dtype
+from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
@@ -179,7 +179,7 @@ def _laid_out_as(x: Tensor, template: Tensor) -> Tensor:
 
 def _taken(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
     sites = {attribute.name for attribute in node.op.attributes if attribute.kind == "rounding"}
-    return {name: torch_dtype(str(value)) if name in sites else value for name, value in values.items()}
+    return {n: torch_dtype(str(v)) if n in sites and v != UNROUNDED else v for n, v in values.items()}
 
 
 def _places(spans: Sequence[Span]) -> Places:

@@ -46,13 +46,15 @@ def steps(sequences: int, *edges: int) -> tuple[Step, ...]:
     return tuple(rectangle(0, sequences, a, b, phase) for (a, b), phase in zip(pairs, phases, strict=True))
 
 
-def truth_by_step(model: PreTrainedModel, ids: torch.Tensor, edges: tuple[int, ...]) -> torch.Tensor:
-    """Logits of transformers with a dynamic cache, called for each step."""
+def truth_by_step(
+    model: PreTrainedModel, ids: torch.Tensor, edges: tuple[int, ...], *, last_row: bool = False
+) -> torch.Tensor:
+    """Logits of transformers with a dynamic cache, called for each step; `last_row`: of each its last row only."""
     parts: list[torch.Tensor] = []
     cache = None
     with torch.no_grad():
         for first, last in zip((0, *edges[:-1]), edges, strict=True):
-            output = model(ids[:, first:last], past_key_values=cache, use_cache=True)
+            output = model(ids[:, first:last], past_key_values=cache, use_cache=True, logits_to_keep=int(last_row))
             parts, cache = [*parts, output.logits], output.past_key_values
     return torch.cat(parts, 1)
 

@@ -47,7 +47,8 @@ class Divergence:
     """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
 
     Padded tokens, those that are not real in `attention_mask` [B, T] bool (None: all are), are in it: they go through
-    every op, and their values can be a root or the largest error.
+    every op, and their values can be a root or the largest error. What only fills the grid, since an engine of that
+    schedule would not compute it, is left out.
     """
 
     reference: Name
@@ -66,7 +67,7 @@ class Divergence:
         roots = [
             cell
             for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
-            if equal_inputs and a != b
+            if equal_inputs and a != b and cell not in view.grid.fillers
         ]
         if roots:
             self._add_root(record, view, roots)
@@ -94,9 +95,9 @@ class Divergence:
         total: Error | None = None
         # Beyond the node's own ports come the roundings that single consumers are handed.
         for port in range(len(view.outputs[self.reference])):
-            reference = view.tensor(self.reference, port)
+            reference = view.counted(self.reference, port)
             if reference.is_floating_point():
-                total = _add(total, compare(reference, view.tensor(walker, port)))
+                total = _add(total, compare(reference, view.counted(walker, port)))
         return total
 
 
@@ -110,7 +111,7 @@ def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error |
     if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
         return None
     total: Error | None = None
-    values = [view.tensor(walker).flatten(0, 1) for walker in sides]
+    values = [view.counted(walker).flatten(0, -2) for walker in sides]
     rows = max(1, CHUNK // values[0].shape[-1])
     for pair in zip(*(torch.split(value, rows) for value in values), strict=True):
         ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))

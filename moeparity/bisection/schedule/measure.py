@@ -1,30 +1,39 @@
-"""Which ops see the schedule, by what the plans of both sides state."""
+"""Which ops see the schedule, by what the plans of both sides state, and the steps that each side makes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.schedule.report import Schedule
-from moeparity.bisection.schedule.words import schedule_reading
+from moeparity.bisection.schedule.report import Schedule, Steps
+from moeparity.bisection.schedule.words import schedule_reading, steps_reading
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schedule; nothing of it is measured."""
-    reference, candidate = plan.reference, plan.candidate
-    seen_by_reference, seen_by_candidate = seeing(reference.plan), seeing(candidate.plan)
+    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    seen = {name: seeing(side.plan) for name, side in sides.items()}
+    steps = {name: tuple(steps_of(plan, side)) for name, side in sides.items()}
     reading = schedule_reading(
-        seen_by_reference,
-        seen_by_candidate,
-        differs=reference.schedule != candidate.schedule,
-        hands_on=reference.schedule.hands_on or candidate.schedule.hands_on,
+        seen[REFERENCE],
+        seen[CANDIDATE],
+        differs=plan.reference.schedule != plan.candidate.schedule,
+        mixing=tuple(name for name, side in sides.items() if side.schedule.hands_on),
     )
-    schedule = Schedule(reference=seen_by_reference, candidate=seen_by_candidate, reading=tuple(reading))
+    reading += [steps_reading(name, steps[name]) for name, side in sides.items() if not side.schedule.is_plain]
+    schedule = Schedule(
+        reference=seen[REFERENCE],
+        candidate=seen[CANDIDATE],
+        reference_steps=steps[REFERENCE],
+        candidate_steps=steps[CANDIDATE],
+        reading=tuple(reading),
+    )
     return {"schedule": schedule}
 
 
@@ -39,3 +48,21 @@ def _sees(plan: BoundGraph, node: Node) -> bool:
     """Whether a token's result at a node may depend on the schedule, in some phase or by which phase it is."""
     phases = plan.distinct
     return any(one.sees_rows(node) or one.active(node) != plan.active(node) for one in phases)
+
+
+def steps_of(plan: Plan, side: Side) -> Iterator[Steps]:
+    """How many steps of how many rows a side makes of this plan's tokens, by phase in the order of their first."""
+    schedule = plan.walked(side).on(*plan.tokens.input_ids.shape)
+    for phase in schedule.phases:
+        steps = [step for step in schedule.steps if step.phase == phase and not step.filler and step.spans]
+        rows = [step.rows for step in steps]
+        head = [sum(span.tokens for span in step.scored_spans) for step in steps]
+        if steps:
+            yield Steps(
+                phase=phase,
+                steps=len(steps),
+                least_rows=min(rows),
+                most_rows=max(rows),
+                least_head_rows=min(head),
+                most_head_rows=max(head),
+            )

@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from moeparity.bisection.schedule.report import Steps
 from moeparity.output.words import enumerated
 
 CANNOT_MATTER = "The schedule can't matter"
 
 
-HANDS_ON = (
-    "A pack without its mask, or whose positions run on, hands each sequence something of its neighbours: the schedule "
-    "makes another model of it, whatever its ops go by."
-)
-
-
 def schedule_reading(
-    reference: Mapping[str, int], candidate: Mapping[str, int], *, differs: bool, hands_on: bool = False
+    reference: Mapping[str, int], candidate: Mapping[str, int], *, differs: bool, mixing: Sequence[str] = ()
 ) -> list[str]:
-    """Which ops see which tokens are computed together, of each side; `differs`: whether the micro-batches do.
+    """Which ops see which tokens are computed together, of each side; `differs`: whether the schedules do.
 
-    `hands_on`: whether, in the packs of a side, sequences are given something of their neighbours.
+    `mixing`: the sides in which sequences of a pack are given something of their neighbours.
     """
-    if hands_on:
-        seen = [f"In the {name} {_seen(ops)}." for name, ops in _by_side(reference, candidate) if ops]
-        return [HANDS_ON, *seen]
+    mixed = [_mixed(name) for name in mixing]
+    if mixed and not reference and not candidate:
+        return mixed
     if not reference and not candidate:
-        after = ", although the micro-batches differ" if differs else ""
+        after = ", although the schedules differ" if differs else ""
         return [f"{CANNOT_MATTER} here{after}: no op of either side goes by which tokens are computed together."]
     if reference == candidate:
-        return [f"On both sides {_seen(reference)}."]
-    return [
+        return [*mixed, f"On both sides {_seen(reference)}."]
+    sides = (("reference", reference), ("candidate", candidate))
+    return mixed + [
         f"In the {name} {_seen(ops)}." if ops else f"{CANNOT_MATTER} in the {name}: none of its ops goes by it."
-        for name, ops in _by_side(reference, candidate)
+        for name, ops in sides
+        if ops or name not in mixing
     ]
 
 
-def _by_side(reference: Mapping[str, int], candidate: Mapping[str, int]) -> list[tuple[str, Mapping[str, int]]]:
-    return [("reference", reference), ("candidate", candidate)]
+def steps_reading(side: str, steps: Sequence[Steps]) -> str:
+    """How many steps of how many rows a side makes, phase by phase."""
+    phases = [
+        f"{_count(phase.steps, 'step')} of {phase.phase} with {_rows(phase.least_rows, phase.most_rows)}"
+        + " each" * (phase.steps > 1)
+        + _of_head(phase)
+        for phase in steps
+    ]
+    return f"The {side} makes {enumerated(phases)}."
+
+
+def _of_head(phase: Steps) -> str:
+    if (phase.least_head_rows, phase.most_head_rows) == (phase.least_rows, phase.most_rows):
+        return ""
+    return f" ({_rows(phase.least_head_rows, phase.most_head_rows)} at the head)"
+
+
+def _rows(least: int, most: int) -> str:
+    return _count(most, "row") if least == most else f"{least:,} to {most:,} rows"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _mixed(side: str) -> str:
+    return (
+        f"In the {side} a pack hands its sequences something of their neighbours (no mask, or positions that run on): "
+        "what is computed goes by who shares a pack, whatever the order of sums."
+    )
 
 
 def _seen(ops: Mapping[str, int]) -> str:

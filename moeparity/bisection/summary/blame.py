@@ -9,10 +9,13 @@ from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.shares.report import Attribution, ShareRow
 from moeparity.bisection.toggles.report import Offset, ToggleResult
 from moeparity.output.words import enumerated, few, quantity
+from moeparity.plan.schedule.settings import NAMES
 from moeparity.search.roles import SATURATION
 
 _NAMED = 2
 """So many toggles are named in a line."""
+_HARDLY = 0.005
+"""What is left of a divergence that is as good as gone."""
 
 
 def blame(
@@ -46,6 +49,10 @@ def _by_trials(acting: Sequence[ToggleResult], total: float) -> str:
     if len(alike) > 1:
         parts = [_alone(one, total) for one in alike]
         return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
+    enough = [one for one in acting if one.restored_change_high < 0 and _left(one, total) < _HARDLY]
+    if len(enough) > 1:
+        least = max(_left(one, total) for one in enough)
+        return f"{_either(enough)}: restoring one of them removes {_percent(1 - least)}"
     most = min(acting, key=lambda one: _left(one, total))
     if most.restored_change_high < 0:
         return f"{most.name}: restoring it alone removes {_percent(1 - _left(most, total))}"
@@ -99,9 +106,14 @@ def to_set(
 
 
 def _flags(toggles: Sequence[ToggleResult]) -> str:
-    """The flags of the candidate that take toggles back, each once; those without a flag by name."""
+    """The flags of the candidate that take toggles back, each once; those without a flag by name, parts of a schedule
+    with what to set.
+    """
     flags = dict.fromkeys(one.candidate_changed_by for one in toggles if one.candidate_changed_by)
     bare = [one.name for one in toggles if not one.candidate_changed_by]
+    parts = [f"{one.name} ({one.reference})" for one in toggles if one.name in NAMES]
+    if not flags and len(parts) == len(bare):
+        return f"restore {_few(parts)} on the candidate"
     if not flags:
         return f"restore {_few(bare)} (no flag known)"
     further = f"; {len(bare)} more without a flag" if bare else ""
@@ -131,9 +143,14 @@ def _span(parts: Sequence[float]) -> str:
 
 def _percent(part: float) -> str:
     """`83%`; never 0% or 100% of what is not."""
-    if 0 < part < 0.005:
+    if 0 < part < _HARDLY:
         return "<1%"
-    return ">99%" if 0.995 <= part < 1 else f"{part:.0%}"
+    return ">99%" if 1 - _HARDLY <= part < 1 else f"{part:.0%}"
+
+
+def _either(toggles: Sequence[ToggleResult]) -> str:
+    names = [one.name for one in toggles]
+    return " or ".join(names) if len(names) <= _NAMED else f"any of {_few(names)}"
 
 
 def _few(names: Sequence[str]) -> str:

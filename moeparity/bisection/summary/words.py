@@ -14,6 +14,7 @@ from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.words import quantity
 from moeparity.plan.evidence import NOT_KNOWN
+from moeparity.plan.schedule.settings import NAMES
 from moeparity.plan.sides import CANDIDATE
 
 
@@ -45,7 +46,9 @@ def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics)
 
 
 def _sides(choice: Choice) -> str:
-    return f"{choice.reference} | {choice.candidate} ({choice.reference_evidence} | {choice.candidate_evidence})"
+    # Two values of a node's choice tell what it is; `none | 128 tokens` does not.
+    name = f"{choice.attribute} " if choice.attribute in NAMES else ""
+    return f"{name}{choice.reference} | {choice.candidate} ({choice.reference_evidence} | {choice.candidate_evidence})"
 
 
 def floor(measured: Floor | None, judged: Verdict) -> str:

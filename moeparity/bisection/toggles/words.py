@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from moeparity.bisection.toggles.report import Offset, TrialResult
 from moeparity.output.words import enumerated
 from moeparity.plan.evidence import NOT_KNOWN, in_words
-from moeparity.plan.toggles import Toggle
+from moeparity.plan.toggles import SEMANTICS, Toggle
 from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.roles import LEAST_SATURATION, SATURATION, SHARE
 
@@ -66,6 +66,7 @@ def reading(
     pairs = map(_offset, offsets)
     return [
         *_unsure(effects),
+        *_other_functions(effects),
         *_acting(effects, total_kl),
         *pairs,
         *sentences,
@@ -81,6 +82,17 @@ def _unsure(effects: Sequence[Effect]) -> Iterator[str]:
         yield (
             f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds of the values that "
             "stand in the profiles, and of the engines only as far as these are right."
+        )
+
+
+def _other_functions(effects: Sequence[Effect]) -> Iterator[str]:
+    """Which toggles compute another model: there both sides cannot be right."""
+    others = [e for e in effects if e.toggle.kind == SEMANTICS and not e.had_no_effect]
+    if others:
+        verb, them = ("decides", "it") if len(others) == 1 else ("decide", "them")
+        yield (
+            f"{_labels(others)} {verb} what is computed, not how it is rounded (class semantics): the two sides of "
+            f"{them} are different functions, and no tolerance makes them one."
         )
 
 

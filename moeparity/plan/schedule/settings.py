@@ -8,6 +8,7 @@ from typing import Final
 
 from moeparity.errors import Where
 from moeparity.plan.schedule.recorded import Recorded, read_batches
+from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Scheduling
 
 
@@ -51,6 +52,13 @@ class ScheduleSettings:
         """Whether it is a server's: rows of all sequences behind each other."""
         return self.rule != "transformers"
 
+    @property
+    def mixes_sequences(self) -> bool:
+        """Whether tokens of a pack see those of other sequences."""
+        if self.recorded is not None:
+            return self.recorded.schedule.mixes_sequences
+        return self.pack is not None and not self.is_flat and self.mask == "none"
+
 
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule:batch": ("rule", "batch", "continuous", "arrivals", "sequences"),
@@ -68,6 +76,10 @@ WHOLE: Final = "schedule:file"
 """The one part there is where a side's schedule was recorded."""
 MICRO_BATCH: Final = "micro_batch"
 """What `schedule:batch` is called between two sides that have nothing but a micro-batch."""
+NAMES: Final = frozenset({*PARTS, WHOLE, MICRO_BATCH})
+"""All that a part of a schedule is called."""
+_WHO_SEES_WHOM: Final = frozenset({"schedule:batch", "schedule:pack", "schedule:mask", "schedule:positions", WHOLE})
+"""The parts that decide which sequences share a row, and what they see of each other there."""
 
 
 def settings(
@@ -124,6 +136,31 @@ def parts(reference: ScheduleSettings, candidate: ScheduleSettings) -> list[str]
     if reference.is_plain and candidate.is_plain:
         return [MICRO_BATCH] if reference != candidate else []
     return [part for part in PARTS if _values(reference, part) != _values(candidate, part)]
+
+
+def is_semantic(reference: ScheduleSettings, candidate: ScheduleSettings, part: str) -> bool:
+    """Whether a part in which two schedules differ decides what is computed, and not only in which shapes.
+
+    It does where one side mixes sequences, and the part is among those that say which tokens see each other and how far
+    apart they stand. Where sequences are isolated, positions that run on are a shift of whole sequences, and rotary
+    embeddings go by distances: they round differently, and the function is the same.
+    """
+    return part in _WHO_SEES_WHOM and (reference.mixes_sequences or candidate.mixes_sequences)
+
+
+def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
+    """The phases that the steps of a schedule may have, whatever the tokens."""
+    if of.recorded is not None:
+        return of.recorded.schedule.phases
+    prefills = of.is_flat or of.start is not None
+    may_be: dict[Phase, bool] = {
+        "forward": not prefills,
+        "prefill": prefills or of.chunk is not None,
+        "chunk": of.is_flat or of.chunk is not None,
+        "decode": of.start is not None,
+        "verify": of.verify > 0,
+    }
+    return tuple(phase for phase in PHASES if may_be[phase])
 
 
 def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:

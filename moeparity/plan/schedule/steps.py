@@ -149,6 +149,11 @@ class Schedule:
         """Whether some values are those of other tokens."""
         return any(step.copies for step in self.steps)
 
+    @property
+    def mixes_sequences(self) -> bool:
+        """Whether tokens of a pack see those of other sequences."""
+        return any(step.shape == "packed" and not step.isolated and len(step.spans) > 1 for step in self.steps)
+
     def on(self, sequences: int, length: int) -> Schedule:
         """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
         assert all(span.last <= length for step in self.steps for span in step.spans)
@@ -177,6 +182,11 @@ class MicroBatches:
     @property
     def has_copies(self) -> bool:
         """Every token is computed."""
+        return False
+
+    @property
+    def mixes_sequences(self) -> bool:
+        """There is no pack."""
         return False
 
     @property

@@ -34,7 +34,7 @@ def seen_at(
         return tuple([block(value, FIRST, [identity], cut, partials=parts, axis=own)] for value in values)
 
     outputs = {REFERENCE: blocks(ours, 0, partials[0]), CANDIDATE: blocks(theirs, 1, partials[1])}
-    read = ([block(torch.zeros(4, cut.length), FIRST, [0], cut)],)
+    read = ([block(torch.zeros(4, cut.length), FIRST, [0], cut)], *[None] * (len(OPS[op].inputs) - 1))
     return NodeView(node(op), WAVE, cut, outputs, dict.fromkeys(outputs, read), {}, {}, {}, unasked)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.schedule.measure import seeing
-from moeparity.bisection.schedule.words import HANDS_ON, schedule_reading
+from moeparity.bisection.schedule.report import Steps
+from moeparity.bisection.schedule.words import schedule_reading, steps_reading
 from moeparity.errors import Where
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides
@@ -45,13 +46,18 @@ def test_where_none_sees_it_it_cannot_matter() -> None:
     (same,) = schedule_reading({}, {}, differs=False)
     assert same == "The schedule can't matter here: no op of either side goes by which tokens are computed together."
     (other,) = schedule_reading({}, {}, differs=True)
-    assert other.startswith("The schedule can't matter here, although the micro-batches differ: ")
+    assert other.startswith("The schedule can't matter here, although the schedules differ: ")
+    assert "matter" not in " ".join(schedule_reading({}, {}, differs=True, mixing=["candidate"]))
+    assert "matter" not in " ".join(schedule_reading({"linear": 1}, {}, differs=True, mixing=["candidate"]))
 
 
-def test_packs_that_hand_on_something_matter_whatever_the_ops_see() -> None:
-    assert schedule_reading({}, {}, differs=True, hands_on=True) == [HANDS_ON]
-    seen = schedule_reading({}, {"gate": 1}, differs=True, hands_on=True)
-    assert seen == [HANDS_ON, "In the candidate gate goes by which tokens are computed together."]
+def test_steps_are_told_by_phase() -> None:
+    prefill = Steps(phase="prefill", steps=1, least_rows=90, most_rows=90, least_head_rows=4, most_head_rows=4)
+    decode = Steps(phase="decode", steps=1200, least_rows=1, most_rows=8, least_head_rows=1, most_head_rows=8)
+    assert steps_reading("candidate", [prefill, decode]) == (
+        "The candidate makes 1 step of prefill with 90 rows (4 rows at the head) and 1,200 steps of decode with "
+        "1 to 8 rows each."
+    )
 
 
 def test_ops_that_see_it_are_named() -> None:

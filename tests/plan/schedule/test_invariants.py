@@ -21,6 +21,7 @@ from moeparity.plan.schedule.settings import (
     described,
     mixed,
     parts,
+    possible_phases,
     said,
     settings,
 )
@@ -111,6 +112,7 @@ def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> Non
     of = schedule(mixture, tokens, HERE)
     check(of, tokens)
     limits(of, mixture)
+    assert set(of.phases) <= {*possible_phases(mixture)}
     for name in taken:
         assert said(reference, name) != said(candidate, name)
     assert (described(reference) == described(candidate)) == (not names)

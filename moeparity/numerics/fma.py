@@ -134,7 +134,7 @@ def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sum_to_odd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sum of two fp64 tensors rounded to odd: where it is inexact, of the two neighbours the one with an odd last bit.
+    """The fp64 sum rounded to odd: where it is inexact, of the two neighbours the one with an odd last bit.
 
     Whatever it is rounded to next, of 51 bits or fewer and in any direction, comes out as if it had been rounded once.
     """

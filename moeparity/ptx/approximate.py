@@ -1,8 +1,8 @@
 """The one table of approximate instructions, whose bits no document fixes.
 
-Each is taken to be correctly rounded, and every launch names those it met (`Run.assumed`). What was measured on a device
-takes their place: `load(text, approximations={"ex2.approx.f32": function})`, a function from bits or numbers of the
-instruction's type to the same.
+Each is taken to be correctly rounded, and every launch names those it met (`Run.assumed`). What was measured on a
+device takes their place: `load(text, approximations={"ex2.approx.f32": function})`, a function of bits or numbers of
+the instruction's type to the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def _tangent(x: Decimal) -> Decimal:
 
 
 def rounded(
-    x: Array, function: Callable[[Array], Array], exactly: Callable[[Decimal], Decimal], narrowed: Callable[[Array], Array]
+    x: Array,
+    function: Callable[[Array], Array],
+    exactly: Callable[[Decimal], Decimal],
+    narrowed: Callable[[Array], Array],
 ) -> Array:
     """A function of fp64, rounded once by `narrowed`; by decimals of 60 places where fp64 cannot decide."""
     wide = x.astype(np.float64)

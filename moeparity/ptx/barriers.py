@@ -24,7 +24,9 @@ class Barriers:
         self._vote = np.zeros(block.size, bool)
         self._votes = np.zeros((2, block.size), np.int64)
 
-    def arrive(self, index: Array, barrier: Array, threads: Array | None, *, waits: bool, vote: Array | None = None) -> None:
+    def arrive(
+        self, index: Array, barrier: Array, threads: Array | None, *, waits: bool, vote: Array | None = None
+    ) -> None:
         """Threads come to a barrier; `threads` are waited for, all of the block that run where it is None."""
         if (barrier >= COUNT).any():
             raise PtxError(f"A block has {COUNT} barriers, 0 to {COUNT - 1}; {int(barrier.max())} was named.")

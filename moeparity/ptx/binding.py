@@ -8,7 +8,8 @@ import numpy as np
 
 from moeparity.ptx.formats import REGISTERS, TYPES, Array, dtype_of
 from moeparity.ptx.layout import Layout
-from moeparity.ptx.machine import SPECIAL, Active, Machine
+from moeparity.ptx.machine import Active, Machine
+from moeparity.ptx.special import SPECIAL
 from moeparity.ptx.syntax import (
     Address,
     Group,
@@ -53,7 +54,7 @@ def writer(operand: Operand, type_: str, statement: Statement, layout: Layout) -
     if not isinstance(operand, Name):
         raise PtxError(f"Line {statement.line}: `{statement.opcode}` writes to something that is no register.")
     if operand.text == "_":
-        return lambda machine, active, value: None
+        return _drop
     slot = innermost(layout.slots, statement.scope, operand.text)
     if slot is None:
         raise PtxError(f"Line {statement.line}: there is no register `{operand.text}`.")
@@ -65,6 +66,10 @@ def writer(operand: Operand, type_: str, statement: Statement, layout: Layout) -
     if own.itemsize == wide.itemsize:
         return lambda machine, active, value: _put(machine.registers[slot], active, value.view(wide))
     return lambda machine, active, value: _put(machine.registers[slot], active, value.astype(wide))
+
+
+def _drop(machine: Machine, active: Active, value: Array) -> None:
+    """Where a result goes that nobody wants."""
 
 
 def _put(register: Array, active: Active, value: Array) -> None:
@@ -109,7 +114,10 @@ def _variable(name: str, statement: Statement, layout: Layout) -> int:
 
 
 def _constant(value: Array) -> Read:
-    return lambda machine, active: value
+    def read(machine: Machine, active: Active) -> Array:
+        return value
+
+    return read
 
 
 def _special(name: str, type_: str) -> Read:

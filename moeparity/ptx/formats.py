@@ -19,7 +19,12 @@ TYPES: dict[str, str] = {
 }  # fmt: skip
 """PTX type -> numpy dtype of its values. 16-bit floats, packed pairs and fp8 are kept as their bits."""
 
-REGISTERS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+REGISTERS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
 """Bytes -> dtype of a register that wide; predicates are bool."""
 
 
@@ -30,7 +35,7 @@ def dtype_of(type_: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A floating-point format: bits of significand with the hidden one, least exponent of a normal number, largest number.
+    """A float format: bits of significand with the hidden one, least exponent of a normal number, largest number.
 
     `nan`: the bits of the NaN that instructions give. `infinite`: whether it has infinities.
     """
@@ -79,8 +84,9 @@ def round_to(x: Array, format: Format, mode: str = "rn", *, finite: bool = False
     result = np.where(np.isfinite(x), result, x)
     beyond = np.abs(result) > format.largest
     if beyond.any():
-        toward_zero = {"rz": True, "rm": x > 0, "rp": x < 0}.get(mode, False)
-        limit = np.where(np.logical_or(toward_zero, finite) & (finite | np.isfinite(x)), format.largest, np.inf)
+        never = np.zeros(1, bool)
+        toward_zero = {"rz": ~never, "rm": x > 0, "rp": x < 0}.get(mode, never) & np.isfinite(x)
+        limit = np.where(toward_zero | finite, format.largest, np.inf)
         result = np.where(beyond, np.copysign(limit, x), result)
     return result
 
@@ -154,7 +160,9 @@ def fp8_values(type_: str) -> Array:
     exponent, significand = (codes & 0x7F) >> fraction, codes & ((1 << fraction) - 1)
     subnormal = exponent == 0
     hidden = np.where(subnormal, 0, 1 << fraction)
-    values = np.ldexp((hidden + significand).astype(float), np.where(subnormal, 1, exponent) - 1 + format.least - fraction)
+    values = np.ldexp(
+        (hidden + significand).astype(float), np.where(subnormal, 1, exponent) - 1 + format.least - fraction
+    )
     if format.infinite:
         values = np.where(exponent == 31, np.where(significand == 0, np.inf, np.nan), values)
     else:

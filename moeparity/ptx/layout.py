@@ -39,7 +39,7 @@ class Globals:
     def __init__(self, variables: Mapping[str, Variable]) -> None:
         kept = [variable for variable in variables.values() if variable.space in {"global", "const"}]
         self._arrays = {variable.name: np.zeros(max(variable.size, 1), np.uint8) for variable in kept}
-        self.addresses = {name: address for name, address in zip(self._arrays, self._placed(Buffers()), strict=True)}
+        self.addresses = dict(zip(self._arrays, self._placed(Buffers()), strict=True))
         for variable in kept:
             octets = _initial(variable, self.addresses)
             self._arrays[variable.name][: octets.size] = octets

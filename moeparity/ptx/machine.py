@@ -1,16 +1,15 @@
 """Threads in flight: their registers, where each stands, and who goes next.
 
-All threads of all resident blocks are one vector. Of those that stand at different places the ones at the smallest place
-go on, which brings threads that parted together again as early as can be; an instruction that waits for a warp is run when
-the threads of its mask have come. With a seed it is drawn at each step which place goes on, and which of its threads:
-any interleaving that a device may take.
+All threads of all resident blocks are one vector. Of those that stand at different places those at the smallest go on,
+which brings threads that parted together again as early as can be; an instruction that waits for a warp is run when the
+threads of its mask have come. With a seed it is drawn at each step which place goes on, and which of its threads: any
+interleaving that a device may take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ import numpy as np
 from moeparity.ptx.barriers import Barriers
 from moeparity.ptx.formats import Array
 from moeparity.ptx.spaces import Memory
+from moeparity.ptx.special import SPECIAL, WARP, Shape
 from moeparity.ptx.syntax import PtxError
 from moeparity.ptx.table import Sync
 
-WARP = 32
 Active = slice | Array
 """The threads that go: all of them as a slice, or their numbers."""
 Step = Callable[["Machine", Active], None]
@@ -53,22 +52,6 @@ class Segment:
     fails: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Of a launch: blocks in each direction, threads of a block in each, and which blocks are resident."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    resident: Array
-    """Numbers of the blocks, x fastest."""
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block, filled up to whole warps."""
-        x, y, z = self.block
-        return -(-x * y * z // WARP) * WARP
-
-
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """The threads that an instruction is run for."""
@@ -98,7 +81,9 @@ class Lanes:
 class Machine:
     """The resident blocks of a launch, from their first instruction to their last."""
 
-    def __init__(self, shape: Shape, memory: Memory, registers: Sequence[Array], rng: np.random.Generator | None) -> None:
+    def __init__(
+        self, shape: Shape, memory: Memory, registers: Sequence[Array], rng: np.random.Generator | None
+    ) -> None:
         self.shape, self.memory, self.registers, self.rng = shape, memory, registers, rng
         blocks, threads = shape.resident.size, shape.threads
         self.lanes = blocks * threads
@@ -111,6 +96,7 @@ class Machine:
         self._place = np.where(self.every % threads < x * y * z, 0, _ENDED).astype(np.int64)
         self._resume = np.zeros(self.lanes, np.int64)
         self._line = 0
+        self._ahead = _ENDED
         self._specials: dict[str, Array] = {}
 
     def index(self, active: Active) -> Array:
@@ -119,13 +105,16 @@ class Machine:
 
     def named(self, lane: int) -> str:
         """`Line 12, block (0, 0, 0), thread (3, 0, 0)`."""
-        of = [tuple(int(self.special(f"%{name}.{axis}", np.array([lane]))[0]) for axis in "xyz") for name in ("ctaid", "tid")]
+        of = [
+            tuple(int(self.special(f"%{name}.{axis}", np.array([lane]))[0]) for axis in "xyz")
+            for name in ("ctaid", "tid")
+        ]
         return f"Line {self._line}, block {of[0]}, thread {of[1]}"
 
     def special(self, name: str, active: Active) -> Array:
         """A special register of the active threads."""
         if name not in self._specials:
-            self._specials[name] = SPECIAL[name](self)
+            self._specials[name] = SPECIAL[name](self.shape, self.every)
         values = self._specials[name]
         return values if values.size == 1 else values[active]
 
@@ -216,10 +205,7 @@ class Machine:
         return segment.next
 
     def _jump(self, segments: Sequence[Segment], segment: Segment, active: Active) -> int | None:
-        if segment.jump_guard is None:
-            goes = np.ones(1, bool)
-        else:
-            goes = segment.jump_guard(self, active)
+        goes = np.ones(1, bool) if segment.jump_guard is None else segment.jump_guard(self, active)
         if not goes.any():
             return segment.next
         if segment.fails:
@@ -268,11 +254,6 @@ class Machine:
         what = "at a barrier" if place == _WAITING else "at an instruction of its warp"
         return f"{self.named(lane)} waits {what} for threads that never come; {stuck.size} threads wait in all."
 
-    @cached_property
-    def block_numbers(self) -> Array:
-        """The number of each thread's block in the grid."""
-        return self.shape.resident[self.block]
-
 
 def chosen(machine: Machine, active: Active, goes: Array) -> Array:
     """Those of the active threads for which something is true."""
@@ -283,43 +264,3 @@ def chosen(machine: Machine, active: Active, goes: Array) -> Array:
 def _bits(true: Array) -> Array:
     packed = np.packbits(true, axis=-1, bitorder="little")
     return np.ascontiguousarray(packed).view(np.uint32)[..., 0]
-
-
-def _numbers(value: Any) -> Array:
-    return np.asarray(value, dtype=np.uint64).reshape(-1)
-
-
-def _axes(name: str, sizes: Callable[[Machine], tuple[int, int, int]], of: Callable[[Machine], Array]) -> Any:
-    def part(axis: int) -> Callable[[Machine], Array]:
-        def value(machine: Machine) -> Array:
-            x, y, _ = sizes(machine)
-            number = of(machine)
-            return _numbers((number % x, number // x % y, number // (x * y))[axis])
-
-        return value
-
-    def size(axis: int) -> Callable[[Machine], Array]:
-        return lambda machine: _numbers(sizes(machine)[axis])
-
-    return {f"%{name}.{letter}": part(axis) for axis, letter in enumerate("xyz")} | {
-        f"%n{name}.{letter}": size(axis) for axis, letter in enumerate("xyz")
-    }
-
-
-def _lane(machine: Machine) -> Array:
-    return (machine.every % WARP).astype(np.int64)
-
-
-SPECIAL: dict[str, Callable[[Machine], Array]] = {
-    **_axes("tid", lambda machine: machine.shape.block, lambda machine: machine.every % machine.shape.threads),
-    **_axes("ctaid", lambda machine: machine.shape.grid, lambda machine: machine.block_numbers),
-    "%laneid": lambda machine: _numbers(_lane(machine)),
-    "%warpid": lambda machine: _numbers(machine.every % machine.shape.threads // WARP),
-    "%nwarpid": lambda machine: _numbers(machine.shape.threads // WARP),
-    "%lanemask_eq": lambda machine: _numbers(1 << _lane(machine)),
-    "%lanemask_lt": lambda machine: _numbers((1 << _lane(machine)) - 1),
-    "%lanemask_le": lambda machine: _numbers((2 << _lane(machine)) - 1),
-    "%lanemask_gt": lambda machine: _numbers(0xFFFFFFFF ^ ((2 << _lane(machine)) - 1)),
-    "%lanemask_ge": lambda machine: _numbers(0xFFFFFFFF ^ ((1 << _lane(machine)) - 1)),
-}
-"""Special registers."""

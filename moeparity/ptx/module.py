@@ -16,10 +16,11 @@ from moeparity.errors import did_you_mean, listed
 from moeparity.ptx.approximate import APPROXIMATIONS
 from moeparity.ptx.formats import REGISTERS, Array, dtype_of
 from moeparity.ptx.layout import Globals, Layout, layout_of
-from moeparity.ptx.machine import Machine, Segment, Shape
+from moeparity.ptx.machine import Machine, Segment
 from moeparity.ptx.parser import kernel_of, read
 from moeparity.ptx.program import program_of
 from moeparity.ptx.spaces import Buffers, Memory, Sizes
+from moeparity.ptx.special import Shape
 from moeparity.ptx.syntax import PtxError, Variable
 
 Argument = torch.Tensor | npt.NDArray[Any] | int | float | bytes
@@ -163,9 +164,7 @@ def _run(
 
 
 def _registers(layout: Layout, lanes: int) -> list[Array]:
-    return [
-        np.zeros(lanes, bool if type_ == "pred" else REGISTERS[dtype_of(type_).itemsize]) for type_ in layout.types
-    ]
+    return [np.zeros(lanes, bool if type_ == "pred" else REGISTERS[dtype_of(type_).itemsize]) for type_ in layout.types]
 
 
 def _extent(extent: Extent, name: str) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """A kernel as it is run: its statements bound to registers, in segments that threads go through without waiting.
 
-A segment ends with a branch or an exit, before a label, and around every instruction that waits for other threads; under
-a seed also before every access to memory that other threads see, so that any interleaving of those can be taken.
+A segment ends with a branch or an exit, before a label, and around every instruction that waits for others; with a seed
+also before every access to memory that other threads see, so that any interleaving of those can be taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def program_of(
     layout: Layout, approximations: Mapping[str, Callable[..., Any]], *, interleaved: bool
 ) -> tuple[Segment, ...]:
     """The segments of a kernel. Raises UnknownInstruction, which names every instruction that is not known."""
-    bound, unknown = [], {}
+    bound: list[_Bound] = []
+    unknown: dict[str, str] = {}
     for statement in layout.kernel.statements:
         try:
             bound.append(_bind(statement, layout, approximations))
@@ -66,7 +67,7 @@ def _bind(statement: Statement, layout: Layout, approximations: Mapping[str, Cal
     reads = tuple(reader(x, t, statement, layout) for x, t in zip(operands[count:], operation.sources, strict=True))
     mask = reads[-1] if operation.sync is Sync.WARP else None
     step = _step(operation, reads, () if operation.late else writes)
-    steps = (_guarded(step, guard),)
+    steps: tuple[Step, ...] = (_guarded(step, guard),)
     if operation.late:
         late = replace(operation, compute=operation.late)
         steps = (*steps, _guarded(_step(late, (), writes), guard))

@@ -1,4 +1,4 @@
-"""Address spaces: one array of bytes that holds global memory, parameters, each block's shared memory, each thread's own.
+"""One array of bytes that holds all memory: global, parameters, each block's shared memory, each thread's own.
 
 An address outside of what a kernel was given, or one that is not a multiple of the access, is an error, as on a device.
 """
@@ -6,16 +6,13 @@ An address outside of what a kernel was given, or one that is not a multiple of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from moeparity.ptx.formats import Array
 from moeparity.ptx.syntax import PtxError
-
-if TYPE_CHECKING:
-    from moeparity.ptx.machine import Lanes
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1 << 44, "local": 1 << 45, "param": 1 << 46}
 """Space -> what a generic address of it lies above an address in it."""
@@ -32,6 +29,24 @@ def inside(addresses: Array, space: str) -> Array:
         return addresses < np.uint64(WINDOWS["shared"])
     low = WINDOWS[space]
     return (addresses >= np.uint64(low)) & (addresses < np.uint64(2 * low))
+
+
+class Lanes(Protocol):
+    """The threads that access memory, as `machine.Lanes` has them."""
+
+    @property
+    def index(self) -> Array:
+        """Their numbers."""
+
+    @property
+    def block(self) -> Array:
+        """Which of the resident blocks each is of."""
+
+    def some(self, chosen: Array) -> Lanes:
+        """Those at some positions."""
+
+    def named(self, at: int) -> str:
+        """One of them as an error names it."""
 
 
 class Buffers:
@@ -137,7 +152,9 @@ class Memory:
 
     def _refuse(self, outside: Array, space: str, addresses: Array, lanes: Lanes, size: int) -> None:
         if outside.any():
-            raise self._error(f"and the {size - 1} bytes behind it are in no buffer", space, addresses, outside, lanes)
+            raise self._error(
+                f"with the {size - 1} bytes behind it is outside of what there is", space, addresses, outside, lanes
+            )
 
     @staticmethod
     def _error(what: str, space: str, addresses: Array, wrong: Array, lanes: Lanes) -> PtxError:

@@ -1,8 +1,8 @@
 """The table of instructions: a declaration for each, by the first word of its name.
 
 A declaration is a function from the whole name (`Opcode`) to an `Operation`: the types of what it writes and reads, and
-what it computes. It names the modifiers it knows; one it does not know, or a first word that nobody declared, is an error
-that names the instruction (`UnknownInstruction`).
+what it computes. It names the modifiers it knows; one it does not know, or a first word that nobody declared, is an
+error that names the instruction (`UnknownInstruction`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +42,7 @@ def _(opcode: Opcode) -> Operation:
 
     operands = (type_,) * (2 if operation == "cas" else 1)
     results = (type_,) if opcode.root == "atom" else ()
-    return Operation(
-        results=results, sources=("address", *operands), compute=compute, lanes=True, memory=True
-    )
+    return Operation(results=results, sources=("address", *operands), compute=compute, lanes=True, memory=True)
 
 
 def _one_by_one(
@@ -68,24 +67,32 @@ def _renewal(opcode: Opcode, operation: str, type_: str) -> Callable[[Array, lis
         return lambda old, values, in_global: _float_sum(old, values[0], in_global)
     if type_ in _HALVES and operation == "add":
         single = type_.removesuffix("x2")
-        add = lambda a, b: arithmetic.half(single, "add", a, b)
-        sum_ = both(add) if type_ != single else add
-        return lambda old, values, _: sum_(old, values[0])
+
+        def add(old: Array, value: Array) -> Array:
+            return arithmetic.half(single, "add", old, value)
+
+        total = both(add) if type_ != single else add
+        return lambda old, values, _: total(old, values[0])
     if type_ in {"f32", "f64", *_HALVES} and operation != "exch":
         raise opcode.unknown("floats are added or exchanged")
-    compute: Callable[..., Array] = {
+    computations: dict[str, Callable[..., Any]] = {
         "add": np.add,
         "min": np.minimum,
         "max": np.maximum,
         "and": np.bitwise_and,
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
-        "exch": lambda old, new: new,
+        "exch": _second,
         "cas": lambda old, expected, new: np.where(old == expected, new, old),
         "inc": lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)),
         "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
-    }[operation]
+    }
+    compute = computations[operation]
     return lambda old, values, _: compute(old, *values)
+
+
+def _second(old: Array, new: Array) -> Array:
+    return new
 
 
 def _float_sum(old: Array, value: Array, in_global: Array) -> Array:

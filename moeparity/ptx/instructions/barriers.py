@@ -12,7 +12,7 @@ from moeparity.ptx.table import Opcode, Operation, Sync, declare
 @declare("bar", "barrier", modifiers="sync arrive red popc and or cta aligned warp")
 def _(opcode: Opcode) -> Operation:
     if opcode.has("warp"):
-        return Operation(results=(), sources=("b32",), compute=lambda mask: None, sync=Sync.WARP)
+        return Operation(results=(), sources=("b32",), compute=_nothing, sync=Sync.WARP)
     kind = opcode.one_of(("sync", "arrive", "red"))
     count = len(opcode.statement.operands)
     if kind == "red":
@@ -24,6 +24,10 @@ def _(opcode: Opcode) -> Operation:
         lanes.machine.barriers.arrive(lanes.index, barrier, threads, waits=kind == "sync")
 
     return Operation(results=(), sources=("u32",) * count, compute=compute, lanes=True, sync=Sync.BLOCK)
+
+
+def _nothing(mask: Array) -> None:
+    """Having waited is all."""
 
 
 def _reduction(opcode: Opcode, count: int) -> Operation:

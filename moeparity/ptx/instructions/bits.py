@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,14 @@ _BITS = ("b16", "b32", "b64")
 @declare("and", "or", "xor", "not", "cnot")
 def _(opcode: Opcode) -> Operation:
     type_ = opcode.type_of(("pred", *_BITS) if opcode.root != "cnot" else _BITS)
-    compute: Callable[..., Array] = {
+    computations: dict[str, Callable[..., Any]] = {
         "and": np.bitwise_and,
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
         "not": np.invert,
         "cnot": lambda a: (a == 0).astype(a.dtype),
-    }[opcode.root]
+    }
+    compute = computations[opcode.root]
     count = 1 if opcode.root in {"not", "cnot"} else 2
     return Operation(results=(type_,), sources=(type_,) * count, compute=compute)
 
@@ -116,7 +118,9 @@ def _(opcode: Opcode) -> Operation:
             last = np.minimum(start + length - np.uint32(1), np.uint32(width - 1)).astype(bits.dtype)
             negative = ((bits >> last) & one != 0) & (length != 0)
             # Bits that are not there, above the field or above the number, are those of the sign.
-            there = np.where(start >= width, bits.dtype.type(0), ~bits.dtype.type(0) >> _inside(start, width).astype(bits.dtype))
+            there = np.where(
+                start >= width, bits.dtype.type(0), ~bits.dtype.type(0) >> _inside(start, width).astype(bits.dtype)
+            )
             field = np.where(negative, field | ~(mask & there), field)
         return field.view(dtype_of(type_))
 
@@ -150,7 +154,9 @@ def _(opcode: Opcode) -> Operation:
         result = np.zeros(1, np.uint32)
         for at in range(4):
             selector = (selectors >> np.uint32(4 * at)) & np.uint32(0xF)
-            byte = (source >> ((selector & np.uint32(7)) * np.uint32(8)).astype(np.uint64)).astype(np.uint32) & np.uint32(0xFF)
+            byte = (source >> ((selector & np.uint32(7)) * np.uint32(8)).astype(np.uint64)).astype(
+                np.uint32
+            ) & np.uint32(0xFF)
             sign = np.where(byte >= 0x80, np.uint32(0xFF), np.uint32(0))
             result = result | (np.where(selector >= 8, sign, byte) << np.uint32(8 * at))
         return result

@@ -1,4 +1,4 @@
-"""Arithmetic that has an integer and a floating-point form, and what only floats have: fma, sqrt, rcp, copysign, testp."""
+"""Arithmetic that floats have, and the names that they share with integers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def _(opcode: Opcode) -> Operation:
         raise opcode.unknown("fp64 is rounded to nearest here")
     if opcode.modifiers & {"lo", "hi", "wide", "relu"}:
         raise opcode.unknown("a float has no such form of it")
-    compute: Callable[..., Array] = {
+    computations: dict[str, Callable[..., Any]] = {
         "add": lambda a, b: arithmetic.add(a, b, mode),
         "sub": lambda a, b: arithmetic.add(a, -b, mode),
         "mul": lambda a, b: arithmetic.multiply(a, b, mode),
         "fma": lambda a, b, c: arithmetic.fused(a, b, c, mode),
         "mad": lambda a, b, c: arithmetic.fused(a, b, c, mode),
-    }[opcode.root]
+    }
+    compute = computations[opcode.root]
     count = 3 if opcode.root in {"fma", "mad"} else 2
     return Operation(results=(type_,), sources=(type_,) * count, compute=shaped(opcode, compute))
 
@@ -52,11 +53,12 @@ def _(opcode: Opcode) -> Operation:
         return approximation(opcode)
     if opcode.has("sat") or (type_ == "f64" and mode != "rn"):
         raise opcode.unknown("no such form")
-    compute: Callable[..., Array] = {
+    computations: dict[str, Callable[..., Any]] = {
         "div": lambda a, b: arithmetic.divide(a, b, mode),
         "sqrt": lambda a: arithmetic.root(a, mode),
         "rcp": lambda a: arithmetic.divide(np.ones(1, a.dtype), a, mode),
-    }[opcode.root]
+    }
+    compute = computations[opcode.root]
     count = 2 if opcode.root == "div" else 1
     return Operation(results=(type_,), sources=(type_,) * count, compute=shaped(opcode, compute))
 
@@ -117,7 +119,7 @@ def _(opcode: Opcode) -> Operation:
     if type_ in HALVES:
         return half_arithmetic(opcode)
     type_ = opcode.type_of(FLOATS)
-    compute = np.negative if opcode.root == "neg" else np.abs
+    compute: Callable[..., Array] = np.negative if opcode.root == "neg" else np.abs
     return Operation(results=(type_,), sources=(type_,), compute=shaped(opcode, compute))
 
 
@@ -131,14 +133,15 @@ def _(opcode: Opcode) -> Operation:
 def _(opcode: Opcode) -> Operation:
     type_ = opcode.type_of(FLOATS)
     least = np.finfo(dtype_of(type_)).smallest_normal
-    compute: Callable[[Array], Any] = {
+    computations: dict[str, Callable[..., Any]] = {
         "finite": np.isfinite,
         "infinite": np.isinf,
         "number": lambda x: ~np.isnan(x),
         "notanumber": np.isnan,
         "normal": lambda x: np.isfinite(x) & (np.abs(x) >= least),
         "subnormal": lambda x: (np.abs(x) < least) & (x != 0),
-    }[opcode.one_of(("finite", "infinite", "number", "notanumber", "normal", "subnormal"))]
+    }
+    compute = computations[opcode.one_of(("finite", "infinite", "number", "notanumber", "normal", "subnormal"))]
     return Operation(results=("pred",), sources=(type_,), compute=compute)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
@@ -48,9 +50,7 @@ def _product(opcode: Opcode, type_: str) -> Operation:
 
     if opcode.root == "mul":
         return Operation(results=(result,), sources=(type_, type_), compute=multiply)
-    return Operation(
-        results=(result,), sources=(type_, type_, result), compute=lambda a, b, c: multiply(a, b) + c
-    )
+    return Operation(results=(result,), sources=(type_, type_, result), compute=lambda a, b, c: multiply(a, b) + c)
 
 
 def _high(a: Array, b: Array, type_: str) -> Array:
@@ -71,7 +71,7 @@ def _high(a: Array, b: Array, type_: str) -> Array:
     return high.view(a.dtype)
 
 
-def _saturating(operate: np.ufunc):  # type: ignore[no-untyped-def]
+def _saturating(operate: np.ufunc) -> Callable[[Array, Array], Array]:
     def compute(a: Array, b: Array) -> Array:
         exact = operate(a.astype(np.int64), b.astype(np.int64))
         return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)

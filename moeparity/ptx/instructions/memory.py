@@ -21,7 +21,7 @@ _HINTS = (
     "L1::no_allocate L1::evict_first L1::evict_last L1::evict_normal L1::evict_unchanged L2::64B L2::128B L2::256B "
     "shared::cta param::entry"
 )
-_TYPES = tuple(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)) + ("f32", "f64")
+_TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32", "f64")
 
 
 def space_of(opcode: Opcode) -> str:
@@ -41,9 +41,7 @@ def _(opcode: Opcode) -> Operation:
         parts = tuple(numbers[first + at] for at in range(count))
         return parts if count > 1 else parts[0]
 
-    return Operation(
-        results=(type_,) * count, sources=("address",), compute=compute, lanes=True, memory=_shared(space)
-    )
+    return Operation(results=(type_,) * count, sources=("address",), compute=compute, lanes=True, memory=_shared(space))
 
 
 @declare("st", modifiers=f"{' '.join(_SPACES)} {_HINTS}")
@@ -63,7 +61,9 @@ def _(opcode: Opcode) -> Operation:
     )
 
 
-@declare("cp", modifiers="async ca cg shared shared::cta global commit_group wait_group wait_all L2::64B L2::128B L2::256B")
+@declare(
+    "cp", modifiers="async ca cg shared shared::cta global commit_group wait_group wait_all L2::64B L2::128B L2::256B"
+)
 def _(opcode: Opcode) -> Operation:
     if not opcode.has("async"):
         raise opcode.unknown("of `cp` only `cp.async` of up to 16 bytes is built")

@@ -11,13 +11,14 @@ from moeparity.ptx.spaces import WINDOWS, inside
 from moeparity.ptx.syntax import Group
 from moeparity.ptx.table import Opcode, Operation, declare
 
+_TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)), "f32", "f64", "pred")
 _SPACES = "global shared local const param shared::cta"
 
 
 @declare("mov")
 def _(opcode: Opcode) -> Operation:
     """Also takes a register apart into a vector of narrower ones, or puts it together; the first is the lowest."""
-    type_ = opcode.type_of(tuple(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)) + ("f32", "f64", "pred"))
+    type_ = opcode.type_of(_TYPES)
     if opcode.vector == 1:
         return Operation(results=(type_,), sources=(type_,), compute=lambda a: a)
     count, width = opcode.vector, 8 * dtype_of(type_).itemsize

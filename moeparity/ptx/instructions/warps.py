@@ -1,6 +1,6 @@
-"""Instructions of a warp: shuffles, votes, matches, reductions. They wait for every thread of their mask that still runs.
+"""Shuffles, votes, matches, reductions of a warp. They wait for every thread of their mask that still runs.
 
-What a shuffle reads from a thread outside of its mask, or one that has ended, is undefined; here all bits of it are set,
+What a shuffle reads from a thread outside of its mask, or one that has ended, is undefined; here all its bits are set,
 a NaN in every float, so that a use of it is seen.
 """
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
-from moeparity.ptx.machine import WARP, Lanes
+from moeparity.ptx.machine import Lanes
+from moeparity.ptx.special import WARP
 from moeparity.ptx.syntax import Group
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
 

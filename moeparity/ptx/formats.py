@@ -144,7 +144,8 @@ def fp8_of(x: Array, type_: str) -> Array:
     """fp64 to the bits of e4m3 or e5m2, `.rn.satfinite`: too large and infinite become the largest number."""
     format = E4M3 if type_ == "e4m3" else E5M2
     rounded = np.abs(round_to(x, format, finite=True))
-    fraction, exponent = format.precision - 1, np.maximum(np.frexp(rounded)[1] - 1, format.least)
+    fraction = format.precision - 1
+    exponent = np.where(rounded == 0, format.least, np.maximum(np.frexp(rounded)[1] - 1, format.least))
     # Of a subnormal number the least exponent's code stands one too high.
     significand = np.ldexp(np.where(np.isnan(x), 0.0, rounded), fraction - exponent).astype(np.int64)
     code = significand + ((exponent - format.least).astype(np.int64) << fraction)

@@ -129,7 +129,7 @@ def _kept(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:
         value = _wide(a, of) if to != of else a
         value = integral(value, mode) if mode else value
         value = value.astype(dtype_of(to)) if to != of else value
-        value = canonical(value) if to == "f32" and (mode or of == "f16") else value
+        value = canonical(value) if to == "f32" and of != "bf16" else value
         return saturate(value) if sat else value
 
     return compute

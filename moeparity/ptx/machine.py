@@ -27,7 +27,7 @@ Step = Callable[["Machine", Active], None]
 _ALL = slice(None)
 _ENDED = 1 << 30
 _WAITING = _ENDED - 1
-_PATIENCE = 4096
+_PATIENCE = 1024
 """Steps after which the furthest place goes once, so that a thread that waits for a flag does not wait forever."""
 
 
@@ -130,7 +130,8 @@ class Machine:
             while following is not None and (following == place or following < self._ahead):
                 place, steps = following, steps + 1
                 following = self._go(segments, place, active)
-                if self.rng is not None or (following is not None and segments[following].sync is not Sync.NOBODY):
+                alone = self.rng is None and steps % _PATIENCE < _PATIENCE - 1
+                if not alone or (following is not None and segments[following].sync is not Sync.NOBODY):
                     break
             if following is not None:
                 self._place[active] = following
@@ -143,11 +144,13 @@ class Machine:
         for place in places:
             here = self._place == place
             self._ahead = min((other for other in places if other > place), default=_ENDED)
-            if self.rng is None and here.all():
+            if self.rng is None and here.all() and segments[place].sync is not Sync.WARP:
                 return place, _ALL
             active = np.flatnonzero(here)
             if segments[place].sync is Sync.WARP:
                 active = self._met(segments[place], active)
+                if self.rng is None and active.size == self.lanes:
+                    return place, _ALL
             if active.size and self.rng is not None:
                 active = self._drawn(active, segments[place])
             if active.size:

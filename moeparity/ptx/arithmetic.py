@@ -97,14 +97,18 @@ def half(type_: str, compute: str, *operands: Array) -> Array:
 
 def smaller(a: Array, b: Array) -> Array:
     """The less of two floats: -0 below +0, a number rather than a NaN."""
-    less = np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
-    return canonical(less) if a.dtype == np.float32 else less
+    return _one_of(a, b, (a < b) | ((a == b) & np.signbit(a)))
 
 
 def larger(a: Array, b: Array) -> Array:
     """The greater of two floats: +0 above -0, a number rather than a NaN."""
-    more = np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
-    return canonical(more) if a.dtype == np.float32 else more
+    return _one_of(a, b, (a > b) | ((a == b) & np.signbit(b)))
+
+
+def _one_of(a: Array, b: Array, first: Array) -> Array:
+    # Not numpy's fmin, to which a signaling NaN and a number are a NaN.
+    chosen = np.where((first & ~np.isnan(a)) | np.isnan(b), a, b)
+    return canonical(chosen) if a.dtype == np.float32 else chosen
 
 
 def _array(x: torch.Tensor) -> Array:

@@ -1,0 +1,278 @@
+"""Engines' CUDA kernels run through their PTX, and the project's profiles on the same numbers.
+
+`python -m tests.ptx.engines` prints the table of docs/ptx.md.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from moeparity import ptx
+from moeparity.numerics.bits import int_view
+from moeparity.ops.kernels.norm import rms_norm
+from tests.ptx import toolchain
+
+EPS = 1e-6
+BF16, FP32 = torch.bfloat16, torch.float32
+_NORM = """
+using bf16 = __nv_bfloat16;
+template __global__ void flashinfer::norm::RMSNormKernel<8, bf16>(
+    bf16*, bf16*, bf16*, const uint32_t, const uint32_t, const uint32_t, float, float);
+template __global__ void flashinfer::norm::FusedAddRMSNormKernel<8, bf16>(
+    bf16*, bf16*, bf16*, const uint32_t, const uint32_t, const uint32_t, float, float);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One kernel at one shape: numbers compared, how many differ, the farthest in ulp, what was assumed, seconds."""
+
+    kernel: str
+    shape: str
+    values: str
+    numbers: int
+    differ: int
+    ulp: int
+    assumed: tuple[str, ...]
+    seconds: float
+
+
+@lru_cache(maxsize=4)
+def flashinfer_norm() -> ptx.Module:
+    """FlashInfer's RMSNorm and fused add-norm for bf16."""
+    return ptx.load(toolchain.flashinfer("flashinfer/norm.cuh", _NORM))
+
+
+@lru_cache(maxsize=4)
+def vllm(name: str) -> ptx.Module:
+    """One of vLLM's files."""
+    return ptx.load(toolchain.vllm(name))
+
+
+def profile_norm(x: torch.Tensor, weight: torch.Tensor, order: str) -> torch.Tensor:
+    """RMSNorm as the profiles of servers have it: squares and everything else in fp32, one rounding to bf16."""
+    at = {"offset": 0, "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32, "eps": "config",
+          "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide", "square": FP32,
+          "association": "x_rstd_first"}  # fmt: skip
+    return rms_norm(x, w={"weight": weight}, p={"eps": EPS, "heads": None}, at=at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of hidden states with a residual and a weight, in bf16, of a seed; rows differ in size."""
+
+    hidden: int
+    rows: int
+    x: torch.Tensor
+    residual: torch.Tensor
+    weight: torch.Tensor
+
+    @classmethod
+    def drawn(cls, hidden: int, rows: int) -> Rows:
+        """Of a seed that is the shape's."""
+        g = torch.Generator().manual_seed(hidden * 1000 + rows)
+        size = 3 * torch.rand(rows, 1, generator=g)
+        return cls(
+            hidden=hidden,
+            rows=rows,
+            x=(torch.randn(rows, hidden, generator=g) * size).to(BF16),
+            residual=torch.randn(rows, hidden, generator=g).to(BF16),
+            weight=(1 + 0.1 * torch.randn(hidden, generator=g)).to(BF16),
+        )
+
+    @property
+    def shape(self) -> str:
+        """As the table names it."""
+        return f"{self.rows} x {self.hidden}"
+
+
+def _compare(name: str, shape: str, values: str, run: ptx.Run, seconds: float, *pairs: tuple[torch.Tensor, torch.Tensor]) -> Compared:
+    distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
+    return Compared(
+        kernel=name,
+        shape=shape,
+        values=values,
+        numbers=sum(distance.numel() for distance in distances),
+        differ=sum(int((distance != 0).sum()) for distance in distances),
+        ulp=max(int(distance.max()) for distance in distances),
+        assumed=run.assumed,
+        seconds=seconds,
+    )
+
+
+def _timed(launch: Callable[[], ptx.Run]) -> tuple[ptx.Run, float]:
+    begin = time.perf_counter()
+    return launch(), time.perf_counter() - begin
+
+
+def flashinfer_rms_norm(rows: Rows) -> Compared:
+    """`RMSNorm` in norm.cuh launches a warp for each 32 of hidden / 8 threads."""
+    h, y, warps = rows.hidden, torch.zeros_like(rows.x), -(-min(1024, rows.hidden // 8) // 32)
+    args = [rows.x.clone(), rows.weight, y, h, h, h, 0.0, EPS]
+    module = flashinfer_norm()
+    run, seconds = _timed(lambda: module.launch("13RMSNormKernel", rows.rows, (32, warps), args, shared=4 * warps))
+    expected = profile_norm(rows.x, rows.weight, "flashinfer.rms_norm")
+    return _compare("FlashInfer RMSNorm", rows.shape, "`order: flashinfer.rms_norm`", run, seconds, (y, expected))
+
+
+def flashinfer_add_rms_norm(rows: Rows) -> Compared:
+    """`FusedAddRMSNorm`: the norm is of the fp32 sum, the residual stored is that sum rounded."""
+    h, warps = rows.hidden, -(-min(1024, rows.hidden // 8) // 32)
+    x, residual = rows.x.clone(), rows.residual.clone()
+    args, shared = [x, residual, rows.weight, h, h, h, 0.0, EPS], 16 * -(-warps // 4) + 4 * h
+    module = flashinfer_norm()
+    run, seconds = _timed(lambda: module.launch("FusedAddRMSNorm", rows.rows, (32, warps), args, shared=shared))
+    total = rows.x.float() + rows.residual.float()
+    pairs = (x, profile_norm(total, rows.weight, "flashinfer.rms_norm")), (residual, total.to(BF16))
+    return _compare(
+        "FlashInfer FusedAddRMSNorm", rows.shape, "`order: flashinfer.rms_norm`, `add:output->rms_norm: fp32`", run, seconds,
+        *pairs,
+    )  # fmt: skip
+
+
+def vllm_rms_norm(rows: Rows) -> Compared:
+    """`rms_norm` of csrc/layernorm_kernels.cu: 1024 threads at most, 256 from 256 tokens on."""
+    h, y, vector = rows.hidden, torch.zeros_like(rows.x), math.gcd(8, rows.hidden)
+    threads = min(h // vector, 1024 if rows.rows < 256 else 256)
+    args = [y, rows.x.clone(), h, 0, 0, 0, 0, rows.weight, 0, EPS, rows.rows, h]
+    name = f"rms_norm_kernelIN3c108BFloat16ELi{vector}ELi2ELb1"
+    module = vllm("layernorm_kernels.cu")
+    run, seconds = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    expected = profile_norm(rows.x, rows.weight, "vllm.rms_norm")
+    return _compare("vLLM rms_norm", rows.shape, "`order: vllm.rms_norm`", run, seconds, (y, expected))
+
+
+def vllm_add_rms_norm(rows: Rows) -> Compared:
+    """`fused_add_rms_norm`: the norm is of the rounded residual."""
+    h, width = rows.hidden, 8 if rows.hidden % 8 == 0 else 0
+    x, residual = rows.x.clone(), rows.residual.clone()
+    args = [x, h, residual, rows.weight, EPS, rows.rows, h, h]
+    name, threads = f"fused_add_rms_norm_kernelIN3c108BFloat16ELi{width}ELb1", min(h, 1024 if rows.rows < 256 else 256)
+    module = vllm("layernorm_kernels.cu")
+    run, seconds = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    total = (rows.x.float() + rows.residual.float()).to(BF16)
+    pairs = (x, profile_norm(total, rows.weight, "vllm.fused_add_rms_norm")), (residual, total)
+    return _compare("vLLM fused_add_rms_norm", rows.shape, "`order: vllm.fused_add_rms_norm`", run, seconds, *pairs)
+
+
+def vllm_moe_sum(rows: Rows, slots: int = 8) -> Compared:
+    """`moe_sum`: a token's rows added in fp32 by ascending slot, rounded once."""
+    h, tokens = rows.hidden, rows.rows
+    x = torch.randn(tokens, slots, h, generator=torch.Generator().manual_seed(h)).to(BF16)
+    y = torch.zeros(tokens, h, dtype=BF16)
+    args = [y, x, tokens, h, slots * h, h, 0, 0, 0, 0]
+    name = f"moe_sum_vec_kernelIN3c108BFloat16EiLi{slots}ELb0"
+    module = vllm("moe/moe_align_sum_kernels.cu")
+    blocks = -(-tokens * h // 8 // 256)
+    run, seconds = _timed(lambda: module.launch(name, blocks, 256, args))
+    total = torch.zeros(tokens, h)
+    for slot in range(slots):
+        total = total + x[:, slot].float()
+    return _compare(
+        f"vLLM moe_sum, top-{slots}", rows.shape, "`combine:accumulate: fp32`, `order: sequential`, `leaves: slot`", run,
+        seconds, (y, total.to(BF16)),
+    )  # fmt: skip
+
+
+def router_logits(tokens: int, experts: int) -> torch.Tensor:
+    """Logits of a router in bf16."""
+    return (2 * torch.randn(tokens, experts, generator=torch.Generator().manual_seed(tokens))).to(BF16)
+
+
+def vllm_topk(tokens: int, experts: int = 128, k: int = 8) -> tuple[ptx.Run, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+    """`topkGating` by softmax, renormalised: the launch, its logits, ids and weights, seconds."""
+    logits = router_logits(tokens, experts)
+    weights, ids = torch.zeros(tokens, k), torch.zeros(tokens, k, dtype=torch.int32)
+    source = torch.zeros(tokens, k, dtype=torch.int32)
+    module = vllm("moe/topk_softmax_kernels.cu")
+    name = next(
+        name for name in module.kernels if f"Li{experts}ELi4ELi16ELi32Ei13__nv_bfloat16LNS0_11ScoringFuncE0" in name
+    )
+    per_thread = int(name.split("topkGatingILi")[1].split("E")[0])
+    rows_of_block = 4 * 32 * per_thread // experts
+    nothing = 0
+    args = [logits, nothing, weights, tokens, ids, source, k, 0, experts, 1, nothing, 1.0, nothing]
+    run, seconds = _timed(lambda: module.launch(name, -(-tokens // rows_of_block), (32, 4), args))
+    return run, logits, ids, weights, seconds
+
+
+def cuda_expf(x: torch.Tensor) -> torch.Tensor:
+    """CUDA's expf, as the PTX of a program of this project's own computes it."""
+    text = (toolchain.PROGRAMS / "reductions.ptx").read_text()
+    flat, out = x.float().reshape(-1).contiguous(), torch.zeros(x.numel())
+    for begin in range(0, flat.numel(), 1024):
+        part = flat[begin : begin + 1024].clone()
+        result = torch.zeros_like(part)
+        _exponentials(text).launch("exponentials", 1, 1024, [part, result, part.numel()])
+        out[begin : begin + 1024] = result
+    return out.view(x.shape)
+
+
+@lru_cache(maxsize=1)
+def _exponentials(text: str) -> ptx.Module:
+    return ptx.load(text)
+
+
+def softmax_weights(logits: torch.Tensor, k: int, exponential: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids and weights of `topkGating`'s formula: 8 numbers a thread added in sequence, a butterfly, times reciprocals."""
+    x = logits.float()
+    powers = exponential(x - x.amax(-1, keepdim=True))
+    threads = powers.view(x.shape[0], -1, 8)
+    total = threads[..., 0]
+    for at in range(1, 8):
+        total = total + threads[..., at]
+    while total.shape[1] > 1:
+        half = total.shape[1] // 2
+        total = total[:, :half] + total[:, half:]
+    scores = powers * (1 / total)
+    order = torch.argsort(scores, dim=-1, descending=True, stable=True)[:, :k]
+    chosen = scores.gather(1, order)
+    selected = torch.zeros(x.shape[0])
+    for slot in range(k):
+        selected = selected + chosen[:, slot]
+    return order.int(), chosen * (1 / selected).unsqueeze(1)
+
+
+def every(shapes: Iterator[tuple[int, int]]) -> Iterator[Compared]:
+    """All kernels at all shapes that they take."""
+    for hidden, tokens in shapes:
+        rows = Rows.drawn(hidden, tokens)
+        if hidden % 8 == 0:
+            yield flashinfer_rms_norm(rows)
+            yield flashinfer_add_rms_norm(rows)
+            yield vllm_moe_sum(rows)
+        yield vllm_rms_norm(rows)
+        yield vllm_add_rms_norm(rows)
+
+
+def topk_compared(tokens: int) -> list[Compared]:
+    """`topkGating` against its formula with torch's exp and with CUDA's."""
+    run, logits, ids, weights, seconds = vllm_topk(tokens)
+    made = []
+    for says, exponential in (("torch's exp", torch.exp), ("CUDA's expf", cuda_expf)):
+        expected_ids, expected = softmax_weights(logits, 8, exponential)
+        for what, pair in (("ids", (ids, expected_ids)), (f"weights, {says}", (weights, expected))):
+            made.append(_compare("vLLM topkGating", f"{tokens} x 128, top-8", what, run, seconds, pair))
+    return made
+
+
+def main() -> None:
+    """Prints the table."""
+    torch.set_num_threads(1)
+    print("| kernel | shape | what is compared | numbers | differ | ulp | assumed | s |\n|---|---|---|---|---|---|---|---|")
+    shapes = iter([(2048, 64), (7168, 64), (4096, 300), (1000, 5), (128, 40), (2880, 7)])
+    for row in [*every(shapes), *topk_compared(256)]:
+        assumed = ", ".join(f"`{name}`" for name in row.assumed) or "nothing"
+        print(f"| {row.kernel} | {row.shape} | {row.values} | {row.numbers:,} | {row.differ:,} | {row.ulp} | {assumed} | "
+              f"{row.seconds:.2f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ import torch
 import moeparity.ptx.instructions  # noqa: F401 (fills the table of instructions)
 from moeparity.errors import did_you_mean, listed
 from moeparity.ptx.approximate import APPROXIMATIONS
+from moeparity.ptx.contraction import contractible
 from moeparity.ptx.formats import REGISTERS, Array, dtype_of
 from moeparity.ptx.layout import Globals, Layout, layout_of
 from moeparity.ptx.machine import Machine, Segment
@@ -83,6 +84,10 @@ class Module:
     def parameters(self, kernel: str) -> tuple[Variable, ...]:
         """What a kernel takes, in order."""
         return self._layout(self.named(kernel)).kernel.parameters
+
+    def contractible(self, kernel: str) -> tuple[tuple[int, int], ...]:
+        """Lines of each product and sum that the assembler may still make one fma (`contraction`)."""
+        return contractible(self._layout(self.named(kernel)).kernel)
 
     def launch(
         self,

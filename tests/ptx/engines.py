@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 
 from moeparity import ptx
 from moeparity.numerics.bits import int_view
@@ -93,7 +92,9 @@ class Rows:
         return f"{self.rows} x {self.hidden}"
 
 
-def _compare(name: str, shape: str, values: str, run: ptx.Run, seconds: float, *pairs: tuple[torch.Tensor, torch.Tensor]) -> Compared:
+def _compare(
+    name: str, shape: str, values: str, run: ptx.Run, seconds: float, *pairs: tuple[torch.Tensor, torch.Tensor]
+) -> Compared:
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     return Compared(
         kernel=name,
@@ -186,7 +187,9 @@ def router_logits(tokens: int, experts: int) -> torch.Tensor:
     return (2 * torch.randn(tokens, experts, generator=torch.Generator().manual_seed(tokens))).to(BF16)
 
 
-def vllm_topk(tokens: int, experts: int = 128, k: int = 8) -> tuple[ptx.Run, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+def vllm_topk(
+    tokens: int, experts: int = 128, k: int = 8
+) -> tuple[ptx.Run, torch.Tensor, torch.Tensor, torch.Tensor, float]:
     """`topkGating` by softmax, renormalised: the launch, its logits, ids and weights, seconds."""
     logits = router_logits(tokens, experts)
     weights, ids = torch.zeros(tokens, k), torch.zeros(tokens, k, dtype=torch.int32)
@@ -220,7 +223,9 @@ def _exponentials(text: str) -> ptx.Module:
     return ptx.load(text)
 
 
-def softmax_weights(logits: torch.Tensor, k: int, exponential: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def softmax_weights(
+    logits: torch.Tensor, k: int, exponential: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """ids and weights of `topkGating`'s formula: 8 numbers a thread added in sequence, a butterfly, times reciprocals."""
     x = logits.float()
     powers = exponential(x - x.amax(-1, keepdim=True))
@@ -266,7 +271,9 @@ def topk_compared(tokens: int) -> list[Compared]:
 def main() -> None:
     """Prints the table."""
     torch.set_num_threads(1)
-    print("| kernel | shape | what is compared | numbers | differ | ulp | assumed | s |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| kernel | shape | what is compared | numbers | differ | ulp | assumed | s |\n|---|---|---|---|---|---|---|---|"
+    )
     shapes = iter([(2048, 64), (7168, 64), (4096, 300), (1000, 5), (128, 40), (2880, 7)])
     for row in [*every(shapes), *topk_compared(256)]:
         assumed = ", ".join(f"`{name}`" for name in row.assumed) or "nothing"

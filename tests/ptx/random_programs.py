@@ -106,12 +106,16 @@ def _integers() -> list[Template]:
     return [*made, _bits("bfind", "u", 32, ("shiftamt",), ("r",), "r")]
 
 
-def _integer(root: str, kind: str, bits: int, modifiers: tuple[str, ...], sources: tuple[str, ...], result: str) -> Template:
+def _integer(
+    root: str, kind: str, bits: int, modifiers: tuple[str, ...], sources: tuple[str, ...], result: str
+) -> Template:
     text = ".".join((root, *modifiers, f"{kind}{bits}"))
     return Template(text, (result,), sources, lambda v: scalar.integer(root, kind, bits, modifiers, v))
 
 
-def _bits(root: str, kind: str, bits: int, modifiers: tuple[str, ...], sources: tuple[str, ...], result: str) -> Template:
+def _bits(
+    root: str, kind: str, bits: int, modifiers: tuple[str, ...], sources: tuple[str, ...], result: str
+) -> Template:
     text = ".".join((root, *modifiers, f"{kind}{bits}"))
     return Template(text, (result,), sources, lambda v: scalar.bitwise(root, kind, bits, modifiers, v))
 
@@ -142,7 +146,9 @@ def _conversions() -> list[Template]:
     made = []
     for text, result, source in _CONVERSIONS:
         *modifiers, to, of = text.split(".")[1:]
-        made.append(Template(text, (result,), (source,), lambda v, a=(to, of, tuple(modifiers)): scalar.converted(*a, v[0])))  # type: ignore[misc]
+        made.append(
+            Template(text, (result,), (source,), lambda v, a=(to, of, tuple(modifiers)): scalar.converted(*a, v[0]))
+        )  # type: ignore[misc]
     for format in ("f16", "bf16"):
         made.append(Template(f"cvt.rn.{format}x2.f32", ("r",), ("f", "f"), lambda v, to=format: (  # type: ignore[misc]
             scalar.converted(to, "f32", (), v[0]) << 16 | scalar.converted(to, "f32", (), v[1]))))  # fmt: skip
@@ -163,15 +169,23 @@ def _predicates() -> list[Template]:
         words = ("eq", "ne", "lt", "le", "gt", "ge", *(("lo", "ls", "hi", "hs") if kind == "u" else ()))
         made += [_setp(word, f"{kind}{width}", kind, width, pool) for word in words]
     for word in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
-        made += [_setp(word, "f32", "f32", 0, "f"), _setp(word, "f64", "f64", 0, "fd"), _setp(word, "bf16", "bf16", 0, "h")]
+        made += [
+            _setp(word, "f32", "f32", 0, "f"),
+            _setp(word, "f64", "f64", 0, "fd"),
+            _setp(word, "bf16", "bf16", 0, "h"),
+        ]
     for join, operate in (("and", int.__and__), ("or", int.__or__), ("xor", int.__xor__)):
         made.append(Template(f"setp.lt.{join}.s32", ("p", "p"), ("r", "r", "p"), lambda v, op=operate: (  # type: ignore[misc]
             op(int(scalar.compared("lt", "s", 32, v[0], v[1])), v[2]),
             op(int(not scalar.compared("lt", "s", 32, v[0], v[1])), v[2]))))  # fmt: skip
         made.append(Template(f"{join}.pred", ("p",), ("p", "p"), lambda v, op=operate: op(v[0], v[1])))  # type: ignore[misc]
     made.append(Template("not.pred", ("p",), ("p",), lambda v: 1 - v[0]))
-    made.append(Template("set.gt.u32.f32", ("r",), ("f", "f"), lambda v: -scalar.compared("gt", "f32", 0, *v) & 0xFFFFFFFF))
-    made.append(Template("set.le.f32.s32", ("f",), ("r", "r"), lambda v: 0x3F800000 * scalar.compared("le", "s", 32, *v)))
+    made.append(
+        Template("set.gt.u32.f32", ("r",), ("f", "f"), lambda v: -scalar.compared("gt", "f32", 0, *v) & 0xFFFFFFFF)
+    )
+    made.append(
+        Template("set.le.f32.s32", ("f",), ("r", "r"), lambda v: 0x3F800000 * scalar.compared("le", "s", 32, *v))
+    )
     for type_, pool in (("b32", "r"), ("b64", "rd"), ("f32", "f"), ("b16", "h"), ("f64", "fd")):
         made.append(Template(f"selp.{type_}", (pool,), (pool, pool, "p"), lambda v: v[0] if v[2] else v[1]))
     made.append(Template("slct.b32.s32", ("r",), ("r", "r", "r"), lambda v: v[0] if v[2] < 1 << 31 else v[1]))
@@ -295,7 +309,9 @@ class Program:
     def outputs(self, seed: int | None = None) -> list[dict[str, int]]:
         """Every register of every thread at the end, by the interpreter."""
         record = b"".join(
-            b"".join(values[f"{pool}{at}"].to_bytes(8, "little") for pool, (_, _, n) in POOLS.items() for at in range(n))
+            b"".join(
+                values[f"{pool}{at}"].to_bytes(8, "little") for pool, (_, _, n) in POOLS.items() for at in range(n)
+            )
             for values in self.inputs
         )
         memory = np.frombuffer(bytearray(record), np.uint64)
@@ -303,7 +319,8 @@ class Program:
         table = memory.reshape(THREADS, -1)
         names = [(f"{pool}{at}", size) for pool, (_, size, n) in POOLS.items() for at in range(n)]
         return [
-            {name: int(value) & (1 << 8 * size) - 1 for (name, size), value in zip(names, row, strict=True)} for row in table
+            {name: int(value) & (1 << 8 * size) - 1 for (name, size), value in zip(names, row, strict=True)}
+            for row in table
         ]
 
     def differences(self, seed: int | None = None) -> list[str]:

@@ -126,8 +126,10 @@ def _chosen(root: str, a: int, b: int, format: str) -> int:
     x, y = decode(a, format), decode(b, format)
     if x[0] == "nan" or y[0] == "nan":
         return NAN[format] if x[0] == y[0] == "nan" else (b if x[0] == "nan" else a)
-    return min((a, b), key=lambda bits: order(bits, format)) if root == "min" else max(
-        (a, b), key=lambda bits: order(bits, format)
+    return (
+        min((a, b), key=lambda bits: order(bits, format))
+        if root == "min"
+        else max((a, b), key=lambda bits: order(bits, format))
     )
 
 
@@ -155,8 +157,8 @@ def arithmetic(root: str, format: str, modifiers: Sequence[str], values: Sequenc
         result = flushed(result)
     if "sat" in modifiers:
         kind, sign, size = decode(result, format)
-        result = 0 if kind == "nan" or sign or size == 0 and kind == "num" else result
-        result = encode(0, Fraction(1), format) if kind == "inf" and not sign or size > 1 and not sign else result
+        result = 0 if kind == "nan" or sign or (size == 0 and kind == "num") else result
+        result = encode(0, Fraction(1), format) if (kind == "inf" and not sign) or (size > 1 and not sign) else result
     if "relu" in modifiers and decode(result, format)[0] != "nan" and result & top:
         result = 0
     return result
@@ -220,7 +222,9 @@ def bitwise(root: str, kind: str, width: int, modifiers: Sequence[str], values: 
         funnel = rest[0] << 32 | a
         return (funnel << amount >> 32 if "l" in modifiers else funnel >> amount) & full
     if root == "lop3":
-        return sum((rest[2] >> ((a >> i & 1) << 2 | (rest[0] >> i & 1) << 1 | rest[1] >> i & 1) & 1) << i for i in range(32))
+        return sum(
+            (rest[2] >> ((a >> i & 1) << 2 | (rest[0] >> i & 1) << 1 | rest[1] >> i & 1) & 1) << i for i in range(32)
+        )
     if root == "popc":
         return bin(a).count("1")
     if root == "clz":

@@ -36,7 +36,9 @@ def fold(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize(("rows", "n", "threads"), [(3, 1000, 128), (1, 31, 32), (5, 513, 96)])
-def test_a_row_sum_is_the_threads_then_the_butterfly_then_the_warps(build: str, rows: int, n: int, threads: int) -> None:
+def test_a_row_sum_is_the_threads_then_the_butterfly_then_the_warps(
+    build: str, rows: int, n: int, threads: int
+) -> None:
     x, y = normal(rows, n), np.zeros(rows, np.float32)
     module(build).launch("row_sum_of_squares", rows, threads, [x, y, n])
     padded = np.pad(x, ((0, 0), (0, -n % threads))).reshape(rows, -1, threads)

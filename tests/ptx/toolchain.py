@@ -59,9 +59,7 @@ def _vllm() -> None:
             archive.extractall(FOLDER / "vllm", filter="data")
 
 
-def _pip(
-    command: str, *arguments: str, environment: dict[str, str] | None = None, dependencies: bool = False
-) -> None:
+def _pip(command: str, *arguments: str, environment: dict[str, str] | None = None, dependencies: bool = False) -> None:
     only = [] if dependencies else ["--no-deps"]
     subprocess.run(
         [sys.executable, "-m", "pip", command, "--quiet", *only, *arguments],
@@ -91,8 +89,20 @@ def vllm(name: str) -> str:
     assert spec.origin is not None
     torch = Path(spec.origin).parent / "include"
     kit = FOLDER / "toolkit" / "nvidia" / "cu13"
-    folders = (root, (root / name).parent, torch, torch / "torch/csrc/api/include", kit / "include", kit / "cccl/include")
-    flags = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020b000000000000")
+    folders = (
+        root,
+        (root / name).parent,
+        torch,
+        torch / "torch/csrc/api/include",
+        kit / "include",
+        kit / "cccl/include",
+    )
+    flags = (
+        "--expt-relaxed-constexpr",
+        "--expt-extended-lambda",
+        "-DUSE_CUDA",
+        "-DTORCH_TARGET_VERSION=0x020b000000000000",
+    )
     return _cached(root / name, *flags, *(f"-I{folder}" for folder in folders))
 
 
@@ -110,7 +120,9 @@ def flashinfer(header: str, instances: str) -> str:
 def _cached(source: Path, *flags: str) -> str:
     """Compiled once: the PTX lies beside the compiler."""
     kept = FOLDER / f"{source.stem}.{ARCHITECTURE}.ptx"
-    if not kept.exists() or (source.exists() and kept.stat().st_mtime < source.stat().st_mtime and source.parent != FOLDER):
+    if not kept.exists() or (
+        source.exists() and kept.stat().st_mtime < source.stat().st_mtime and source.parent != FOLDER
+    ):
         kept.write_text(compiled(source, *flags))
     return kept.read_text()
 

@@ -1,7 +1,7 @@
 """Which products and sums of a kernel the assembler may still fuse.
 
-`mul.f32` and `add.f32` without a rounding modifier may be made one fma by ptxas (PTX ISA, `add`, `mul`); nvcc leaves the
-modifier out unless -fmad=false. The interpreter runs them as two instructions.
+`mul.f32` and `add.f32` without a rounding modifier may be made one fma by ptxas (PTX ISA, `add`, `mul`); nvcc leaves
+the modifier out unless -fmad=false. The interpreter runs them as two instructions.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def layout_of(kernel: Kernel, module: Mapping[str, Variable], addresses: Mapping
     """The layout of a kernel in a module with those variables, of which the global ones have these addresses."""
     keys = list(kernel.registers)
     offsets, parameter_bytes = offsets_of([(parameter.size, parameter.align) for parameter in kernel.parameters])
+    parameter_bytes = -(-parameter_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
     used = {part.text for part in _names(kernel)}
     outer = [variable for name, variable in module.items() if variable.space == "shared" and name in used]
     inner = [(key, variable) for key, variable in kernel.variables.items() if variable.space == "shared"]
@@ -64,6 +65,9 @@ def layout_of(kernel: Kernel, module: Mapping[str, Variable], addresses: Mapping
     shared_bytes = -(-shared_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
     # Variables without a size are the dynamic part, all of them the same.
     shared = {variable.name: start for variable, start in zip(static, starts, strict=True)}
+    # Arguments of calls, which nobody receives: a thread that reaches a call is an error.
+    passed = [(key, variable) for key, variable in kernel.variables.items() if variable.space == "param"]
+    passed_starts, passed_bytes = offsets_of([(variable.size, variable.align) for _, variable in passed])
     local = [(key, variable) for key, variable in kernel.variables.items() if variable.space == "local"]
     local_starts, local_bytes = offsets_of([(variable.size, variable.align) for _, variable in local])
     return Layout(
@@ -78,9 +82,10 @@ def layout_of(kernel: Kernel, module: Mapping[str, Variable], addresses: Mapping
         scoped={
             **{key: shared.get(variable.name, shared_bytes) for key, variable in inner},
             **{key: start for (key, _), start in zip(local, local_starts, strict=True)},
+            **{key: parameter_bytes + start for (key, _), start in zip(passed, passed_starts, strict=True)},
         },
         parameters=tuple(offsets),
-        parameter_bytes=parameter_bytes,
+        parameter_bytes=parameter_bytes + passed_bytes,
         shared_bytes=shared_bytes,
         local_bytes=local_bytes,
     )

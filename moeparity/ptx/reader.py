@@ -272,8 +272,17 @@ class Reader:
 
 def _tokens(text: str, line: int) -> Iterator[_Token]:
     for number, row in enumerate(text.split("\n"), line):
+        end = 0
         for match in _TOKEN.finditer(row):
+            _blank(row[end : match.start()], number)
             yield _Token(match.group(), number)
+            end = match.end()
+        _blank(row[end:], number)
+
+
+def _blank(between: str, line: int) -> None:
+    if between.strip():
+        raise PtxError(f"Line {line}: `{between.strip()}` is not understood.")
 
 
 def _integer(word: str) -> int:

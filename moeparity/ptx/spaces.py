@@ -59,9 +59,12 @@ class Buffers:
         self._end = FIRST
 
     def place(self, octets: npt.NDArray[np.uint8]) -> int:
-        """The address of an array of bytes, which a launch reads and writes back."""
+        """The address of an array of bytes, which a launch reads and writes back. Raises PtxError where two overlap."""
         key = (octets.ctypes.data, octets.size)
         if key not in self._by_pointer:
+            begin, end = key[0], key[0] + key[1]
+            if any(begin < other + size and other < end for other, size in self._by_pointer):
+                raise PtxError("Two arguments share a part of their memory: give both as the same array, or as copies.")
             self._by_pointer[key] = self._end
             self._arrays.append(octets)
             self._bases.append(self._end)

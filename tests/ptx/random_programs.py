@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,15 @@ Evaluate = Callable[[Sequence[int]], int | tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A jump over the next `skipped` instructions where a predicate is true, or false."""
+
+    predicate: int
+    negated: bool
+    skipped: int
+
+
+@dataclass(frozen=True)
 class Template:
     """An instruction, the pools of what it writes and reads, and its meaning on bits."""
 
@@ -34,6 +44,15 @@ class Template:
     evaluate: Evaluate
     vectors: str = ""
     """`d` or `s` where results or sources stand in braces."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A template with its registers, numbers among them, and a guard: predicate, negated."""
+
+    template: Template
+    names: tuple[str | int, ...]
+    guard: tuple[int, bool] | None
 
 
 def _floats() -> list[Template]:
@@ -145,10 +164,7 @@ _CONVERSIONS = (
 def _conversions() -> list[Template]:
     made = []
     for text, result, source in _CONVERSIONS:
-        *modifiers, to, of = text.split(".")[1:]
-        made.append(
-            Template(text, (result,), (source,), lambda v, a=(to, of, tuple(modifiers)): scalar.converted(*a, v[0]))
-        )  # type: ignore[misc]
+        made.append(Template(text, (result,), (source,), partial(_converted, text)))
     for format in ("f16", "bf16"):
         made.append(Template(f"cvt.rn.{format}x2.f32", ("r",), ("f", "f"), lambda v, to=format: (  # type: ignore[misc]
             scalar.converted(to, "f32", (), v[0]) << 16 | scalar.converted(to, "f32", (), v[1]))))  # fmt: skip
@@ -161,6 +177,11 @@ def _conversions() -> list[Template]:
             scalar.converted(to, "f16", ("satfinite",), v[0] >> 16) << 8
             | scalar.converted(to, "f16", ("satfinite",), v[0] & 0xFFFF))))  # fmt: skip
     return made
+
+
+def _converted(text: str, values: Sequence[int]) -> int:
+    *modifiers, to, of = text.split(".")[1:]
+    return scalar.converted(to, of, modifiers, values[0])
 
 
 def _predicates() -> list[Template]:
@@ -230,12 +251,14 @@ class Program:
 
     def __init__(self, seed: int, length: int = 14) -> None:
         self.rng = random.Random(seed)
-        lines, steps, skip = [], [], 0
+        lines: list[str] = []
+        steps: list[Branch | Instruction] = []
+        skip, target = 0, 0
         for at in range(length):
             if skip == 0 and self.rng.random() < 0.12 and at + 3 < length:
                 predicate, negated, skip = self.rng.randrange(3), self.rng.random() < 0.5, self.rng.randint(1, 3)
                 lines.append(f"@{'!' * negated}%p{predicate} bra $L{at};")
-                steps.append(("branch", predicate, negated, skip))
+                steps.append(Branch(predicate, negated, skip))
                 target = at
             lines.append(self._instruction(steps))
             if skip and (skip := skip - 1) == 0:
@@ -246,13 +269,13 @@ class Program:
         self.text = _frame(lines)
         self.inputs = [self._values() for _ in range(THREADS)]
 
-    def _instruction(self, steps: list[tuple[object, ...]]) -> str:
+    def _instruction(self, steps: list[Branch | Instruction]) -> str:
         template = self.rng.choice(TEMPLATES)
         names = [self._operand(pool) for pool in (*template.results, *template.sources)]
         while len(template.results) == 2 and names[0] == names[1]:
             names[1] = self._operand(template.results[1])
         guard = (self.rng.randrange(3), self.rng.random() < 0.5) if self.rng.random() < 0.2 else None
-        steps.append(("do", template, names, guard))
+        steps.append(Instruction(template, tuple(names), guard))
         shown = [f"%{name}" if not isinstance(name, int) else str(name) for name in names]
         count = len(template.results)
         results = "|".join(shown[:count]) if template.vectors != "d" else "{" + ", ".join(shown[:count]) + "}"
@@ -290,20 +313,17 @@ class Program:
     def _thread(self, values: dict[str, int]) -> dict[str, int]:
         skip = 0
         for step in self.steps:
-            if step[0] == "branch":
-                _, predicate, negated, count = step
-                skip = count if values[f"p{predicate}"] != negated else 0
-                continue
-            if skip:
+            if isinstance(step, Branch):
+                skip = step.skipped if values[f"p{step.predicate}"] != step.negated else 0
+            elif skip:
                 skip -= 1
-                continue
-            _, template, names, guard = step
-            if guard and values[f"p{guard[0]}"] == guard[1]:
-                continue
-            count = len(template.results)
-            result = template.evaluate([name if isinstance(name, int) else values[name] for name in names[count:]])
-            for name, value in zip(names, result if isinstance(result, tuple) else (result,), strict=False):
-                values[name] = int(value)
+            elif step.guard is None or values[f"p{step.guard[0]}"] != step.guard[1]:
+                count = len(step.template.results)
+                given = [name if isinstance(name, int) else values[name] for name in step.names[count:]]
+                result = step.template.evaluate(given)
+                written = result if isinstance(result, tuple) else (result,)
+                for name, value in zip(step.names[:count], written, strict=True):
+                    values[str(name)] = int(value)
         return values
 
     def outputs(self, seed: int | None = None) -> list[dict[str, int]]:

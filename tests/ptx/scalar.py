@@ -1,6 +1,6 @@
-"""What single PTX instructions give, one number at a time, by integers and fractions: shares no code with `moeparity.ptx`.
+"""What single PTX instructions give, one number at a time, by integers and fractions; no code is shared.
 
-Written from the PTX ISA 9.x. Values go in and out as bits. Of NaN in fp64, whose payload the ISA leaves open, `any_nan`.
+Written from the PTX ISA 9.x. Values go in and out as bits.
 """
 
 from __future__ import annotations
@@ -226,11 +226,11 @@ def bitwise(root: str, kind: str, width: int, modifiers: Sequence[str], values: 
             (rest[2] >> ((a >> i & 1) << 2 | (rest[0] >> i & 1) << 1 | rest[1] >> i & 1) & 1) << i for i in range(32)
         )
     if root == "popc":
-        return bin(a).count("1")
+        return a.bit_count()
     if root == "clz":
         return width - a.bit_length()
     if root == "brev":
-        return int(bin(a)[2:].zfill(width)[::-1], 2)
+        return int(f"{a:b}".zfill(width)[::-1], 2)
     if root == "bfind":
         length = (a ^ full if kind == "s" and a >> (width - 1) else a).bit_length()
         return 0xFFFFFFFF if not length else width - length if "shiftamt" in modifiers else length - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +21,7 @@ HEAD = """.version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.para
 ld.param.u64 %o, [out]; ld.param.u64 %i, [in]; mov.u32 %r0, %tid.x; mad.wide.u32 %o, %r0, 4, %o; mad.wide.u32 %i, %r0, 4, %i;
 """
 LANES = list(range(32))
-CASES: dict[str, tuple[str, list[int], list[int]]] = {
+CASES: dict[str, tuple[str, list[int], Sequence[int | None]]] = {
     "shfl.sync.up.b32": ("shfl.sync.up.b32 %r2|%p1, %r1, 3, 0, -1;", LANES, [max(0, i - 3) if i > 2 else i for i in LANES]),
     "shfl.sync.down.b32": ("shfl.sync.down.b32 %r2, %r1, 4, 31, -1;", LANES, [i + 4 if i < 28 else i for i in LANES]),
     "shfl.sync.idx.b32": ("shfl.sync.idx.b32 %r2, %r1, 2, 0x181f, -1;", LANES, [i // 8 * 8 + 2 for i in LANES]),

@@ -34,6 +34,14 @@ def fold(x: np.ndarray) -> np.ndarray:
     return x[..., 0]
 
 
+def collatz(value: int) -> int:
+    """Steps down to 1."""
+    steps = 0
+    while value != 1:
+        value, steps = (3 * value + 1 if value % 2 else value // 2), steps + 1
+    return steps
+
+
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize(("rows", "n", "threads"), [(3, 1000, 128), (1, 31, 32), (5, 513, 96)])
 def test_a_row_sum_is_the_threads_then_the_butterfly_then_the_warps(
@@ -81,12 +89,7 @@ def test_a_row_maximum_through_vector_loads() -> None:
 def test_threads_that_part_come_together_again() -> None:
     x, y = np.arange(1, 301, dtype=np.int32), np.zeros((300, 2), np.int32)
     module().launch("divergent", 3, 128, [x, y, 300])
-    steps = []
-    for value in range(1, 301):
-        count = 0
-        while value != 1:
-            value, count = (3 * value + 1 if value % 2 else value // 2), count + 1
-        steps.append(count)
+    steps = [collatz(value) for value in range(1, 301)]
     assert y.tolist() == [[count, count] for count in steps]
 
 

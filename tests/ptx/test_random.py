@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx.random_programs import TEMPLATES, Program
+from tests.ptx.random_programs import TEMPLATES, Instruction, Program
 
 
 @pytest.mark.parametrize("begin", range(0, 240, 40))
@@ -13,5 +13,5 @@ def test_random_programs(begin: int) -> None:
 
 
 def test_the_seeds_of_a_run_of_thousands_reach_every_instruction() -> None:
-    used = {step[1].text for seed in range(1000) for step in Program(seed).steps if step[0] == "do"}
+    used = {step.template.text for seed in range(1000) for step in Program(seed).steps if isinstance(step, Instruction)}
     assert used == {template.text for template in TEMPLATES}

@@ -18,7 +18,8 @@ def kernel(body: str) -> ptx.Module:
 
 def test_a_missing_barrier_shows_as_values_that_depend_on_the_interleaving() -> None:
     x = normal(2, 128)
-    right, wrong = set(), set()
+    right: set[bytes] = set()
+    wrong: set[bytes] = set()
     for seed in range(5):
         for name, outcomes in (("shared_tree", right), ("missing_barrier", wrong)):
             y = np.zeros(2, np.float32)

@@ -1,7 +1,7 @@
 """nvcc and other projects' CUDA sources, in a folder of their own below the environment's prefix; never a dependency.
 
 `python -m tests.ptx.toolchain install` fetches them (some 700 MB, most of it cuBLAS, of which the headers are kept);
-`... programs` compiles `tests/ptx/programs` anew. Tests that need them are marked `live` and say so where they are absent.
+`... programs` compiles `tests/ptx/programs` anew. Tests that need them are marked `live` and say where they are absent.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6",
             "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
 HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
+_METADATA = ("setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2", "cmake", "ninja", "wheel",
+             "grpcio-tools")  # fmt: skip
+"""What vLLM's sdist is asked for its metadata with."""
 FLASHINFER = "flashinfer-python==0.7.2.post1"
 VLLM = "0.33.0"
 ARCHITECTURE = "sm_90"
@@ -37,7 +40,8 @@ def install() -> None:
         for wheel in Path(place).glob("*.whl"):
             to = FOLDER / ("flashinfer" if wheel.name.startswith("flashinfer") else "toolkit")
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(to, [name for name in archive.namelist() if "/include/" in name or "/csrc/" in name])
+                wanted = [name for name in archive.namelist() if "/include/" in name or "/csrc/" in name]
+                archive.extractall(to, wanted)  # noqa: S202 (a ZipFile leaves no folder)
     _vllm()
 
 
@@ -45,8 +49,7 @@ def _vllm() -> None:
     """vLLM's sources as its sdist has them; what its metadata is built with comes along, into a folder of its own."""
     with tempfile.TemporaryDirectory() as place:
         tools = Path(place) / "tools"
-        _pip("install", "--target", str(tools), "setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2",
-             "cmake", "ninja", "wheel", "grpcio-tools", dependencies=True)  # fmt: skip
+        _pip("install", "--target", str(tools), *_METADATA, dependencies=True)
         environment = {
             "VLLM_TARGET_DEVICE": "empty",
             "VLLM_VERSION_OVERRIDE": VLLM,

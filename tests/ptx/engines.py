@@ -39,6 +39,8 @@ class Compared:
     values: str
     numbers: int
     differ: int
+    control: int | None
+    """How many of the first output differ from the same formula with another order of additions."""
     ulp: int
     assumed: tuple[str, ...]
     seconds: float
@@ -94,7 +96,12 @@ class Rows:
 
 
 def _compare(
-    name: str, shape: str, values: str, run: ptx.Run, seconds: float, *pairs: tuple[torch.Tensor, torch.Tensor]
+    name: str,
+    shape: str,
+    values: str,
+    timed: tuple[ptx.Run, float],
+    *pairs: tuple[torch.Tensor, torch.Tensor],
+    control: torch.Tensor | None = None,
 ) -> Compared:
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     return Compared(
@@ -103,9 +110,10 @@ def _compare(
         values=values,
         numbers=sum(distance.numel() for distance in distances),
         differ=sum(int((distance != 0).sum()) for distance in distances),
+        control=None if control is None else int((int_view(pairs[0][0]) != int_view(control)).sum()),
         ulp=max(int(distance.max()) for distance in distances),
-        assumed=run.assumed,
-        seconds=seconds,
+        assumed=timed[0].assumed,
+        seconds=timed[1],
     )
 
 
@@ -119,9 +127,16 @@ def flashinfer_rms_norm(rows: Rows) -> Compared:
     h, y, warps = rows.hidden, torch.zeros_like(rows.x), -(-min(1024, rows.hidden // 8) // 32)
     args: list[Argument] = [rows.x.clone(), rows.weight, y, h, h, h, 0.0, EPS]
     module = flashinfer_norm()
-    run, seconds = _timed(lambda: module.launch("13RMSNormKernel", rows.rows, (32, warps), args, shared=4 * warps))
+    timed = _timed(lambda: module.launch("13RMSNormKernel", rows.rows, (32, warps), args, shared=4 * warps))
     expected = profile_norm(rows.x, rows.weight, "flashinfer.rms_norm")
-    return _compare("FlashInfer RMSNorm", rows.shape, "`order: flashinfer.rms_norm`", run, seconds, (y, expected))
+    return _compare(
+        "FlashInfer RMSNorm",
+        rows.shape,
+        "`order: flashinfer.rms_norm`",
+        timed,
+        (y, expected),
+        control=profile_norm(rows.x, rows.weight, "sequential"),
+    )
 
 
 def flashinfer_add_rms_norm(rows: Rows) -> Compared:
@@ -131,11 +146,12 @@ def flashinfer_add_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [x, residual, rows.weight, h, h, h, 0.0, EPS]
     shared = 16 * -(-warps // 4) + 4 * h
     module = flashinfer_norm()
-    run, seconds = _timed(lambda: module.launch("FusedAddRMSNorm", rows.rows, (32, warps), args, shared=shared))
+    timed = _timed(lambda: module.launch("FusedAddRMSNorm", rows.rows, (32, warps), args, shared=shared))
     total = rows.x.float() + rows.residual.float()
     pairs = (x, profile_norm(total, rows.weight, "flashinfer.rms_norm")), (residual, total.to(BF16))
     return _compare(
-        "FlashInfer FusedAddRMSNorm", rows.shape, "`order: flashinfer.rms_norm`, sum in fp32", run, seconds, *pairs,
+        "FlashInfer FusedAddRMSNorm", rows.shape, "`order: flashinfer.rms_norm`, sum in fp32", timed, *pairs,
+        control=profile_norm(total, rows.weight, "sequential"),
     )  # fmt: skip
 
 
@@ -146,9 +162,16 @@ def vllm_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [y, rows.x.clone(), h, 0, 0, 0, 0, rows.weight, 0, EPS, rows.rows, h]
     name = f"rms_norm_kernelIN3c108BFloat16ELi{vector}ELi2ELb1"
     module = vllm("layernorm_kernels.cu")
-    run, seconds = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    timed = _timed(lambda: module.launch(name, rows.rows, threads, args))
     expected = profile_norm(rows.x, rows.weight, "vllm.rms_norm")
-    return _compare("vLLM rms_norm", rows.shape, "`order: vllm.rms_norm`", run, seconds, (y, expected))
+    return _compare(
+        "vLLM rms_norm",
+        rows.shape,
+        "`order: vllm.rms_norm`",
+        timed,
+        (y, expected),
+        control=profile_norm(rows.x, rows.weight, "sequential"),
+    )
 
 
 def vllm_add_rms_norm(rows: Rows) -> Compared:
@@ -158,28 +181,49 @@ def vllm_add_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [x, h, residual, rows.weight, EPS, rows.rows, h, h]
     name, threads = f"fused_add_rms_norm_kernelIN3c108BFloat16ELi{width}ELb1", min(h, 1024 if rows.rows < 256 else 256)
     module = vllm("layernorm_kernels.cu")
-    run, seconds = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    timed = _timed(lambda: module.launch(name, rows.rows, threads, args))
     total = (rows.x.float() + rows.residual.float()).to(BF16)
     pairs = (x, profile_norm(total, rows.weight, "vllm.fused_add_rms_norm")), (residual, total)
-    return _compare("vLLM fused_add_rms_norm", rows.shape, "`order: vllm.fused_add_rms_norm`", run, seconds, *pairs)
+    return _compare(
+        "vLLM fused_add_rms_norm",
+        rows.shape,
+        "`order: vllm.fused_add_rms_norm`",
+        timed,
+        *pairs,
+        control=profile_norm(total, rows.weight, "sequential"),
+    )
 
 
 def vllm_moe_sum(rows: Rows, slots: int = 8) -> Compared:
     """`moe_sum`: a token's rows added in fp32 by ascending slot, rounded once."""
     h, tokens = rows.hidden, rows.rows
-    x = torch.randn(tokens, slots, h, generator=torch.Generator().manual_seed(h)).to(BF16)
+    x = zero_sums(tokens, slots, h)
     y = torch.zeros(tokens, h, dtype=BF16)
     args: list[Argument] = [y, x, tokens, h, slots * h, h, 0, 0, 0, 0]
     name = f"moe_sum_vec_kernelIN3c108BFloat16EiLi{slots}ELb0"
     module = vllm("moe/moe_align_sum_kernels.cu")
     blocks = -(-tokens * h // 8 // 256)
-    run, seconds = _timed(lambda: module.launch(name, blocks, 256, args))
-    total = torch.zeros(tokens, h)
+    timed = _timed(lambda: module.launch(name, blocks, 256, args))
+    total, descending = torch.zeros(tokens, h), torch.zeros(tokens, h)
     for slot in range(slots):
-        total = total + x[:, slot].float()
+        total, descending = total + x[:, slot].float(), descending + x[:, slots - 1 - slot].float()
     return _compare(
-        f"vLLM moe_sum, top-{slots}", rows.shape, "`order: sequential` in fp32", run, seconds, (y, total.to(BF16))
+        f"vLLM moe_sum, top-{slots}",
+        rows.shape,
+        "`order: sequential` in fp32",
+        timed,
+        (y, total.to(BF16)),
+        control=descending.to(BF16),
     )
+
+
+def zero_sums(tokens: int, slots: int, hidden: int) -> torch.Tensor:
+    """bf16 rows that add up to 0 over the slots, of sizes 2^-14 to 2^14: what is left of a sum is its roundings."""
+    g = torch.Generator().manual_seed(hidden)
+    shape = (tokens, slots // 2, hidden)
+    half = torch.randn(shape, generator=g) * 2.0 ** torch.randint(-14, 15, shape, generator=g)
+    both = torch.cat([half, -half], dim=1).to(BF16)
+    return both[:, torch.randperm(slots, generator=g)].contiguous()
 
 
 def router_logits(tokens: int, experts: int) -> torch.Tensor:
@@ -189,7 +233,7 @@ def router_logits(tokens: int, experts: int) -> torch.Tensor:
 
 def vllm_topk(
     tokens: int, experts: int = 128, k: int = 8
-) -> tuple[ptx.Run, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+) -> tuple[tuple[ptx.Run, float], torch.Tensor, torch.Tensor, torch.Tensor]:
     """`topkGating` by softmax, renormalised: the launch, its logits, ids and weights, seconds."""
     logits = router_logits(tokens, experts)
     weights, ids = torch.zeros(tokens, k), torch.zeros(tokens, k, dtype=torch.int32)
@@ -202,8 +246,8 @@ def vllm_topk(
     rows_of_block = 4 * 32 * per_thread // experts
     nothing = 0
     args: list[Argument] = [logits, nothing, weights, tokens, ids, source, k, 0, experts, 1, nothing, 1.0, nothing]
-    run, seconds = _timed(lambda: module.launch(name, -(-tokens // rows_of_block), (32, 4), args))
-    return run, logits, ids, weights, seconds
+    timed = _timed(lambda: module.launch(name, -(-tokens // rows_of_block), (32, 4), args))
+    return timed, logits, ids, weights
 
 
 def cuda_expf(x: torch.Tensor) -> torch.Tensor:
@@ -259,23 +303,33 @@ def every(shapes: Iterator[tuple[int, int]]) -> Iterator[Compared]:
 
 def topk_compared(tokens: int) -> list[Compared]:
     """`topkGating` against its formula with torch's exp and with CUDA's."""
-    run, logits, ids, weights, seconds = vllm_topk(tokens)
+    timed, logits, ids, weights = vllm_topk(tokens)
     made = []
     for says, exponential in (("torch's exp", torch.exp), ("CUDA's expf", cuda_expf)):
         expected_ids, expected = softmax_weights(logits, 8, exponential)
         for what, pair in (("ids", (ids, expected_ids)), (f"weights, {says}", (weights, expected))):
-            made.append(_compare("vLLM topkGating", f"{tokens} x 128, top-8", what, run, seconds, pair))
+            made.append(_compare("vLLM topkGating", f"{tokens} x 128, top-8", what, timed, pair))
     return made
 
 
 def main() -> None:
     """Prints the table."""
     torch.set_num_threads(1)
-    print("| kernel | shape | compared | numbers | differ | ulp | assumed | s |\n|---|---|---|---|---|---|---|---|")
+    print("| kernel | shape | compared | numbers | differ | in another order | ulp | assumed | s |")
+    print("|---" * 9 + "|")
     shapes = iter([(2048, 64), (7168, 64), (4096, 300), (1000, 5), (128, 40), (2880, 7)])
     for row in [*every(shapes), *topk_compared(256)]:
         assumed = ", ".join(f"`{name}`" for name in row.assumed) or "nothing"
-        cells = (row.kernel, row.shape, row.values, f"{row.numbers:,}", f"{row.differ:,}", row.ulp, assumed)
+        cells = (
+            row.kernel,
+            row.shape,
+            row.values,
+            f"{row.numbers:,}",
+            f"{row.differ:,}",
+            "" if row.control is None else f"{row.control:,}",
+            row.ulp,
+            assumed,
+        )
         print(f"| {' | '.join(map(str, cells))} | {row.seconds:.2f} |")
 
 

@@ -34,12 +34,11 @@ def test_a_row_that_no_vector_divides_takes_the_kernel_of_single_elements() -> N
     assert engines.vllm_add_rms_norm(rows).differ == 0
 
 
-def test_a_wrong_order_is_seen() -> None:
-    """`sequential` in place of the kernel's order: few numbers of bf16 show it, but some do."""
+def test_another_order_of_additions_is_seen() -> None:
+    """Few numbers of bf16 show it, but some do."""
     rows = Rows.drawn(7168, 64)
-    right = engines.profile_norm(rows.x, rows.weight, "vllm.rms_norm")
-    wrong = engines.profile_norm(rows.x, rows.weight, "sequential")
-    assert (right != wrong).any()
+    assert (engines.vllm_rms_norm(rows).control or 0) > 0
+    assert (engines.vllm_moe_sum(rows).control or 0) > 0
 
 
 def test_the_gate_of_vllm_takes_cudas_exponential_not_torchs() -> None:

@@ -52,7 +52,8 @@ def test_structs_scopes_and_three_axes() -> None:
 
 
 COPY = """.visible .entry k(.param .u64 a, .param .u64 b) { .reg .b64 %d<3>; .reg .b32 %r;
-ld.param.u64 %d1, [a]; ld.param.u64 %d2, [b]; st.global.u32 [%d1], 6; ld.global.u32 %r, [%d2]; st.global.u32 [%d2+4], %r; ret; }"""
+ld.param.u64 %d1, [a]; ld.param.u64 %d2, [b]; st.global.u32 [%d1], 6;
+ld.global.u32 %r, [%d2]; st.global.u32 [%d2+4], %r; ret; }"""
 
 
 def test_the_same_bytes_given_twice_are_one_memory_and_a_part_of_them_is_an_error() -> None:

@@ -74,7 +74,7 @@ class Reader:
                 if self._peek() == ",":
                     self._take()
         while self._take() != "{":
-            pass  # `.maxntid 128, 1, 1` and the like bind the compiler, not the numbers
+            pass  # `.maxntid 128, 1, 1` binds the compiler, not the numbers
         self._body()
         return Kernel(
             name=name,
@@ -243,10 +243,7 @@ class Reader:
         return words
 
     def _until(self, end: str) -> list[str]:
-        words = []
-        while (word := self._take()) != end:
-            words.append(word)
-        return words
+        return list(iter(self._take, end))
 
     def _expect(self, word: str) -> None:
         if self._take() != word:

@@ -12,7 +12,7 @@ from moeparity import ptx
 from moeparity.ptx.approximate import APPROXIMATIONS
 from moeparity.ptx.instructions.refused import _OTHER, _TENSOR
 from moeparity.ptx.table import DECLARATIONS
-from tests.ptx.random_programs import TEMPLATES
+from tests.ptx.templates import TEMPLATES
 from tests.ptx.test_programs import BUILDS, FOLDER
 
 HEAD = """.version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u64 in) {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx.random_programs import TEMPLATES, Instruction, Program
+from tests.ptx.random_programs import Instruction, Program
+from tests.ptx.templates import TEMPLATES
 
 
 @pytest.mark.parametrize("begin", range(0, 240, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -165,3 +166,19 @@ def test_blocks_meet_in_global_memory_whichever_comes_last() -> None:
     for value in fold(x):
         total = total + value
     assert outcomes == {float(total)}
+
+
+def test_a_butterfly_that_goes_the_other_way_has_other_bits() -> None:
+    text = (FOLDER / "reductions.ptx").read_text()
+    begin = text.index(".entry row_sum_of_squares")
+    end = text.index(".entry", begin + 1)
+    other = {"16": "1", "8": "2", "2": "8", "1": "16"}
+    turned, count = re.subn(
+        r"(mov\.u32 \t%r\d+, )(16|8|2|1);", lambda found: f"{found[1]}{other[found[2]]};", text[begin:end]
+    )
+    assert count == 4
+    x = normal(50, 512)
+    right, wrong = np.zeros(50, np.float32), np.zeros(50, np.float32)
+    module().launch("row_sum_of_squares", 50, 64, [x, right, 512])
+    ptx.load(text[:begin] + turned + text[end:]).launch("row_sum_of_squares", 50, 64, [x, wrong, 512])
+    assert 0 < (right != wrong).sum() < 50

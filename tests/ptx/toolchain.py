@@ -1,6 +1,6 @@
 """nvcc and other projects' CUDA sources, in a folder of their own below the environment's prefix; never a dependency.
 
-`python -m tests.ptx.toolchain install` fetches them (some 700 MB, most of it cuBLAS, of which the headers are kept);
+`python -m tests.ptx.toolchain install` fetches them (820 MB on disk; of cuBLAS and cuRAND the headers are kept);
 `... programs` compiles `tests/ptx/programs` anew. Tests that need them are marked `live` and say where they are absent.
 """
 
@@ -73,15 +73,20 @@ def _pip(command: str, *arguments: str, environment: dict[str, str] | None = Non
 
 def compiled(source: Path, *flags: str) -> str:
     """The PTX that nvcc makes of a file. Skips the test that asks where there is no nvcc."""
-    nvcc = FOLDER / "toolkit" / "nvidia" / "cu13" / "bin" / "nvcc"
-    if not nvcc.exists():
-        pytest.skip("not run through PTX: no nvcc (python -m tests.ptx.toolchain install)")
+    nvcc = _compiler()
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "out.ptx"
         command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", "-std=c++17", *flags, str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return out.read_text()
+
+
+def _compiler() -> Path:
+    nvcc = FOLDER / "toolkit" / "nvidia" / "cu13" / "bin" / "nvcc"
+    if not nvcc.exists():
+        pytest.skip("not run through PTX: no nvcc (python -m tests.ptx.toolchain install)")
+    return nvcc
 
 
 def vllm(name: str) -> str:
@@ -113,7 +118,7 @@ def flashinfer(header: str, instances: str) -> str:
     """The PTX of instances of templates in one of FlashInfer's headers, with the flags of its JIT (-use_fast_math)."""
     data = FOLDER / "flashinfer" / "flashinfer" / "data"
     kit = FOLDER / "toolkit" / "nvidia" / "cu13"
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    _compiler()
     source = FOLDER / f"{Path(header).stem}.cu"
     source.write_text(f"#include <{header}>\n{instances}")
     folders = (data / "include", kit / "cccl/include", kit / "include", data / "cutlass/include")

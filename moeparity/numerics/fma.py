@@ -33,7 +33,7 @@ def fma_by_round_to_odd(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> to
     Boldo and Melquiond, Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd, IEEE
     Transactions on Computers 57(4), 2008.
     """
-    return _odd(a.double() * b.double(), c.double()).float()
+    return sum_to_odd(a.double() * b.double(), c.double()).float()
 
 
 @lru_cache(maxsize=8)
@@ -104,7 +104,7 @@ def _odd_sum(components: Sequence[torch.Tensor]) -> torch.Tensor:
     """An expansion rounded to odd."""
     total = components[0]
     for component in components[1:]:
-        total = _odd(component, total)
+        total = sum_to_odd(component, total)
     return total
 
 
@@ -133,8 +133,11 @@ def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return high, x - high
 
 
-def _odd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The fp64 sum rounded to odd: where it is inexact, of the two neighbours the one with an odd last bit."""
+def sum_to_odd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The fp64 sum rounded to odd: where it is inexact, of the two neighbours the one with an odd last bit.
+
+    Whatever it is rounded to next, of 51 bits or fewer and in any direction, comes out as if it had been rounded once.
+    """
     total, error = _two_sum(a, b)
     bits = total.view(torch.int64)
     # Away from zero the integer grows, whatever the sign.

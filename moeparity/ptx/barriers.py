@@ -1,0 +1,65 @@
+"""Barriers of blocks: who waits at which, and when it opens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeparity.ptx.formats import Array
+from moeparity.ptx.syntax import PtxError
+
+COUNT = 16
+"""Barriers that a block has."""
+
+
+class Barriers:
+    """For `lanes` threads in blocks: the barrier each waits at, and arrivals of threads that go on."""
+
+    def __init__(self, block: Array, blocks: int) -> None:
+        self._block = block
+        self._blocks = blocks
+        self.waiting = np.full(block.size, -1, np.int64)
+        """The barrier a thread waits at, -1 where it runs."""
+        self._needed = np.zeros(blocks * COUNT, np.int64)
+        self._passed = np.zeros(blocks * COUNT, np.int64)
+        self._vote = np.zeros(block.size, bool)
+        self._votes = np.zeros((2, block.size), np.int64)
+
+    def arrive(
+        self, index: Array, barrier: Array, threads: Array | None, *, waits: bool, vote: Array | None = None
+    ) -> None:
+        """Threads come to a barrier; `threads` are waited for, all of the block that run where it is None."""
+        if (barrier >= COUNT).any():
+            raise PtxError(f"A block has {COUNT} barriers, 0 to {COUNT - 1}; {int(barrier.max())} was named.")
+        key = self._block[index] * COUNT + barrier.astype(np.int64)
+        self._needed[key] = 0 if threads is None else threads.astype(np.int64)
+        if vote is not None:
+            self._vote[index] = vote
+        if waits:
+            self.waiting[index] = np.broadcast_to(barrier, index.shape).astype(np.int64)
+        else:
+            np.add.at(self._passed, key, 1)
+
+    def opened(self, running: Array) -> Array:
+        """The threads that go on now, of `running` [lanes], which have not ended; they wait no longer."""
+        waiters = np.flatnonzero(self.waiting >= 0)
+        if waiters.size == 0:
+            return waiters
+        key = self._block[waiters] * COUNT + self.waiting[waiters]
+        present = np.bincount(key, minlength=self._blocks * COUNT) + self._passed
+        alive = np.repeat(np.bincount(self._block[running], minlength=self._blocks), COUNT)
+        complete = present >= np.where(self._needed > 0, self._needed, alive)
+        released = complete[key]
+        lanes, keys = waiters[released], key[released]
+        self._count_votes(lanes, keys)
+        self._passed[keys] = 0
+        self.waiting[lanes] = -1
+        return lanes
+
+    def votes(self, index: Array) -> tuple[Array, Array]:
+        """How many threads held true, and how many there were, at the barrier each of these went through last."""
+        return self._votes[0, index], self._votes[1, index]
+
+    def _count_votes(self, lanes: Array, keys: Array) -> None:
+        size = self._blocks * COUNT
+        self._votes[0, lanes] = np.bincount(keys, weights=self._vote[lanes], minlength=size).astype(np.int64)[keys]
+        self._votes[1, lanes] = np.bincount(keys, minlength=size)[keys]

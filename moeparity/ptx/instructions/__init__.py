@@ -1,0 +1,31 @@
+"""Every instruction that is known, one idea a file; importing this fills `moeparity.ptx.table.DECLARATIONS`."""
+
+from moeparity.ptx.instructions import (
+    atomics,
+    barriers,
+    bits,
+    convert,
+    floats,
+    integers,
+    memory,
+    moves,
+    packed,
+    predicates,
+    refused,
+    warps,
+)
+
+__all__ = [
+    "atomics",
+    "barriers",
+    "bits",
+    "convert",
+    "floats",
+    "integers",
+    "memory",
+    "moves",
+    "packed",
+    "predicates",
+    "refused",
+    "warps",
+]

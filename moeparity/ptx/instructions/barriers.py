@@ -1,0 +1,53 @@
+"""Barriers of a block and of a warp. A thread that has ended is not waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeparity.ptx.formats import Array
+from moeparity.ptx.machine import Lanes
+from moeparity.ptx.table import Opcode, Operation, Sync, declare
+
+
+@declare("bar", "barrier", modifiers="sync arrive red popc and or cta aligned warp")
+def _(opcode: Opcode) -> Operation:
+    if opcode.has("warp"):
+        return Operation(results=(), sources=("b32",), compute=_nothing, sync=Sync.WARP)
+    kind = opcode.one_of(("sync", "arrive", "red"))
+    count = len(opcode.statement.operands)
+    if kind == "red":
+        return _reduction(opcode, count)
+    if opcode.types or opcode.modifiers & {"popc", "and", "or"}:
+        raise opcode.unknown("no such barrier")
+
+    def compute(lanes: Lanes, barrier: Array, threads: Array | None = None) -> None:
+        lanes.machine.barriers.arrive(lanes.index, barrier, threads, waits=kind == "sync")
+
+    return Operation(results=(), sources=("u32",) * count, compute=compute, lanes=True, sync=Sync.BLOCK)
+
+
+def _nothing(mask: Array) -> None:
+    """Having waited is all."""
+
+
+def _reduction(opcode: Opcode, count: int) -> Operation:
+    """`bar.red`: the block's predicates counted, or joined; the result is written when the barrier opens."""
+    word = opcode.one_of(("popc", "and", "or"))
+    result = opcode.type_of(("u32",) if word == "popc" else ("pred",))
+
+    def compute(lanes: Lanes, barrier: Array, *rest: Array) -> None:
+        threads = rest[0] if len(rest) == 2 else None
+        lanes.machine.barriers.arrive(lanes.index, barrier, threads, waits=True, vote=rest[-1])
+
+    def counted(lanes: Lanes) -> Array:
+        true, voters = lanes.machine.barriers.votes(lanes.index)
+        return {"popc": true.astype(np.uint32), "and": true == voters, "or": true > 0}[word]
+
+    return Operation(
+        results=(result,),
+        sources=("u32",) * (count - 2) + ("pred",),
+        compute=compute,
+        lanes=True,
+        sync=Sync.BLOCK,
+        late=counted,
+    )

@@ -1,0 +1,124 @@
+"""Loads, stores, asynchronous copies, and hints that change no bits.
+
+Memory is sequentially consistent: what an instruction writes is there for the next, whoever runs it; cache operators,
+scopes and orders (`.nc`, `.L1::no_allocate`, `.relaxed.gpu`) change nothing. An asynchronous copy is done at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from moeparity.ptx.formats import Array, dtype_of
+from moeparity.ptx.machine import Lanes
+from moeparity.ptx.spaces import view
+from moeparity.ptx.table import Opcode, Operation, Sync, declare
+
+_SPACES = ("global", "shared", "local", "param", "const")
+_HINTS = (
+    "v2 v4 v8 nc ca cg cs cv lu wb wt relaxed acquire release weak volatile cta cluster gpu sys unified "
+    "L1::no_allocate L1::evict_first L1::evict_last L1::evict_normal L1::evict_unchanged L2::64B L2::128B L2::256B "
+    "shared::cta param::entry"
+)
+_TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32", "f64")
+
+
+def space_of(opcode: Opcode) -> str:
+    """The space an instruction names; empty for generic addresses."""
+    named = [word.split("::")[0] for word in opcode.modifiers if word.split("::")[0] in _SPACES]
+    return named[0] if named else ""
+
+
+@declare("ld", modifiers=f"{' '.join(_SPACES)} {_HINTS}")
+def _(opcode: Opcode) -> Operation:
+    type_, space, count = opcode.type_of(_TYPES), space_of(opcode), opcode.vector
+    dtype = dtype_of(type_)
+
+    def compute(lanes: Lanes, address: Array) -> Any:
+        first = lanes.machine.memory.positions(space, address, lanes, count * dtype.itemsize) // dtype.itemsize
+        numbers = view(lanes.machine.memory.octets, dtype)
+        parts = tuple(numbers[first + at] for at in range(count))
+        return parts if count > 1 else parts[0]
+
+    return Operation(results=(type_,) * count, sources=("address",), compute=compute, lanes=True, memory=_shared(space))
+
+
+@declare("st", modifiers=f"{' '.join(_SPACES)} {_HINTS}")
+def _(opcode: Opcode) -> Operation:
+    type_, space, count = opcode.type_of(_TYPES), space_of(opcode), opcode.vector
+    dtype = dtype_of(type_)
+
+    def compute(lanes: Lanes, address: Array, *values: Array) -> None:
+        where = lanes.machine.memory.positions(space, address, lanes, count * dtype.itemsize) // dtype.itemsize
+        numbers, order = view(lanes.machine.memory.octets, dtype), lanes.order()
+        where = np.broadcast_to(where, lanes.index.shape)[order]
+        for at, value in enumerate(values):
+            numbers[where + at] = np.broadcast_to(value, lanes.index.shape)[order]
+
+    return Operation(
+        results=(), sources=("address", *(type_,) * count), compute=compute, lanes=True, memory=_shared(space)
+    )
+
+
+@declare(
+    "cp", modifiers="async ca cg shared shared::cta global commit_group wait_group wait_all L2::64B L2::128B L2::256B"
+)
+def _(opcode: Opcode) -> Operation:
+    if not opcode.has("async"):
+        raise opcode.unknown("of `cp` only `cp.async` of up to 16 bytes is built")
+    if opcode.modifiers & {"commit_group", "wait_group", "wait_all"}:
+        return nothing()
+    space = "shared"
+
+    def compute(lanes: Lanes, target: Array, source: Array, size: Array, filled: Array | None = None) -> None:
+        count = int(size[0])
+        memory = lanes.machine.memory
+        to = np.broadcast_to(memory.positions(space, target, lanes, count), lanes.index.shape)
+        kept = np.broadcast_to(size if filled is None else filled, lanes.index.shape)
+        for at in range(count):
+            copied = np.flatnonzero(kept > at)
+            memory.octets[to + at] = 0
+            if copied.size:
+                of = memory.positions("global", np.broadcast_to(source, lanes.index.shape)[copied] + np.uint64(at),
+                                      lanes.some(copied), 1)  # fmt: skip
+                memory.octets[to[copied] + at] = memory.octets[of]
+
+    sources = ("address", "address", "u32", "u32")[: len(opcode.statement.operands)]
+    return Operation(results=(), sources=sources, compute=compute, lanes=True, memory=True)
+
+
+@declare("prefetch", "prefetchu", modifiers="global local L1 L2 L2::evict_last L2::evict_normal tensormap")
+def _(opcode: Opcode) -> Operation:
+    return nothing()
+
+
+@declare("membar", modifiers="cta gl sys")
+def _(opcode: Opcode) -> Operation:
+    return nothing()
+
+
+@declare("fence", modifiers="sc acq_rel acquire release cta cluster gpu sys")
+def _(opcode: Opcode) -> Operation:
+    return nothing()
+
+
+@declare("griddepcontrol", modifiers="wait launch_dependents")
+def _(opcode: Opcode) -> Operation:
+    """Launches follow each other here."""
+    return nothing()
+
+
+@declare("nanosleep", "pmevent")
+def _(opcode: Opcode) -> Operation:
+    return nothing()
+
+
+def nothing(sync: Sync = Sync.NOBODY) -> Operation:
+    """An instruction that changes no bits."""
+    return Operation(results=(), sources=(), compute=lambda: None, sync=sync)
+
+
+def _shared(space: str) -> bool:
+    """Whether other threads see it."""
+    return space not in {"param", "local", "const"}

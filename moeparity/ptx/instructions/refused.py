@@ -1,0 +1,33 @@
+"""What is known and refused by name: tensor cores, whose adder no document fixes, and machinery around them."""
+
+from __future__ import annotations
+
+from moeparity.ptx.table import DECLARATIONS, Declaration, Opcode, Operation, UnknownInstruction
+
+_TENSOR = ("mma", "wmma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "movmatrix")
+_OTHER = {
+    "mbarrier": "asynchronous barriers are not built",
+    "mapa": "clusters are not built",
+    "tex": "textures are not built",
+    "tld4": "textures are not built",
+    "suld": "surfaces are not built",
+    "sust": "surfaces are not built",
+    "multimem": "multicast memory is not built",
+}
+
+
+def _tensor(opcode: Opcode) -> Operation:
+    raise UnknownInstruction(
+        f"Line {opcode.statement.line}: `{opcode.text}` runs on tensor cores, whose additions no document fixes to the "
+        "bit. Kernels with it are not run."
+    )
+
+
+def _other(opcode: Opcode) -> Operation:
+    raise UnknownInstruction(f"Line {opcode.statement.line}: `{opcode.text}` is refused: {_OTHER[opcode.root]}.")
+
+
+for _root in _TENSOR:
+    DECLARATIONS[_root] = Declaration(None, _tensor)
+for _root in _OTHER:
+    DECLARATIONS[_root] = Declaration(None, _other)

@@ -1,0 +1,50 @@
+"""vLLM's and FlashInfer's own kernels, through their PTX, against the profiles: every bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ptx import engines
+from tests.ptx.engines import Compared, Rows
+
+pytestmark = pytest.mark.live
+
+SHAPES = [(2048, 8), (7168, 3), (1024, 260), (2880, 5), (128, 9)]
+KERNELS = [
+    engines.flashinfer_rms_norm,
+    engines.flashinfer_add_rms_norm,
+    engines.vllm_rms_norm,
+    engines.vllm_add_rms_norm,
+    engines.vllm_moe_sum,
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize(("hidden", "tokens"), SHAPES)
+def test_a_profile_has_the_kernels_bits(kernel: object, hidden: int, tokens: int) -> None:
+    compared = kernel(Rows.drawn(hidden, tokens))  # type: ignore[operator]
+    assert isinstance(compared, Compared)
+    assert compared.numbers >= hidden * tokens
+    assert compared.differ == 0
+
+
+def test_a_row_that_no_vector_divides_takes_the_kernel_of_single_elements() -> None:
+    rows = Rows.drawn(1001, 4)
+    assert engines.vllm_rms_norm(rows).differ == 0
+    assert engines.vllm_add_rms_norm(rows).differ == 0
+
+
+def test_another_order_of_additions_is_seen() -> None:
+    """Few numbers of bf16 show it, but some do."""
+    rows = Rows.drawn(7168, 64)
+    assert (engines.vllm_rms_norm(rows).control or 0) > 0
+    assert (engines.vllm_moe_sum(rows).control or 0) > 0
+
+
+def test_the_gate_of_vllm_takes_cudas_exponential_not_torchs() -> None:
+    ids, torchs, _, cudas = engines.topk_compared(256)
+    assert ids.differ == 0
+    assert cudas.differ == 0
+    assert torchs.differ > 0
+    assert torchs.ulp <= 4
+    assert ids.assumed == ("ex2.approx.f32",)

@@ -104,12 +104,10 @@ class NodeView:
             names = dict.fromkeys(n for region in regions for n in region.inputs if n not in SOURCES)
             pairs = [(self.entered[a, name], self.entered[b, name], True) for name in names]
         else:
-            # Of a function it is not known what it reads of earlier tokens. What the graph itself is given counts as none.
-            read = regions[0].inputs if regions else self.node.inputs
-            earlier = [True for _ in read] if regions else [port in self.node.op.history for port in self.node.ports]
-            inputs, whole = zip(read, earlier, self.inputs[a], self.inputs[b], strict=False), self.batch
             pairs = [
-                (ids_of(x, whole), ids_of(y, whole), e) for name, e, x, y in inputs if name not in SOURCES and x and y
+                (ids_of(x, self.batch), ids_of(y, self.batch), earlier)
+                for name, earlier, x, y in zip(*self._read(regions), self.inputs[a], self.inputs[b], strict=False)
+                if name not in SOURCES and x and y
             ]
         cells = range(len(self.cells))
         own = [all(x[i] == y[i] for x, y, earlier in pairs if not earlier) for i in cells]

@@ -22,6 +22,7 @@ from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.graph import SOURCES
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
 from moeparity.plan.spec import reader
@@ -54,8 +55,10 @@ class BruteForce:
         for a, b in ((a, b) for i, a in enumerate(names) for b in names[i + 1 :]):
             ports = [_equal(view, x, y) for x, y in zip(view.outputs[a], view.outputs[b], strict=True)]
             agree = torch.ones(cells.shape, dtype=torch.bool)
-            for port, x, y in zip(view.node.ports, view.inputs[a], view.inputs[b], strict=True):
-                if x is not None and y is not None:
+            read = zip(view.node.ports, view.node.inputs, view.inputs[a], view.inputs[b], strict=True)
+            for port, value, x, y in read:
+                # What the graph itself is given is no input of an op.
+                if x is not None and y is not None and value not in SOURCES:
                     equal = _equal(view, x, y)
                     agree &= self._before(view, equal, a, b) if port in view.node.op.history else equal
             ids, inputs = zip(view.output_ids(a), view.output_ids(b), strict=True), view.inputs_agree(a, b)

@@ -326,6 +326,8 @@ def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
 
 
 def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    if not rows:
+        return tensor
     # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
     kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
-    return kept.clone(memory_format=torch.contiguous_format) if rows else tensor
+    return kept.clone(memory_format=torch.contiguous_format)

@@ -112,10 +112,9 @@ def measured(size: Load, repetitions: int) -> Iterator[Row]:
     for profile in ARGUMENTS:
         live = load(CHECKPOINT, profile, torch.bfloat16)
         with without_end(live):
-            generate = partial(generated, live, size)
-            ids, _ = generate()
+            ids, _ = generated(live, size)
             replay = partial(_replayed, model, ids, size, profile)
-            yield _row(profile, "generate", replay, lambda generate=generate: generate()[1], repetitions)
+            yield _row(profile, "generate", replay, partial(_generated_logits, live, size), repetitions)
     in_steps = partial(_logits, model, ids, profile=STATED, schedule=size.schedule)
     at_once = partial(_logits, model, ids, profile=STATED)
     yield _row(STATED, "prefill", in_steps, at_once, repetitions)
@@ -136,6 +135,10 @@ def generated(live: PreTrainedModel, size: Load) -> tuple[torch.Tensor, torch.Te
         pad_token_id=0,
     )
     return output.sequences[:, :-1], torch.stack(output.logits, 1)
+
+
+def _generated_logits(live: PreTrainedModel, size: Load) -> torch.Tensor:
+    return generated(live, size)[1]
 
 
 @contextmanager

@@ -114,8 +114,11 @@ def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return ours, places[ours]
 
 
-def reblocked(blocks: Sequence[Block], batch: Batch) -> Block:
-    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there."""
+def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> Block:
+    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there.
+
+    A `view` of one block's tensor will do, where they are a part of its rectangle.
+    """
     for block in blocks:
         if block.batch is batch:
             return block
@@ -126,7 +129,9 @@ def reblocked(blocks: Sequence[Block], batch: Batch) -> Block:
     else:
         identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
         ids = tuple(identity[cell] for cell in batch.cells)
-    return Block(assemble(blocks, batch), batch, ids, first.partials, first.axis)
+    seen = view and len(blocks) == 1 and _is_part(batch, first.batch)
+    tensor = part(first, batch) if seen else assemble(blocks, batch)
+    return Block(tensor, batch, ids, first.partials, first.axis)
 
 
 def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:

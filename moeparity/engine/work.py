@@ -29,7 +29,8 @@ class Numerics:
     """What computes a node's values: a key that is equal where the same is computed, and the computation.
 
     `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
-    function. `sees_rows`: whether the bits at one token depend on which others are computed with it. What is computed
+    function. `sees_rows`: whether the bits at one token depend on which others are computed with it. `copies_history`:
+    whether it may be handed views of what it reads of earlier tokens. What is computed
     has so many sequences and tokens as `compute` is told last.
     """
 
@@ -38,6 +39,7 @@ class Numerics:
     active: Mapping[str, object]
     compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size], tuple[torch.Tensor, ...]]
     sees_rows: bool = True
+    copies_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +381,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         active=active,
         compute=compute,
         sees_rows=node.op.sees_rows(choices, node.params),
+        copies_history=node.op.copies_history(choices),
     )
 
 

@@ -70,6 +70,11 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     return values["split_by"] == TILES or values["q_block"] != 1
 
 
+def _copies_history(values: Mapping[str, Value]) -> bool:
+    """A cache of which no place is allocated before, and an online softmax, which has no layout to choose."""
+    return values.get("kv_layout", "cached") == "cached"
+
+
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     return _refuses_orders(values) or refuse_pieces(values, {"heads": shapes["heads"][0]})
 
@@ -140,6 +145,7 @@ ATTENTION = Op(
     pieces=cut,
     mixes_tokens=True,
     history=("k", "v", "mask"),
+    copies_history=_copies_history,
     input_token_axes={"q": 2, "k": 2},
     contracted=(("q", "k"),),
     joins_heads=True,

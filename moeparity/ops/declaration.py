@@ -168,6 +168,10 @@ def _one(values: Mapping[str, Value]) -> int:
     return 1
 
 
+def _never(values: Mapping[str, Value]) -> bool:
+    return False
+
+
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return 1
 
@@ -240,6 +244,7 @@ class Op:
     family: the block its differences are bundled in; None: the graph's own block.
     mixes_tokens: its output at one token reads other tokens.
     history: inputs that a token reads at all earlier tokens of its sequence too.
+    copies_history: whether its kernel copies those, by the values in effect, so that it may be handed views.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -278,6 +283,7 @@ class Op:
     family: Family | None = None
     mixes_tokens: bool = False
     history: tuple[str, ...] = ()
+    copies_history: Callable[[Mapping[str, Value]], bool] = _never
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()

@@ -47,6 +47,9 @@ class Batch:
     @cached_property
     def index(self) -> torch.Tensor:
         """Where its tokens lie in the grid, b * T + t, int64 [n]."""
+        if self.rectangle is not None:
+            first, last, start, end = self.rectangle
+            return (torch.arange(first, last)[:, None] * self.grid.length + torch.arange(start, end)).flatten()
         return torch.cat([torch.arange(s.first, s.last) + s.sequence * self.grid.length for s in self.spans])
 
     @property
@@ -138,6 +141,7 @@ class Grid:
     def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
         self.sequences, self.length = sequences, length
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
+        self._rectangles: dict[Rectangle, Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
         turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
@@ -157,7 +161,11 @@ class Grid:
 
     def rectangle(self, first: int, last: int, start: int, end: int) -> Batch:
         """The tokens start to end - 1 of these sequences."""
-        return self.batch(tuple(Span(sequence, start, end) for sequence in range(first, last)), "dense")
+        key = Rectangle(first, last, start, end)
+        if key not in self._rectangles:
+            spans = tuple(Span(sequence, start, end) for sequence in range(first, last))
+            self._rectangles[key] = self.batch(spans, "dense")
+        return self._rectangles[key]
 
     def whole(self, wave: Rows) -> Batch:
         """All tokens of a wave."""

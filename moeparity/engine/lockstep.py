@@ -219,7 +219,11 @@ class _Lockstep:
         # A replay's routes come behind what is read.
         history = chain(todo.history, repeat(False))
         blocks = [
-            None if value is None else visit.read(value, turn.keys(queries) if reads_earlier else queries)
+            None
+            if value is None
+            else visit.read(value, turn.keys(queries), view=numerics.copies_history)
+            if reads_earlier
+            else visit.read(value, queries)
             for value, reads_earlier in zip(inputs, history, strict=False)
         ]
         layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
@@ -289,20 +293,20 @@ class _Visit:
             for port, own in zip(ports, identities, strict=False)
         )
 
-    def read(self, value: list[Block], batch: Batch) -> Block:
-        """The tokens of a batch of a value."""
+    def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
+        """The tokens of a batch of a value; a `view` of them, where one will do and they lie in a rectangle."""
         if id(value) not in self._blocks_of:
             self._blocks_of[id(value)] = value, {block.batch: block for block in value}
         block_of = self._blocks_of[id(value)][1]
         if batch in block_of:
             return block_of[batch]
         if len(value) == 1:
-            return reblocked(value, batch)
+            return reblocked(value, batch, view=view)
         whole = batch.grid.whole(self.wave)
         if whole not in block_of:
             # Put together once for all steps that read what several made.
             block_of[whole] = reblocked(value, whole)
-        return reblocked([block_of[whole]], batch)
+        return reblocked([block_of[whole]], batch, view=view)
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
@@ -326,6 +330,8 @@ def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
 
 
 def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    if not rows:
+        return tensor
     # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
     kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
-    return kept.clone(memory_format=torch.contiguous_format) if rows else tensor
+    return kept.clone(memory_format=torch.contiguous_format)

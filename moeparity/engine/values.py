@@ -34,12 +34,16 @@ class Block:
 
 
 class _Bits:
-    """The bits of a tensor of a batch, read as integers once, and by token only where that is needed."""
+    """The bits of a tensor of a batch, read as integers and by token only where that is needed, once."""
 
     def __init__(self, tensor: torch.Tensor, batch: Batch, axis: int) -> None:
-        self.bits, self.batch, self.axis = int_view(tensor), batch, axis
-        shape = tensor.movedim(axis, 1).shape
-        self.kind = (tensor.dtype, axis, tuple(shape[2:]))
+        self.tensor, self.batch, self.axis = tensor, batch, axis
+        self.kind = (tensor.dtype, axis, tensor.shape[1:axis], tensor.shape[axis + 1 :])
+
+    @cached_property
+    def bits(self) -> torch.Tensor:
+        """As the tensor lies."""
+        return int_view(self.tensor)
 
     @cached_property
     def by_token(self) -> torch.Tensor:
@@ -110,18 +114,24 @@ def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return ours, places[ours]
 
 
-def reblocked(blocks: Sequence[Block], batch: Batch) -> Block:
-    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there."""
+def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> Block:
+    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there.
+
+    A `view` of one block's tensor will do, where they are a part of its rectangle.
+    """
     for block in blocks:
         if block.batch is batch:
             return block
     first = blocks[0]
     if len(blocks) == 1:
-        ids = tuple(first.ids[first.batch.place_of[cell]] for cell in batch.cells)
+        place_of = first.batch.place_of
+        ids = tuple([first.ids[place_of[cell]] for cell in batch.cells])
     else:
         identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
         ids = tuple(identity[cell] for cell in batch.cells)
-    return Block(assemble(blocks, batch), batch, ids, first.partials, first.axis)
+    seen = view and len(blocks) == 1 and _is_part(batch, first.batch)
+    tensor = part(first, batch) if seen else assemble(blocks, batch)
+    return Block(tensor, batch, ids, first.partials, first.axis)
 
 
 def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
@@ -133,15 +143,34 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
         if block.batch is batch:
             return block.tensor
     template, axis = blocks[0].tensor, blocks[0].axis
-    shape = list(template.shape)
-    shape[0], shape[axis] = batch.size
     strides = template.stride()
     by_stride = sorted(range(1, template.dim()), key=lambda axis: -strides[axis])
-    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)])
-    joined = joined.permute(0, *(by_stride.index(axis) + 1 for axis in range(1, template.dim())))
+    back = [by_stride.index(axis) + 1 for axis in range(1, template.dim())]
+    shape = list(template.shape)
+    shape[0], shape[axis] = batch.size
+    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)]).permute(0, *back)
+    if len(blocks) == 1 and _is_part(batch, blocks[0].batch):
+        return joined.copy_(part(blocks[0], batch))
     for block in blocks:
         _copy(block, joined, batch)
     return joined
+
+
+def _is_part(batch: Batch, of: Batch) -> bool:
+    """Whether a batch is a part of the rectangle that another one is."""
+    a, b = batch.rectangle, of.rectangle
+    if a is None or b is None:
+        return False
+    return b.first <= a.first and a.last <= b.last and b.start <= a.start and a.end <= b.end
+
+
+def part(block: Block, batch: Batch) -> torch.Tensor:
+    """The tokens of a batch that is a part of the block's rectangle, where they lie."""
+    a, b = batch.rectangle, block.batch.rectangle
+    assert a is not None, "only rectangles are parts"
+    assert b is not None, "only rectangles have parts"
+    rows = block.tensor.narrow(0, a.first - b.first, a.last - a.first)
+    return rows.narrow(block.axis, a.start - b.start, a.end - a.start)
 
 
 def _copy(block: Block, target: torch.Tensor, batch: Batch) -> None:

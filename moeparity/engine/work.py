@@ -31,6 +31,7 @@ class Numerics:
     `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
     function.
     `varlen`: whether it takes sequences that do not see each other in a pack one by one.
+    `copies_history`: whether it may be handed views of what it reads of earlier tokens.
     `sees_rows`: whether the bits at one token depend on which others are computed with it. What is computed
     has so many sequences and tokens as `compute` is told last.
     """
@@ -41,6 +42,7 @@ class Numerics:
     compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size], tuple[torch.Tensor, ...]]
     sees_rows: bool = True
     varlen: bool = False
+    copies_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +385,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         compute=compute,
         sees_rows=node.op.sees_rows(choices, node.params),
         varlen=node.op.varlen(choices),
+        copies_history=node.op.copies_history(choices),
     )
 
 

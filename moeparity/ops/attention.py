@@ -91,6 +91,11 @@ def _refuses_heads(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
     return refuse_pieces(values, {"heads": shapes["heads"][0]})
 
 
+def _copies_history(values: Mapping[str, Value]) -> bool:
+    """A cache of which no place is allocated before, and an online softmax, which has no layout to choose."""
+    return values.get("kv_layout", "cached") == "cached"
+
+
 def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     return _refuses_orders(values) or _refuses_heads(shapes, values)
 
@@ -152,6 +157,7 @@ ATTENTION = Op(
     mixes_tokens=True,
     history=("k", "v", "mask"),
     varlen=_varlen,
+    copies_history=_copies_history,
     unhanded=("own_k", "own_v"),
     input_token_axes={"q": 2, "k": 2, "v": 2, "own_k": 2},
     contracted=(("q", "k", "own_k"),),

@@ -246,6 +246,7 @@ class Op:
     history: inputs that a token reads at all earlier tokens of its sequence too.
     varlen: whether, by the values in effect, it takes sequences that do not see each other in a pack one by one.
     unhanded: inputs that a user's function in its place is not given: others of its inputs are the same values.
+    copies_history: whether its kernel copies those, by the values in effect, so that it may be handed views.
     token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
         the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
@@ -286,6 +287,7 @@ class Op:
     history: tuple[str, ...] = ()
     varlen: Callable[[Mapping[str, Value]], bool] = _never
     unhanded: tuple[str, ...] = ()
+    copies_history: Callable[[Mapping[str, Value]], bool] = _never
     token_axis: int = 1
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()

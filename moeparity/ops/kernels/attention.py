@@ -121,7 +121,7 @@ def _cached(
     layout = at.get("kv_layout")
     if layout is None:
         # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
-        return k.contiguous(), v.contiguous(), mask, 0
+        return _own(k), _own(v), mask, 0
     if layout == "projected":
         return k, v, mask, 0
     keys, free = k.shape[2], 0
@@ -136,10 +136,15 @@ def _cached(
         free = max(0, places - keys)
         reach = None if before < places else places - 1
     kept = slice(0 if reach is None else max(0, before - reach), keys)
-    k, v, mask = k[:, :, kept].contiguous(), v[:, :, kept].contiguous(), mask[..., kept]
+    k, v, mask = _own(k[:, :, kept]), _own(v[:, :, kept]), mask[..., kept]
     if not free:
         return k, v, mask, 0
     return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy, always: `contiguous` leaves a view of one row its strides and its place in a cache line."""
+    return x.new_empty(x.shape).copy_(x)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics import rounding
 from moeparity.numerics.blocks import PlaceError
 from moeparity.numerics.gemm import gemm
 from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.declaration import RefusedError
 from moeparity.ops.kernels import placement
@@ -69,8 +71,10 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
     form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
-    # A loop over experts calls this for every one of every step: nothing is tried where nothing can show.
-    in_blocks = at.get("rows", ALL) != ALL
+    in_blocks, in_tf32 = at.get("rows", ALL) != ALL, at.get("tf32") == "yes"
+    # A loop over experts calls this for every one of every step: nothing is asked where nothing is left open.
+    if not in_blocks and not in_tf32 and not splits and form.get("order", NATIVE) == NATIVE:
+        return rounding.linear
 
     def product(
         x: torch.Tensor,
@@ -80,7 +84,7 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
         inputs: torch.dtype,
         output: torch.dtype,
     ) -> torch.Tensor:
-        if at.get("tf32") == "yes":
+        if in_tf32:
             x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
         if not in_blocks:
             return gemm(x, weight, bias, inputs=inputs, output=output, **form)

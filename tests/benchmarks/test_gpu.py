@@ -71,9 +71,19 @@ def test_what_modules_show_is_what_nodes_hold(request: pytest.FixtureRequest, na
     ("setting", "value", "node", "or_before"),
     [
         # Of another dtype than transformers gives: not comparable, so it stays among what nothing shows.
-        ("rotary:output", "fp32", "layers[0].attention.attend", ("rotary", "layers[0].attention.rope")),
+        (
+            "rotary:output",
+            "fp32",
+            "layers[0].attention.attend",
+            ("rotary", "layers[0].attention.rope", "layers[0].attention.cache"),
+        ),
         ("layers[1].attention.norm:normalized", "fp32", "layers[1].attention.norm", ()),
-        ("layers[1].attention.rope:products", "fp32", "layers[1].attention.attend", ("layers[1].attention.rope",)),
+        (
+            "layers[1].attention.rope:products",
+            "fp32",
+            "layers[1].attention.attend",
+            ("layers[1].attention.rope", "layers[1].attention.cache"),
+        ),
         ("layers[1].moe.router:scores", "bf16", "layers[1].moe.router", ("layers[1].moe.gate",)),
         (
             "layers[1].moe.experts:activation",

@@ -11,7 +11,7 @@ from benchmarks.written_out.__main__ import FAMILIES, opened, tokens
 from benchmarks.written_out.trials import Compared, compared
 from moeparity.plan import toggles
 
-SEEDS = (0, 27)
+SEEDS = (4, 27)
 """Recipes in which values rest and go along: in one every trial can be written, the other has two dtypes and a swap."""
 
 
@@ -33,4 +33,4 @@ def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> N
 def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what goes along, a form that is switched on loses its own sites."""
     monkeypatch.setattr(toggles, "going_along", lambda *_: {})
-    assert "other bits" in {row.outcome for row in rows(tmp_path, 27)}
+    assert "other bits" in {row.outcome for row in rows(tmp_path, 4)}

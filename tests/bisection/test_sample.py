@@ -229,16 +229,6 @@ def test_nothing_to_sample(recipe: Write) -> None:
         required_sample(plan)
 
 
-@pytest.mark.parametrize("side", ["hf-default", "hf-eager"])
-def test_a_recipe_that_decodes_does_not_sample(recipe: Write, side: str) -> None:
-    path = recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}")
-    text = path.read_text("utf-8")
-    decoding = "schedule: {rule: vllm-v1, decode: {from: prompt}}"
-    path.write_text(text.replace(f"{side}, micro_batch: 2", f"{side}, {decoding}"), "utf-8")
-    with pytest.raises(SpecError, match=r"recipe\.yaml:3: sampling goes by forwards of whole sequences"):
-        generate(prepare(path, device="cpu"))
-
-
 def test_logits_that_are_not_finite_are_refused(recipe: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}"), device="cpu")
     broken = torch.full((3, V), math.nan)

@@ -30,7 +30,7 @@ def test_views_of_a_cache(
     draw = torch.Generator().manual_seed(0)
     q = torch.randn(sequences, heads, queries, 12, generator=draw).to(dtype)
     k_view, k = views_and_copies(torch.randn(sequences, groups, 19, 12, generator=draw).to(dtype), 2, first, keys)
-    v_view, v = views_and_copies(torch.randn(sequences, 19, groups, 12, generator=draw).to(dtype), 1, first, keys)
+    v_view, v = views_and_copies(torch.randn(sequences, groups, 19, 12, generator=draw).to(dtype), 2, first, keys)
     mask_view, mask = views_and_copies(torch.ones(sequences, 19, dtype=torch.bool), 1, first, keys)
     at: dict[str, Any] = {"implementation": implementation, "softmax": "native", "tf32": "no", "kv_layout": "cached"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), dtype)

@@ -169,8 +169,8 @@ def _fault(case: Case, nodes: Sequence[Node], base: Plan, values: Values) -> Fau
 
 def _marked_input(node: Node, values: Values) -> int | None:
     """The first input by which a token is known: one of numbers, with the tokens on axis 1."""
-    for index, value in enumerate(node.inputs):
-        rows = values.get(file_key(value))
+    for index, (port, value) in enumerate(zip(node.ports, node.inputs, strict=True)):
+        rows = None if port in node.op.unhanded else values.get(file_key(value))
         if rows is not None and rows.is_floating_point() and rows.shape[:2] == (SEQUENCES, TOKENS):
             return index
     return None

@@ -51,13 +51,14 @@ class Passes:
         if path is None or not paths.present(path):
             return None
         try:
+            # torch maps a file by its name (RuntimeError), and a run beside this one may have removed it by then.
             paths.checked(path)
             with safe_open(str(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             self._check(metadata, tensors)
             return self.codec.decode(json.loads(metadata["state"]), tensors)
-        except (OSError, SafetensorError, CodecError, ValueError, KeyError, RecursionError) as error:
+        except (OSError, SafetensorError, CodecError, ValueError, KeyError, RuntimeError) as error:
             reason = str(error).splitlines()[0][:200]
             _log.warning("%s: ignored, it is no pass of this run: %s", display_path(path), reason)
             return None

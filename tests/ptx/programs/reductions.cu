@@ -1,5 +1,5 @@
-// Compiled by `python -m tests.ptx.toolchain programs`, as it is and with -fmad=false; tests/ptx/test_programs.py holds
-// them to numpy.
+// Compiled by `python -m tests.engines.cuda.toolchain programs`, as it is and with -fmad=false;
+// tests/ptx/test_programs.py holds them to numpy.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>

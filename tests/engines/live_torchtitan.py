@@ -18,7 +18,7 @@ from torchtitan.models.common.nn_modules import RMSNorm
 from torchtitan.models.common.rope import ComplexRoPE, CosSinRoPE
 from torchtitan.models.common.token_dispatcher import LocalTokenDispatcher
 
-from tests.ops.live import answer
+from tests.engines.live import answer
 
 ROPE = {"complex": ComplexRoPE, "cos_sin": CosSinRoPE}
 Weights = dict[str, Tensor]

@@ -18,8 +18,8 @@ from moeparity.ops.kernels.elementwise import add, swiglu
 from moeparity.ops.kernels.experts import experts
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.kernels.rope import rope, rotary
+from tests.engines.live import Found, ask
 from tests.evidence import record
-from tests.ops.live import Found, ask
 from tests.ops.plain import FP16, FP32, assert_bits, coarse, random
 
 pytestmark = pytest.mark.live

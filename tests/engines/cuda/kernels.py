@@ -1,6 +1,6 @@
 """Engines' CUDA kernels run through their PTX, and the project's profiles on the same numbers.
 
-`python -m tests.ptx.engines` prints the table of docs/ptx.md.
+`python -m tests.engines.cuda.kernels` prints the table of docs/ptx.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moeparity import ptx
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ptx.module import Argument
-from tests.ptx import toolchain
+from tests.engines.cuda import toolchain
 
 EPS = 1e-6
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx import engines
-from tests.ptx.engines import Compared, Rows
+from tests.engines.cuda import kernels
+from tests.engines.cuda.kernels import Compared, Rows
 
 pytestmark = pytest.mark.live
 
 SHAPES = [(2048, 8), (7168, 3), (1024, 260), (2880, 5), (128, 9)]
 KERNELS = [
-    engines.flashinfer_rms_norm,
-    engines.flashinfer_add_rms_norm,
-    engines.vllm_rms_norm,
-    engines.vllm_add_rms_norm,
-    engines.vllm_moe_sum,
+    kernels.flashinfer_rms_norm,
+    kernels.flashinfer_add_rms_norm,
+    kernels.vllm_rms_norm,
+    kernels.vllm_add_rms_norm,
+    kernels.vllm_moe_sum,
 ]
 
 
@@ -30,19 +30,19 @@ def test_a_profile_has_the_kernels_bits(kernel: object, hidden: int, tokens: int
 
 def test_a_row_that_no_vector_divides_takes_the_kernel_of_single_elements() -> None:
     rows = Rows.drawn(1001, 4)
-    assert engines.vllm_rms_norm(rows).differ == 0
-    assert engines.vllm_add_rms_norm(rows).differ == 0
+    assert kernels.vllm_rms_norm(rows).differ == 0
+    assert kernels.vllm_add_rms_norm(rows).differ == 0
 
 
 def test_another_order_of_additions_is_seen() -> None:
     """Few numbers of bf16 show it, but some do."""
     rows = Rows.drawn(7168, 64)
-    assert (engines.vllm_rms_norm(rows).control or 0) > 0
-    assert (engines.vllm_moe_sum(rows).control or 0) > 0
+    assert (kernels.vllm_rms_norm(rows).control or 0) > 0
+    assert (kernels.vllm_moe_sum(rows).control or 0) > 0
 
 
 def test_the_gate_of_vllm_takes_cudas_exponential_not_torchs() -> None:
-    ids, torchs, _, cudas = engines.topk_compared(256)
+    ids, torchs, _, cudas = kernels.topk_compared(256)
     assert ids.differ == 0
     assert cudas.differ == 0
     assert torchs.differ > 0

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics.bits import same_bits
+from tests.engines import titan
+from tests.engines.live import Found, ask
 from tests.evidence import record
-from tests.ops import titan
-from tests.ops.live import Found, ask
 from tests.ops.plain import BF16, FP32, assert_bits, random
 
 pytestmark = pytest.mark.live

@@ -23,7 +23,7 @@ from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 from torch import Tensor
 from triton.runtime import interpreter
 
-from tests.ops.live import answer
+from tests.engines.live import answer
 
 _converted = interpreter._implicit_cvt
 

@@ -13,9 +13,9 @@ from moeparity.ops.kernels.attention import attention
 from moeparity.ops.kernels.linear import gate
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.kernels.rope import rope, rotary
+from tests.engines import titan
+from tests.engines.live import Found, ask
 from tests.evidence import record
-from tests.ops import titan
-from tests.ops.live import Found, ask
 from tests.ops.plain import BF16, FP32, assert_bits, random
 
 pytestmark = pytest.mark.live

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchtitan.models.moe.moe import MoE, MoEArgs
 
-from tests.ops.live import answer
+from tests.engines.live import answer
 
 
 def _counted(x: Tensor, *, bins: int, **_: int) -> Tensor:

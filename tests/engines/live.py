@@ -1,8 +1,8 @@
 """Kernels of other projects that run on CPU, each version in a folder of its own and each run in a process of its own.
 
-`python -m tests.ops.live` installs them below the environment's prefix, without their dependencies: some 700 MB, nearly
-all of it Triton, and nothing else in the environment changes. Tests that need them are marked `live` and say so where
-they are not there.
+`python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 700 MB,
+nearly all of it Triton, and nothing else in the environment changes. Tests that need them are marked `live` and say so
+where they are not there.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def install() -> None:
 
 
 def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
-    """What tests/ops/`program`.py makes of the cases, with those folders in front of the environment's packages.
+    """What tests/engines/`program`.py makes of the cases, with those folders in front of the environment's packages.
 
     Skips the test that asks, with what to do, where a folder is missing.
     """
     absent = [name for name in folders if not (FOLDER / name).is_dir()]
     if absent:
-        pytest.skip(f"not compared with live kernels: no {', '.join(absent)} (python -m tests.ops.live)")
+        pytest.skip(f"not compared with live kernels: no {', '.join(absent)} (python -m tests.engines.live)")
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder) / "cases.pt", Path(folder) / "found.pt"
         torch.save({name: dict(case) for name, case in cases.items()}, given)
-        command = [sys.executable, "-W", "ignore", "-m", f"tests.ops.{program}", str(given), str(made)]
+        command = [sys.executable, "-W", "ignore", "-m", f"tests.engines.{program}", str(given), str(made)]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

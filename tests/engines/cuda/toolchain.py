@@ -1,6 +1,6 @@
 """nvcc and other projects' CUDA sources, in a folder of their own below the environment's prefix; never a dependency.
 
-`python -m tests.ptx.toolchain install` fetches them (820 MB on disk; of cuBLAS and cuRAND the headers are kept);
+`python -m tests.engines.cuda.toolchain install` fetches them (820 MB on disk; of cuBLAS and cuRAND headers are kept);
 `... programs` compiles `tests/ptx/programs` anew. Tests that need them are marked `live` and say where they are absent.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(sys.prefix) / "live" / "cuda"
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
 COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6",
             "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
 HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
@@ -85,7 +85,7 @@ def compiled(source: Path, *flags: str) -> str:
 def _compiler() -> Path:
     nvcc = FOLDER / "toolkit" / "nvidia" / "cu13" / "bin" / "nvcc"
     if not nvcc.exists():
-        pytest.skip("not run through PTX: no nvcc (python -m tests.ptx.toolchain install)")
+        pytest.skip("not run through PTX: no nvcc (python -m tests.engines.cuda.toolchain install)")
     return nvcc
 
 

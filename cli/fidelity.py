@@ -13,10 +13,11 @@ from rich.text import Text
 from moeparity.cli.outputs import outputs
 from moeparity.ops.declaration import Op
 from moeparity.output.tables import word_table
-from moeparity.profiles.fidelity import LEVELS, Finding, Line, findings, lines, to_json
+from moeparity.profiles.fidelity import HOW, LEVELS, Finding, Line, findings, lines, to_json
 
 MEANING = {
     "verified": "equal bits in a test beside the kernel named, together with the other values in effect there",
+    "verified: ptx": "equal bits to a run of what a compiler made of the kernel's CUDA source; no GPU, no machine code",
     "read": "not run; the source named says so",
     "inferred": "no engine's source is named for it, or what is named only suggests it (from:)",
     "opaque": "what the hardware does, or in which order rows arrive, is not known; what is run is a stand-in",
@@ -54,15 +55,15 @@ def print_overview(evidence: list[Finding], out: Console) -> None:
 
 def print_findings(evidence: list[Finding], out: Console) -> None:
     """Each value with what it rests on; kernels that were run by number, named below."""
-    proofs = sorted({proof.says for finding in evidence for proof in finding.proofs})
-    number = {says: f"V{i}" for i, says in enumerate(proofs, 1)}
+    how = {proof.says: proof.how for finding in evidence for proof in finding.proofs}
+    number = {says: f"V{i}" for i, says in enumerate(sorted(how), 1)}
     rows = word_table("attribute", "value", "level", "rests on")
     for line in lines(evidence):
         rows.add_row(line.attribute, ", ".join(line.values), line.level, _why(line, number))
     out.print(rows)
     _print_meaning(out)
     for says, short in number.items():
-        out.print(f"{short}: {says}")
+        out.print(f"{short}: {says}: {HOW[how[says]]}", markup=False)
 
 
 def _why(line: Line, number: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from moeparity.plan.engine_profile import load_profile, overrides, placement_rul
 from moeparity.plan.graph import UNSET
 from moeparity.plan.setting import edges_of
 from moeparity.plan.spec.reader import read_placement
+from moeparity.profiles.fidelity import Compiled, How
+from moeparity.ptx.module import Module, Run
 
 FOLDER = "MOEPARITY_EVIDENCE"
 HERE = Where(Path("evidence"))
@@ -45,21 +48,26 @@ def record(
     p: Mapping[str, Any] | None = None,
     blind: Iterable[str] = (),
     device: torch.device | None = None,
+    how: How = "kernel",
+    compiled: Compiled | None = None,
 ) -> None:
     """The values of `at`, as handed to the kernel of `op`, are verified together against `against` (with its version).
 
-    `at` may also hold what the op is told. `blind` are attributes that the data tells nothing of: sums exact in any
-    order, a form that no value takes. `operands` is the dtype of the case: a site in the same 16-bit dtype is also one
-    in `model`; with fp32 operands sites in fp32 are left out, since nothing is rounded there. `p` are the node's
-    parameters, where attributes depend on them.
+    `at` may also hold what the op is told, and sites on its edges (`output->rms_norm`). `blind` are attributes that the
+    data tells nothing of: sums exact in any order, a form that no value takes. `operands` is the dtype of the case: a
+    site in the same 16-bit dtype is also one in `model`; with fp32 operands sites in fp32 are left out, since nothing
+    is rounded there. `p` are the node's parameters, where attributes depend on them. `how` it was run is a key of
+    `fidelity.HOW`; of a run of PTX `compiled` says what that rests on.
     """
+    assert (how == "ptx") == (compiled is not None), "a run of PTX, and no other, names its compiler"
     if FOLDER not in os.environ:
         return
     declared = OPS[op]
     values: dict[str, Value] = {n: DTYPES[v] if isinstance(v, torch.dtype) else v for n, v in at.items()}
-    unknown = values.keys() - {a.name for a in declared.attributes} - declared.told.keys()
+    edges = {f"{a.name}{EDGE}{other}" for a in declared.attributes if a.edge for other in OPS}
+    unknown = values.keys() - {a.name for a in declared.attributes} - declared.told.keys() - edges
     assert not unknown, f"{op} has no {sorted(unknown)}"
-    found = {}
+    found = {name: {str(values[name])} for name in values.keys() & edges}
     for name in _active(declared, values, p) - set(blind):
         given = values[name]
         if declared.attribute(name).kind == "rounding" and operands is not None:
@@ -70,7 +78,28 @@ def record(
                 found[name] = {own, MODEL}
         else:
             found[name] = {str(given)}
-    _write(op, found, against, device)
+    _write(op, found, Source(against, device, how, compiled))
+
+
+def compiled_by(module: Module, kernel: str, run: Run, *, flags: Iterable[str]) -> Compiled:
+    """What evidence says of the run of a kernel of a PTX module: who compiled it and for what stands in its text."""
+    return Compiled(
+        compiler=module.compiler,
+        architecture=module.target,
+        flags=tuple(flags),
+        assumed=run.assumed,
+        contractible=len(module.contractible(kernel)),
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was run beside ours, where and how."""
+
+    against: str
+    device: torch.device | None
+    how: How = "kernel"
+    compiled: Compiled | None = None
 
 
 def _active(op: Op, values: Mapping[str, Value], p: Mapping[str, Any] | None) -> set[str]:
@@ -113,21 +142,25 @@ def record_plan(
             if setting.rule is not None:
                 of.setdefault(f"{site}{EDGE}{_op_of(model, consumer)}", set()).add(str(setting.value))
     for op, values in found.items():
-        _write(op, values, against, model.device)
+        _write(op, values, Source(against, model.device))
 
 
 def _op_of(model: Model, node: str) -> str:
     return next(n.op.name for n in model.graph.nodes if n.name == node)
 
 
-def _write(op: str, values: Mapping[str, Iterable[str]], against: str, device: torch.device | None) -> None:
+def _write(op: str, values: Mapping[str, Iterable[str]], of: Source) -> None:
     test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].partition("[")[0]
     fields = {
         "op": op,
         "values": {name: sorted(values[name]) for name in sorted(values)},
-        "against": against,
-        "device": _device(None if device is None else device.type),
-        "torch": torch.__version__,
+        "source": {
+            "against": of.against,
+            "device": _device(None if of.device is None else of.device.type),
+            "torch": torch.__version__,
+            "how": of.how,
+            "compiled": None if of.compiled is None else asdict(of.compiled),
+        },
         "test": test,
     }
     line = json.dumps(fields)

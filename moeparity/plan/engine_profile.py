@@ -10,13 +10,15 @@ from typing import Final, get_args
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.numerics import orders
+from moeparity.numerics.collectives.declaration import Level
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec import reader, schema
 
-EVIDENCE_LEVELS: Final = get_args(schema.Level)
+EVIDENCE_LEVELS: Final = get_args(Level)
+"""The surest first."""
 UNKNOWN: Final = "unknown"
 """Level of a value for which nothing is given, or whose source speaks of another engine."""
 BY_RECIPE: Final = "set by the recipe"
@@ -81,8 +83,20 @@ class Rule:
     @property
     def level(self) -> str:
         """How sure it is: one of the levels of evidence, `unknown`, or who set it."""
-        level = self.evidence.partition(":")[0]
-        return level if level in (*EVIDENCE_LEVELS, UNKNOWN) else self.evidence
+        return self._said[0]
+
+    @property
+    def source(self) -> str:
+        """What that rests on; empty where nothing is said of it."""
+        return self._said[1]
+
+    @property
+    def _said(self) -> tuple[str, str]:
+        """`evidence` taken apart; `verified` begins `verified: ptx` too, so that the longest level counts."""
+        for level in sorted((*EVIDENCE_LEVELS, UNKNOWN), key=len, reverse=True):
+            if f"{self.evidence}: ".startswith(f"{level}: "):
+                return level, self.evidence[len(level) + 2 :]
+        return self.evidence, ""
 
     @classmethod
     def of_impl(cls, nodes: str, call: str, where: Where) -> Rule:

@@ -7,11 +7,11 @@ from typing import Final
 
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
+from moeparity.plan.engine_profile import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import DTYPE, IMPL, Place
 
-LOWEST_FIRST: Final = (UNKNOWN, "opaque", "inferred", "read", "verified")
+LOWEST_FIRST: Final = (UNKNOWN, *reversed(EVIDENCE_LEVELS))
 """Levels from the least sure on; what a recipe says itself is surer than any."""
 NOT_KNOWN: Final = LOWEST_FIRST[:2]
 """Levels of values that nobody vouches for, or that cannot be known."""

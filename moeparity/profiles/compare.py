@@ -128,7 +128,6 @@ def _comment(path: Path) -> str:
 
 
 def _statements(rule: Rule) -> Iterator[Statement]:
-    level, _, source = rule.evidence.partition(": ")
     for attribute, value in rule.values:
         yield Statement(
             on=rule.op or rule.nodes or f"fusion {rule.fusion} ({', '.join(rule.chain or ())})",
@@ -136,8 +135,8 @@ def _statements(rule: Rule) -> Iterator[Statement]:
             phases=rule.phases or (),
             attribute=attribute,
             value=str(value),
-            evidence=level,
-            source=source,
+            evidence=rule.level,
+            source=rule.source,
             set_by=rule.set_by or DEFAULT,
             changed_by=rule.change or NO_FLAG,
         )

@@ -1,7 +1,8 @@
-"""How sure it is that a value of an attribute computes what an engine does: verified, read, inferred or opaque.
+"""How sure it is that a value of an attribute computes what an engine does: by levels, from verified to opaque.
 
-`verified` rests on `evidence.json` alone, which `python -m scripts.pages evidence` makes of what the tests wrote down;
-everything else on what profiles, launch rules, collectives and ops say of their sources. No torch here.
+`verified` and `verified: ptx` rest on `evidence.json` alone, which `python -m scripts.pages evidence` makes of what the
+tests wrote down; everything else on what profiles, launch rules, collectives and ops say of their sources. No torch
+here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
@@ -25,26 +26,86 @@ from moeparity.plan.spec import reader
 Key = tuple[str, str, str]
 """An op, an attribute of it (or `site->consumer`), and a value as text."""
 
-LEVELS: tuple[Level, ...] = ("verified", "read", "inferred", "opaque")
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+"""The surest first."""
+PROVED: Final = LEVELS[:2]
+"""Levels that rest on runs."""
+How = Literal["kernel", "triton_interpreter", "python", "ptx"]
+HOW: Final[Mapping[How, str]] = {
+    "kernel": "the kernel or program itself, as it runs on that device",
+    "triton_interpreter": "the engine's Triton code in Triton's interpreter",
+    "python": "the engine's own Python on a CPU, where its users run it on a GPU",
+    "ptx": "what a compiler made of its CUDA source (PTX), in this project's interpreter",
+}
+"""In which ways code that this project did not write was run."""
 FILE = "evidence.json"
 NO_ENGINE = "none"
 """Engine of a profile that speaks of no library: what it calls verified is held against this project's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What a run of PTX rests on beside the source: the compiler with its version, its flags, the architecture.
+
+    assumed: instructions of which no document fixes the result, which were taken to be correctly rounded. contractible:
+    how many products and sums the assembler may still make one fma: above 0 the machine code may have other bits.
+    """
+
+    compiler: str
+    architecture: str
+    flags: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    contractible: int = 0
+
+    def __str__(self) -> str:
+        parts = [" ".join((self.compiler, f"for {self.architecture}", *self.flags))]
+        parts += [f"assumed: {', '.join(self.assumed)}"] if self.assumed else ["nothing assumed"]
+        parts += [f"ptxas may fuse {self.contractible} products into sums"] if self.contractible else []
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """One kernel that was run beside ours on one device, with equal bits, and the tests that did so."""
+    """One kernel that was run beside ours on one device, with equal bits, and the tests that did so.
+
+    how: in which way it was run; `compiled` where that is `ptx`.
+    """
 
     against: str
     device: str
     torch: str
     date: str
     tests: tuple[str, ...]
+    how: How = "kernel"
+    compiled: Compiled | None = None
 
     @property
     def says(self) -> str:
         """All but the tests, for people."""
-        return f"{self.against} on {self.device} (torch {self.torch}, {self.date})"
+        made = "" if self.compiled is None else f" [{self.compiled}]"
+        return f"{self.against}{made} on {self.device} (torch {self.torch}, {self.date})"
+
+    @property
+    def level(self) -> Level:
+        """How sure a value is that rests on it."""
+        return "verified: ptx" if self.how == "ptx" else "verified"
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """It in the data file, without its tests, and without what is as usual."""
+        fields = asdict(self)
+        del fields["tests"]
+        usual = {"how": "kernel", "compiled": None}
+        return {name: value for name, value in fields.items() if usual.get(name, value) != value or name not in usual}
+
+
+def proof_of(source: Mapping[str, Any], tests: Iterable[str]) -> Proof:
+    """A source of the data file and its tests, as a proof."""
+    compiled = source.get("compiled")
+    if compiled is not None:
+        lists = {name: tuple(compiled.get(name, ())) for name in ("flags", "assumed")}
+        compiled = Compiled(**{**compiled, **lists})
+    return Proof(**{**source, "compiled": compiled}, tests=tuple(tests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +206,7 @@ def proofs_of(data: Mapping[str, Any]) -> dict[Key, tuple[Proof, ...]]:
                 for source, test in pairs:
                     tests_by_source.setdefault(source, []).append(data["tests"][test])
                 proofs[op, attribute, value] = tuple(
-                    Proof(**data["sources"][source], tests=tuple(tests)) for source, tests in tests_by_source.items()
+                    proof_of(data["sources"][source], tests) for source, tests in tests_by_source.items()
                 )
     return proofs
 
@@ -160,9 +221,8 @@ def _claims(name: str) -> Iterator[Claim]:
     profile = load_profile(name, Where(Path("--fidelity")))
     engine = "-" if profile.engine is None else profile.engine.name
     for rule in (rule for layer in profile.layers[-2:] for rule in layer):
-        level, _, source = rule.evidence.partition(": ")
         for key in _keys(rule):
-            yield Claim(key=key, level=level, source=source, profile=name, engine=engine, where=rule.where)
+            yield Claim(key=key, level=rule.level, source=rule.source, profile=name, engine=engine, where=rule.where)
 
 
 def _keys(rule: Rule) -> Iterator[Key]:
@@ -188,10 +248,11 @@ def _finding(key: Key) -> Finding:
     op, attribute, value = key
     proofs = verified().get(key, ())
     if proofs:
-        return Finding(op=op, attribute=attribute, value=value, level="verified", proofs=proofs)
+        surest = min((proof.level for proof in proofs), key=LEVELS.index)
+        return Finding(op=op, attribute=attribute, value=value, level=surest, proofs=proofs)
     statements = [*_declared(key), *_said().get(key, ())]
     levels = {evidence.level for evidence in statements}
-    level: Level = next((level for level in LEVELS[1:] if level in levels), "inferred")
+    level: Level = next((level for level in LEVELS if level in levels), "inferred")
     sources = tuple(dict.fromkeys(e.source for e in statements if e.level == level))
     return Finding(op=op, attribute=attribute, value=value, level=level, sources=sources)
 
@@ -202,10 +263,10 @@ def _level(name: str) -> Level:
 
 @cache
 def _said() -> Mapping[Key, tuple[Evidence, ...]]:
-    """What profiles say, `verified` left out: that is the data file's to say."""
+    """What profiles say but for levels that are the data file's to give."""
     evidence_of: dict[Key, tuple[Evidence, ...]] = {}
     for claim in claims():
-        if claim.level in LEVELS[1:] and claim.engine != NO_ENGINE:
+        if claim.level in LEVELS and claim.level not in PROVED and claim.engine != NO_ENGINE:
             evidence = Evidence(_level(claim.level), f"{claim.source} ({claim.profile})")
             evidence_of[claim.key] = (*evidence_of.get(claim.key, ()), evidence)
     return evidence_of
@@ -221,4 +282,4 @@ def _declared(key: Key) -> Iterator[Evidence]:
 
 def _unproved(evidence: Evidence) -> Evidence:
     """What is left of a `verified` that the data file does not know: its source."""
-    return Evidence("read", evidence.source) if evidence.level == "verified" else evidence
+    return Evidence("read", evidence.source) if evidence.level in PROVED else evidence

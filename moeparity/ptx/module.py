@@ -70,6 +70,11 @@ class Module:
         """The architecture it was compiled for, such as `sm_90`."""
         return self._source.target
 
+    @property
+    def compiler(self) -> str:
+        """Who made it, with the version, as the comments at its top say: `CUDA 13.5.37`."""
+        return self._source.compiler
+
     def named(self, kernel: str) -> str:
         """The full name of the one kernel that is called so, or that has these words in its mangled name."""
         words = kernel.split()

@@ -60,21 +60,32 @@ def seen(folder: Path) -> list[dict[str, Any]]:
 def merged(data: Mapping[str, Any], lines: Iterable[Mapping[str, Any]], date: str) -> dict[str, Any]:
     """The data file with these lines in place of all that it held of their devices."""
     lines = list(lines)
-    devices = {line["device"] for line in lines}
+    devices = {line["source"]["device"] for line in lines}
     rows = {
-        (*key, proof.against, proof.device, proof.torch, proof.date, test)
+        (*key, _as_text(proof), test)
         for key, proofs in fidelity.proofs_of(data).items()
         for proof in proofs
         for test in proof.tests
         if proof.device not in devices
     }
     rows |= {
-        (line["op"], attribute, value, line["against"], line["device"], line["torch"], date, line["test"])
+        (line["op"], attribute, value, _as_text(fidelity.proof_of({**line["source"], "date": date}, ())), line["test"])
         for line in lines
         for attribute, values in line["values"].items()
         for value in values
     }
-    return _indexed(list(_one_of_each_file(rows)))
+    return _indexed(sorted(_one_of_each_file(rows), key=lambda row: (*row[:3], *_by_name(row[3]), row[4])))
+
+
+def _as_text(proof: fidelity.Proof) -> str:
+    """A source of the file as one line."""
+    return json.dumps(proof.source)
+
+
+def _by_name(source: str) -> tuple[str, ...]:
+    """What sources are sorted by."""
+    fields = json.loads(source)
+    return *(fields[name] for name in ("against", "device", "torch", "date")), source
 
 
 def _one_of_each_file(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -84,13 +95,12 @@ def _one_of_each_file(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ..
 
 
 def _indexed(rows: list[tuple[str, ...]]) -> dict[str, Any]:
-    sources, tests = sorted({row[3:7] for row in rows}), sorted({row[7] for row in rows})
+    sources, tests = sorted({row[3] for row in rows}, key=_by_name), sorted({row[4] for row in rows})
     values: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
-    for op, attribute, value, *source, test in rows:
+    for op, attribute, value, source, test in rows:
         pairs = values.setdefault(op, {}).setdefault(attribute, {}).setdefault(value, [])
-        pairs.append([sources.index(tuple(source)), tests.index(test)])
-    names = ("against", "device", "torch", "date")
-    return {"sources": [dict(zip(names, source, strict=True)) for source in sources], "tests": tests, "values": values}
+        pairs.append([sources.index(source), tests.index(test)])
+    return {"sources": [json.loads(source) for source in sources], "tests": tests, "values": values}
 
 
 def as_text(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from moeparity.profiles import fidelity
-from moeparity.profiles.fidelity import LEVELS, Finding, Line
+from moeparity.profiles.fidelity import HOW, LEVELS, Finding, Line
 
 
 def tables(_: str = "") -> str:
@@ -18,11 +18,16 @@ def tables(_: str = "") -> str:
 def tables_of(found: list[Finding]) -> str:
     """The kernels that were run, how many values stand where, and a table for each op."""
     tests: dict[str, set[str]] = {}
+    how: dict[str, str] = {}
     for proof in (proof for finding in found for proof in finding.proofs):
         tests.setdefault(proof.says, set()).update(test.partition("::")[0] for test in proof.tests)
+        how[proof.says] = proof.how.replace("_", " ")
     number = {says: f"V{i}" for i, says in enumerate(sorted(tests), 1)}
-    parts = ["## Kernels that were run\n\n| | against, on | tests |\n|---|---|---|"]
-    parts[0] += "".join(f"\n| {short} | {says} | {', '.join(sorted(tests[says]))} |" for says, short in number.items())
+    parts = ["## Kernels that were run\n\n" + "".join(f"- **{name.replace('_', ' ')}**: {HOW[name]}\n" for name in HOW)]
+    parts[0] += "\n| | against, on | how | tests |\n|---|---|---|---|"
+    parts[0] += "".join(
+        f"\n| {short} | {says} | {how[says]} | {', '.join(sorted(tests[says]))} |" for says, short in number.items()
+    )
     parts.append("## How many values\n\n" + _counts(found))
     for op, of in groupby(fidelity.lines(found), key=lambda line: line.op):
         rows = "".join(f"\n{_row(line, number)}" for line in of)

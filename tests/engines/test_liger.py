@@ -7,6 +7,7 @@ any order where nothing else is said: what is compared are the places where valu
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from moeparity.ops.kernels.experts import experts
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.kernels.rope import rope, rotary
 from tests.engines.live import Found, ask
-from tests.evidence import record
+from tests.evidence import record as record_run
 from tests.ops.plain import FP16, FP32, assert_bits, coarse, random
 
 pytestmark = pytest.mark.live
 LIVE = "Liger 0.8.5 in Triton 3.7.1's interpreter"
+record = partial(record_run, how="triton_interpreter")
 
 DTYPES, WIDTHS, EPS = {"fp16": FP16, "fp32": FP32}, (37, 200), 1e-6
 MODES = (("llama", 0.0), ("llama", 1.0), ("gemma", 0.0), ("gemma", 1.0), ("none", 0.0), ("none", 1.0))

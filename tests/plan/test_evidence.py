@@ -52,7 +52,7 @@ def test_a_toggle_has_the_levels_that_engines_prints() -> None:
     }
     for name, sides in lowest.items():
         for level, of_members in zip(of_toggles[name], sides, strict=True):
-            order = ("unknown", "opaque", "inferred", "read", "verified")
+            order = ("unknown", "opaque", "inferred", "read", "verified: ptx", "verified")
             assert order.index(level) <= min(map(order.index, of_members)), name
     assert of_toggles["op combine:order"] == ("opaque", "read")
     assert of_toggles["op attention:implementation"][0] == "unknown"
@@ -65,7 +65,15 @@ def test_what_the_recipe_sets_is_set_by_the_recipe_and_what_nobody_sets_is_unkno
     assert by_name(plan("hf-eager"), plan("hf-eager", "fp32"))["dtype"] == ("set by the recipe",) * 2
 
 
-@pytest.mark.parametrize(("level", "lowest"), [("opaque: x", "opaque"), ("unknown", "unknown"), ("read: x", "read")])
+@pytest.mark.parametrize(
+    ("level", "lowest"),
+    [
+        ("opaque: x", "opaque"),
+        ("unknown", "unknown"),
+        ("read: x", "read"),
+        ("verified: ptx: read: x", "verified: ptx"),
+    ],
+)
 def test_the_lowest_of_all_that_a_toggle_rests_on_counts(level: str, lowest: str) -> None:
     one, other = plan("hf-eager"), plan("hf-default")
     members = [d for d in differences(one, other) if d.attribute == "accumulate"]

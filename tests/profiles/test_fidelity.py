@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -22,8 +23,9 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.spec.reader import shipped
 from moeparity.profiles import fidelity
-from moeparity.profiles.fidelity import NO_ENGINE, Finding, Key, Proof
+from moeparity.profiles.fidelity import LEVELS, NO_ENGINE, PROVED, Compiled, Finding, Key, Proof
 from scripts.pages.evidence import DATA, as_text, merged, targets
+from scripts.pages.fidelity import tables_of
 from tests.command import ROOT, Done, alone, inside
 from tests.evidence import FOLDER, record
 
@@ -53,8 +55,8 @@ def test_what_collectives_and_launch_rules_say_of_themselves() -> None:
     stated += [(("rms_norm", "order", name), rule.evidence) for name, rule in RULES.items()]
     for key, evidence in stated:
         found = OF[key]
-        assert found.level == evidence.level or (found.level == "verified" and found.proofs), key
-        assert found.level == "verified" or evidence.source in found.sources, key
+        assert found.level == evidence.level or (found.level in PROVED and found.proofs), key
+        assert found.level in PROVED or evidence.source in found.sources, key
 
 
 def test_levels_of_known_values() -> None:
@@ -107,18 +109,34 @@ def backed(source: str, proofs: tuple[Proof, ...]) -> bool:
 
 
 def test_what_profiles_call_verified_is_in_the_data_file() -> None:
-    claimed = [c for c in fidelity.claims() if c.level == "verified" and c.engine != NO_ENGINE]
+    claimed = [c for c in fidelity.claims() if c.level in PROVED and c.engine != NO_ENGINE]
     assert claimed
-    wrong = [f"{c.where}: {':'.join(c.key)}: {c.source}" for c in claimed if not backed(c.source, OF[c.key].proofs)]
+    wrong = [f"{c.where}: {':'.join(c.key)}: {c.source}" for c in claimed if not backed(c.source, proofs_for(c))]
     assert wrong == []
 
 
+def proofs_for(claim: fidelity.Claim) -> tuple[Proof, ...]:
+    """Those of at least its level; of a run of PTX only that of a kernel of the profile's own engine."""
+    proofs = [proof for proof in OF[claim.key].proofs if LEVELS.index(proof.level) <= LEVELS.index(claim.level)]
+    return tuple(proof for proof in proofs if claim.level == "verified" or claim.engine in proof.against)
+
+
+def test_a_claim_of_ptx_needs_a_kernel_of_that_engine() -> None:
+    key = ("combine", "order", "sequential")
+    own = fidelity.Claim(
+        key=key, level="verified: ptx", source="x", profile="vllm", engine="vLLM", where=Where(Path("x.yaml"))
+    )
+    assert OF[key].proofs
+    assert not any("Megatron" in proof.against for proof in OF[key].proofs)
+    assert proofs_for(replace(own, engine="Megatron-LM")) == ()
+
+
 def test_what_collectives_call_verified_is_in_the_data_file() -> None:
-    claimed = {name: c.evidence.source for name, c in COLLECTIVES.items() if c.evidence.level == "verified"}
+    claimed = {name: c.evidence.source for name, c in COLLECTIVES.items() if c.evidence.level in PROVED}
     assert claimed
     for name, source in claimed.items():
         assert backed(source, OF["all_reduce", "collective", name].proofs), name
-    assert not any(rule.evidence.level == "verified" for rule in RULES.values()), "then check these too"
+    assert not any(rule.evidence.level in PROVED for rule in RULES.values()), "then check these too"
 
 
 def test_no_shipped_rule_is_lost_for_naming_nodes_and_no_op() -> None:
@@ -134,12 +152,16 @@ def test_the_data_file_is_as_the_script_writes_it() -> None:
     assert len(text) < 100_000
 
 
-LINE = {
+LINE: dict[str, Any] = {
     "op": "combine",
     "values": {"order": ["sequential"], "output": ["bf16", "model"]},
-    "against": "some engine 1.0",
-    "device": "some GPU",
-    "torch": "2.13.0",
+    "source": {
+        "against": "some engine 1.0",
+        "device": "some GPU",
+        "torch": "2.13.0",
+        "how": "kernel",
+        "compiled": None,
+    },
     "test": "tests/test_a.py::test_b",
 }
 
@@ -154,13 +176,45 @@ def test_a_run_replaces_what_was_known_of_its_device_and_nothing_else() -> None:
         "output": {"bf16": [[0, 0]], "model": [[0, 0]]},
     }
     again = [LINE | {"values": {"order": ["reverse"]}, "test": f"tests/test_a.py::test_{name}"} for name in "zc"]
-    other = LINE | {"device": "another GPU", "values": {"order": ["reverse"]}, "test": "tests/test_d.py::test_e"}
+    other = LINE | {
+        "source": LINE["source"] | {"device": "another GPU"},
+        "values": {"order": ["reverse"]},
+        "test": "tests/test_d.py::test_e",
+    }
     both = merged(merged(first, [other], "2000-01-02"), again, "2000-01-03")
     proofs = fidelity.proofs_of(both)
     assert proofs.keys() == {("combine", "order", "reverse")}
     old, new = proofs["combine", "order", "reverse"]
     assert (old.device, old.date, old.tests) == ("another GPU", "2000-01-02", ("tests/test_d.py::test_e",))
     assert (new.device, new.date, new.tests) == ("some GPU", "2000-01-03", ("tests/test_a.py::test_c",))
+
+
+PTX = Compiled(
+    compiler="CUDA 13.5.37", architecture="sm_90", flags=("-O3",), assumed=("ex2.approx.f32",), contractible=8
+)
+
+
+def test_a_run_of_ptx_is_surer_than_reading_and_less_sure_than_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps its compiler, flags, architecture, assumptions and what may still be fused, and says them."""
+    by_ptx = LINE | {"source": LINE["source"] | {"how": "ptx", "compiled": asdict(PTX)}}
+    data = merged({"sources": [], "tests": [], "values": {}}, [by_ptx], "2000-01-01")
+    again = json.loads(as_text(data))
+    assert as_text(merged(again, [], "2001-01-01")) == as_text(data)
+    (proof,) = fidelity.proofs_of(again)["combine", "order", "sequential"]
+    assert (proof.how, proof.compiled, proof.level) == ("ptx", PTX, "verified: ptx")
+    assert proof.says == (
+        "some engine 1.0 [CUDA 13.5.37 for sm_90 -O3; assumed: ex2.approx.f32; ptxas may fuse 8 products into sums] "
+        "on some GPU (torch 2.13.0, 2000-01-01)"
+    )
+    for lines, level in (([by_ptx], "verified: ptx"), ([by_ptx, LINE], "verified")):
+        proofs = fidelity.proofs_of(merged(data, lines, "2000-01-01"))
+        monkeypatch.setattr(fidelity, "verified", lambda proofs=proofs: proofs)
+        (row,) = [f for f in fidelity.findings([OPS["combine"]]) if (f.attribute, f.value) == ("order", "sequential")]
+        assert row.level == level
+        page = tables_of(fidelity.findings([OPS["combine"]]))
+        assert f"| order | `sequential` | {level} | V1" in page
+        assert "2000-01-01) | ptx | tests/test_a.py |" in page
+    assert LEVELS == ("verified", "verified: ptx", "read", "inferred", "opaque")
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -185,9 +239,14 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = {"accumulate": ["fp32"], "output": both}
     assert full["values"] == {**sites, "expert": ["1"], "order": ["sequential"], "weighted": both}
     assert full["test"] == "tests/profiles/test_fidelity.py::test_record"
-    assert (full["against"], full["torch"]) == ("this test", torch.__version__)
+    assert (full["source"]["against"], full["source"]["torch"]) == ("this test", torch.__version__)
     assert blind["values"] == {**sites, "expert": ["1"]}
     assert plain["values"] == {}
+    monkeypatch.setattr("tests.evidence._written", set())
+    record("combine", {"order": "sequential"}, "a kernel", how="ptx", compiled=PTX)
+    assert Compiled(**written(tmp_path)[-1]["source"]["compiled"]).contractible == 8
+    with pytest.raises(AssertionError, match="names its compiler"):
+        record("combine", {"order": "sequential"}, "a kernel", how="ptx")
     with pytest.raises(AssertionError, match="combine has no"):
         record("combine", {"ordre": "sequential"}, "a misspelt attribute")
 

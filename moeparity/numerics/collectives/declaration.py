@@ -8,7 +8,8 @@ from typing import Literal
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import Message, OrderMap
 
-Level = Literal["verified", "read", "inferred", "opaque"]
+Level = Literal["verified", "verified: ptx", "read", "inferred", "opaque"]
+"""The surest first."""
 
 Average = Literal["scaled_inputs", "divided", "scaled_fp32"]
 """How AVG is formed: each input times 1/n, both rounded to the message's dtype; the rounded sum divided by n; the fp32
@@ -19,8 +20,9 @@ sum times fl(1/n) before the one rounding."""
 class Evidence:
     """How sure the declaration is and what it rests on.
 
-    `verified`: equal to the real thing bit for bit in this project's tests, with the versions named. `read`: from the
-    source named. `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
+    `verified`: equal to the real thing bit for bit in this project's tests, with the versions named. `verified: ptx`:
+    so to a run of what a compiler made of its CUDA source, before the assembler. `read`: from the source named.
+    `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
     """
 
     level: Level

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from moeparity.numerics.collectives.declaration import Level
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec.base import By, Model, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
@@ -93,9 +94,6 @@ class GraphFile(Model):
     after: Nodes
     output: str
     ignore: list[str] = []
-
-
-Level = Literal["verified", "read", "inferred", "opaque"]
 
 
 class Evidence(Model):

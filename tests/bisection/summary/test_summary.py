@@ -187,6 +187,8 @@ def test_floor_and_how_sure() -> None:
     assert sure([unsure], 1, 5, synthetic=True) == (
         "values 1 unknown, 1 verified; 1 sequence, 5 tokens; random weights"
     )
+    by_ptx = replace(one, candidate_evidence="verified: ptx")
+    assert sure([by_ptx], 2, 9, synthetic=False).startswith("values 1 verified, 1 verified: ptx;")
     verified = replace(one, candidate_evidence="verified")
     assert sure([verified], 2, 9, synthetic=False).startswith("values 2 verified;")
     assert sure([], 2, 9, synthetic=False).startswith("nothing differs that acts;")

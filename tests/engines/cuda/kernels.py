@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from moeparity import ptx
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.norm import rms_norm
+from moeparity.profiles.fidelity import Compiled
 from moeparity.ptx.module import Argument
 from tests.engines.cuda import toolchain
+from tests.evidence import compiled_by
 
 EPS = 1e-6
 BF16, FP32 = torch.bfloat16, torch.float32
+VLLM = f"vLLM {toolchain.VLLM}", ("-std=c++17",)
+FLASHINFER = f"FlashInfer {toolchain.FLASHINFER.partition('==')[2]}", ("-std=c++17", "-use_fast_math")
+"""Versions, and the flags that concern numbers."""
+FUSED_ADD = {"output": BF16, "output->rms_norm": "fp32"}
+MOE_SUM = {"order": "sequential", "accumulate": FP32, "output": BF16, "leaves": "slot", "score_site": "epilogue",
+           "shared": "add", "expert": 1}  # fmt: skip
 _NORM = """
 using bf16 = __nv_bfloat16;
 template __global__ void flashinfer::norm::RMSNormKernel<8, bf16>(
@@ -32,7 +41,10 @@ template __global__ void flashinfer::norm::FusedAddRMSNormKernel<8, bf16>(
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One kernel at one shape: numbers compared, how many differ, the farthest in ulp, what was assumed, seconds."""
+    """One kernel at one shape: numbers compared, how many differ, the farthest in ulp, what was assumed, seconds.
+
+    verifies: the ops and values that equal bits speak for, with all that the run rests on in `compiled`.
+    """
 
     kernel: str
     shape: str
@@ -44,6 +56,26 @@ class Compared:
     ulp: int
     assumed: tuple[str, ...]
     seconds: float
+    version: str
+    compiled: Compiled
+    verifies: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A kernel that was run: its module and name there, whose it is and how it was compiled; the run, seconds."""
+
+    module: ptx.Module
+    name: str
+    version: str
+    flags: tuple[str, ...]
+    run: ptx.Run
+    seconds: float
+
+    @property
+    def compiled(self) -> Compiled:
+        """What the run rests on."""
+        return compiled_by(self.module, self.name, self.run, flags=self.flags)
 
 
 @lru_cache(maxsize=4)
@@ -60,10 +92,14 @@ def vllm(name: str) -> ptx.Module:
 
 def profile_norm(x: torch.Tensor, weight: torch.Tensor, order: str) -> torch.Tensor:
     """RMSNorm as the profiles of servers have it: squares and everything else in fp32, one rounding to bf16."""
-    at = {"offset": 0, "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32, "eps": "config",
-          "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide", "square": FP32,
-          "association": "x_rstd_first"}  # fmt: skip
-    return rms_norm(x, w={"weight": weight}, p={"eps": EPS, "heads": None}, at=at)
+    return rms_norm(x, w={"weight": weight}, p={"eps": EPS, "heads": None}, at=norm_values(order))
+
+
+def norm_values(order: str) -> dict[str, Any]:
+    """The attributes of that norm."""
+    return {"offset": 0.0, "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32, "eps": "config",
+            "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide", "square": FP32,
+            "association": "x_rstd_first"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +135,10 @@ def _compare(
     name: str,
     shape: str,
     values: str,
-    timed: tuple[ptx.Run, float],
+    launched: Launched,
     *pairs: tuple[torch.Tensor, torch.Tensor],
     control: torch.Tensor | None = None,
+    verifies: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Compared:
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     return Compared(
@@ -112,14 +149,29 @@ def _compare(
         differ=sum(int((distance != 0).sum()) for distance in distances),
         control=None if control is None else int((int_view(pairs[0][0]) != int_view(control)).sum()),
         ulp=max(int(distance.max()) for distance in distances),
-        assumed=timed[0].assumed,
-        seconds=timed[1],
+        assumed=launched.run.assumed,
+        seconds=launched.seconds,
+        version=launched.version,
+        compiled=launched.compiled,
+        verifies=verifies or {},
     )
 
 
-def _timed(launch: Callable[[], ptx.Run]) -> tuple[ptx.Run, float]:
+def _launched(
+    project: tuple[str, tuple[str, ...]],
+    module: ptx.Module,
+    name: str,
+    grid: int,
+    block: int | tuple[int, int],
+    args: list[Argument],
+    *,
+    shared: int = 0,
+) -> Launched:
+    """A kernel of a project (version and flags) run once."""
     begin = time.perf_counter()
-    return launch(), time.perf_counter() - begin
+    run = module.launch(name, grid, block, args, shared=shared)
+    seconds = time.perf_counter() - begin
+    return Launched(module=module, name=name, version=project[0], flags=project[1], run=run, seconds=seconds)
 
 
 def flashinfer_rms_norm(rows: Rows) -> Compared:
@@ -127,15 +179,16 @@ def flashinfer_rms_norm(rows: Rows) -> Compared:
     h, y, warps = rows.hidden, torch.zeros_like(rows.x), -(-min(1024, rows.hidden // 8) // 32)
     args: list[Argument] = [rows.x.clone(), rows.weight, y, h, h, h, 0.0, EPS]
     module = flashinfer_norm()
-    timed = _timed(lambda: module.launch("13RMSNormKernel", rows.rows, (32, warps), args, shared=4 * warps))
+    launched = _launched(FLASHINFER, module, "13RMSNormKernel", rows.rows, (32, warps), args, shared=4 * warps)
     expected = profile_norm(rows.x, rows.weight, "flashinfer.rms_norm")
     return _compare(
         "FlashInfer RMSNorm",
         rows.shape,
         "`order: flashinfer.rms_norm`",
-        timed,
+        launched,
         (y, expected),
         control=profile_norm(rows.x, rows.weight, "sequential"),
+        verifies={"rms_norm": norm_values("flashinfer.rms_norm")},
     )
 
 
@@ -146,12 +199,13 @@ def flashinfer_add_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [x, residual, rows.weight, h, h, h, 0.0, EPS]
     shared = 16 * -(-warps // 4) + 4 * h
     module = flashinfer_norm()
-    timed = _timed(lambda: module.launch("FusedAddRMSNorm", rows.rows, (32, warps), args, shared=shared))
+    launched = _launched(FLASHINFER, module, "FusedAddRMSNorm", rows.rows, (32, warps), args, shared=shared)
     total = rows.x.float() + rows.residual.float()
     pairs = (x, profile_norm(total, rows.weight, "flashinfer.rms_norm")), (residual, total.to(BF16))
     return _compare(
-        "FlashInfer FusedAddRMSNorm", rows.shape, "`order: flashinfer.rms_norm`, sum in fp32", timed, *pairs,
+        "FlashInfer FusedAddRMSNorm", rows.shape, "`order: flashinfer.rms_norm`, sum in fp32", launched, *pairs,
         control=profile_norm(total, rows.weight, "sequential"),
+        verifies={"rms_norm": norm_values("flashinfer.rms_norm"), "add": FUSED_ADD},
     )  # fmt: skip
 
 
@@ -162,15 +216,16 @@ def vllm_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [y, rows.x.clone(), h, 0, 0, 0, 0, rows.weight, 0, EPS, rows.rows, h]
     name = f"rms_norm_kernelIN3c108BFloat16ELi{vector}ELi2ELb1"
     module = vllm("layernorm_kernels.cu")
-    timed = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    launched = _launched(VLLM, module, name, rows.rows, threads, args)
     expected = profile_norm(rows.x, rows.weight, "vllm.rms_norm")
     return _compare(
         "vLLM rms_norm",
         rows.shape,
         "`order: vllm.rms_norm`",
-        timed,
+        launched,
         (y, expected),
         control=profile_norm(rows.x, rows.weight, "sequential"),
+        verifies={"rms_norm": norm_values("vllm.rms_norm")},
     )
 
 
@@ -181,16 +236,17 @@ def vllm_add_rms_norm(rows: Rows) -> Compared:
     args: list[Argument] = [x, h, residual, rows.weight, EPS, rows.rows, h, h]
     name, threads = f"fused_add_rms_norm_kernelIN3c108BFloat16ELi{width}ELb1", min(h, 1024 if rows.rows < 256 else 256)
     module = vllm("layernorm_kernels.cu")
-    timed = _timed(lambda: module.launch(name, rows.rows, threads, args))
+    launched = _launched(VLLM, module, name, rows.rows, threads, args)
     total = (rows.x.float() + rows.residual.float()).to(BF16)
     pairs = (x, profile_norm(total, rows.weight, "vllm.fused_add_rms_norm")), (residual, total)
     return _compare(
         "vLLM fused_add_rms_norm",
         rows.shape,
         "`order: vllm.fused_add_rms_norm`",
-        timed,
+        launched,
         *pairs,
         control=profile_norm(total, rows.weight, "sequential"),
+        verifies={"rms_norm": norm_values("vllm.fused_add_rms_norm"), "add": {"output": BF16}},
     )
 
 
@@ -203,7 +259,7 @@ def vllm_moe_sum(rows: Rows, slots: int = 8) -> Compared:
     name = f"moe_sum_vec_kernelIN3c108BFloat16EiLi{slots}ELb0"
     module = vllm("moe/moe_align_sum_kernels.cu")
     blocks = -(-tokens * h // 8 // 256)
-    timed = _timed(lambda: module.launch(name, blocks, 256, args))
+    launched = _launched(VLLM, module, name, blocks, 256, args)
     total, descending = torch.zeros(tokens, h), torch.zeros(tokens, h)
     for slot in range(slots):
         total, descending = total + x[:, slot].float(), descending + x[:, slots - 1 - slot].float()
@@ -211,9 +267,10 @@ def vllm_moe_sum(rows: Rows, slots: int = 8) -> Compared:
         f"vLLM moe_sum, top-{slots}",
         rows.shape,
         "`order: sequential` in fp32",
-        timed,
+        launched,
         (y, total.to(BF16)),
         control=descending.to(BF16),
+        verifies={"combine": MOE_SUM},
     )
 
 
@@ -231,10 +288,8 @@ def router_logits(tokens: int, experts: int) -> torch.Tensor:
     return (2 * torch.randn(tokens, experts, generator=torch.Generator().manual_seed(tokens))).to(BF16)
 
 
-def vllm_topk(
-    tokens: int, experts: int = 128, k: int = 8
-) -> tuple[tuple[ptx.Run, float], torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`topkGating` by softmax, renormalised: the launch, its logits, ids and weights, seconds."""
+def vllm_topk(tokens: int, experts: int = 128, k: int = 8) -> tuple[Launched, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`topkGating` by softmax, renormalised: the launch, its logits, ids and weights."""
     logits = router_logits(tokens, experts)
     weights, ids = torch.zeros(tokens, k), torch.zeros(tokens, k, dtype=torch.int32)
     source = torch.zeros(tokens, k, dtype=torch.int32)
@@ -246,8 +301,8 @@ def vllm_topk(
     rows_of_block = 4 * 32 * per_thread // experts
     nothing = 0
     args: list[Argument] = [logits, nothing, weights, tokens, ids, source, k, 0, experts, 1, nothing, 1.0, nothing]
-    timed = _timed(lambda: module.launch(name, -(-tokens // rows_of_block), (32, 4), args))
-    return timed, logits, ids, weights
+    launched = _launched(VLLM, module, name, -(-tokens // rows_of_block), (32, 4), args)
+    return launched, logits, ids, weights
 
 
 def cuda_expf(x: torch.Tensor) -> torch.Tensor:
@@ -303,12 +358,12 @@ def every(shapes: Iterator[tuple[int, int]]) -> Iterator[Compared]:
 
 def topk_compared(tokens: int) -> list[Compared]:
     """`topkGating` against its formula with torch's exp and with CUDA's."""
-    timed, logits, ids, weights = vllm_topk(tokens)
+    launched, logits, ids, weights = vllm_topk(tokens)
     made = []
     for says, exponential in (("torch's exp", torch.exp), ("CUDA's expf", cuda_expf)):
         expected_ids, expected = softmax_weights(logits, 8, exponential)
         for what, pair in (("ids", (ids, expected_ids)), (f"weights, {says}", (weights, expected))):
-            made.append(_compare("vLLM topkGating", f"{tokens} x 128, top-8", what, timed, pair))
+            made.append(_compare("vLLM topkGating", f"{tokens} x 128, top-8", what, launched, pair))
     return made
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.engines.cuda import kernels
-from tests.engines.cuda.kernels import Compared, Rows
+from tests.engines.cuda.kernels import BF16, Compared, Rows
+from tests.evidence import record
 
 pytestmark = pytest.mark.live
 
@@ -26,6 +27,16 @@ def test_a_profile_has_the_kernels_bits(kernel: object, hidden: int, tokens: int
     assert isinstance(compared, Compared)
     assert compared.numbers >= hidden * tokens
     assert compared.differ == 0
+    written_down(compared)
+
+
+def written_down(compared: Compared) -> None:
+    """As evidence, that what it verifies has this kernel's bits."""
+    assert compared.differ == 0
+    assert compared.verifies
+    against = f"{compared.version} {compared.kernel.partition(' ')[2]}"
+    for op, values in compared.verifies.items():
+        record(op, values, against, operands=BF16, how="ptx", compiled=compared.compiled)
 
 
 def test_a_row_that_no_vector_divides_takes_the_kernel_of_single_elements() -> None:

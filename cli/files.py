@@ -53,6 +53,7 @@ class Kind(StrEnum):
     profile = "profile"
     recipe = "recipe"
     log = "log"
+    kernel = "kernel"
 
 
 def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:

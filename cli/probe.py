@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.paths import is_folder
 
+if TYPE_CHECKING:
+    from moeparity.plan.bind import BoundGraph
+    from moeparity.plan.graph import Node
+
 Target = Annotated[
-    str, typer.Argument(metavar="MODULE:FUNCTION", help="Python code; modules in the current directory are found.")
+    str,
+    typer.Argument(
+        metavar="MODULE:FUNCTION|KERNEL.yaml",
+        help="Python code (modules in the current directory are found), or a file that says how a CUDA or PTX kernel "
+        "is launched; it runs without a GPU.",
+    ),
 ]
 Leaves = Annotated[
     int | None, typer.Option("--n", help="How many values each sum adds up; for all_reduce the number of processes.")
@@ -24,14 +33,17 @@ KindOption = Annotated[
         "names of its parameters.",
     ),
 ]
-Dtype = Annotated[str, typer.Option(help="Dtype of the arguments: bf16, fp16 or fp32.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Dtype of a function's arguments: bf16, fp16 or fp32 (the default); a kernel file says its own."),
+]
 
 
 def probe(
     target: Target,
     n: Leaves = None,
     kind: KindOption = None,
-    dtype: Dtype = "fp32",
+    dtype: Dtype = None,
     m: Annotated[str, typer.Option("--m", help="Rows; several, as in 1,2,4:8, find where the tree changes.")] = "",
     positions: Annotated[
         int | None,
@@ -45,10 +57,11 @@ def probe(
         Path | None, typer.Option(help="Write the orders found as a YAML fragment for a profile to this file.")
     ] = None,
 ) -> None:
-    """Find in which order a function adds, by calling it. A tree for each class of its outputs.
+    """Find in which order a function or a compiled kernel adds, by calling it. A tree for each class of its outputs.
 
-    The function named is imported and run. Exit code 0 all of it known; 2 for a function that cannot be called as its
-    kind is; 3 where outputs have no fixed tree, or sums made again in the order found have other bits.
+    The function named is imported and run; a kernel file's CUDA is compiled by nvcc and its PTX run here. Exit code 0
+    all of it known; 2 for a function that cannot be called as its kind is; 3 where outputs have no fixed tree, or sums
+    made again in the order found have other bits.
     """
     from moeparity.cli.outputs import outputs
     from moeparity.output.words import printable
@@ -78,7 +91,7 @@ def certify(
     ],
     n: Leaves = None,
     kind: KindOption = None,
-    dtype: Dtype = "fp32",
+    dtype: Dtype = None,
     accumulate: Annotated[
         str | None,
         typer.Option(help="What additions round to where the order does not say; the node's, or fp32, by default."),
@@ -92,14 +105,23 @@ def certify(
     threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
     alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
 ) -> None:
-    """Hold a function to a stated order of its sums, bit for bit. Its data cancel to rounding residue.
+    """Hold a function or a compiled kernel to a stated order of its sums, or a kernel to all choices of a node.
 
-    The function named is imported and run. Exit code 0 certified, 1 not, 2 for a mistake of the user.
+    Bit for bit, on data that cancel to rounding residue. The function named is imported and run; a kernel file's CUDA
+    is compiled by nvcc and its PTX run here, without a GPU. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """
     from moeparity.output.words import printable
     from moeparity.probe.run import Request, read_claim, run_certify
 
-    attributes = None if plan is None else _of_node(plan, profile, against)
+    bound = None if plan is None else _bound(plan, profile, against)
+    if bound is not None:
+        from moeparity.probe.kernels.run import certify_file
+
+        answer = certify_file(target, Path.cwd(), *bound, tokens=m, width=positions)
+        if answer is not None:
+            print(printable(answer[0]))
+            raise typer.Exit(0 if answer[1] else 1)
+    attributes = None if bound is None else {name: str(value) for name, value in bound[0].active(bound[1]).items()}
     request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
     text, holds = run_certify(request, Path.cwd(), read_claim(against, accumulate, attributes))
     if text:
@@ -107,8 +129,8 @@ def certify(
     raise typer.Exit(0 if holds else 1)
 
 
-def _of_node(plan: Path, profile: str, address: str) -> dict[str, str]:
-    """The attributes in force on a node of a plan. Raises MoeparityError where it has no such node."""
+def _bound(plan: Path, profile: str, address: str) -> tuple[BoundGraph, Node]:
+    """A plan and one of its nodes. Raises MoeparityError where it has no such node."""
     from moeparity.bisection.outline import outline_checkpoint, outline_recipe
     from moeparity.errors import MoeparityError, did_you_mean
 
@@ -120,4 +142,4 @@ def _of_node(plan: Path, profile: str, address: str) -> dict[str, str]:
             f"--against {address}: {plan} has no such node.{did_you_mean(address, nodes)} `moeparity show` lists "
             "them; [0:4] there stands for [0], [1], [2] and [3]."
         )
-    return {name: str(value) for name, value in bound.active(nodes[address]).items()}
+    return bound, nodes[address]

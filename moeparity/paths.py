@@ -34,6 +34,7 @@ LIMITS = {
     "log that is one JSON document": 256_000_000,
     "line of a log": 256_000_000,
     "log once unpacked": 256_000_000_000,
+    "PTX file": 256_000_000,
     "torch.save": 64_000_000_000,
 }
 """Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""

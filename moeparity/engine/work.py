@@ -13,7 +13,7 @@ from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
-from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
+from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.declaration import EDGE, RefusedError
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
@@ -391,11 +391,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
 
 def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
     """Active values of a node as its kernel takes them: roundings as torch's dtypes."""
-    sites = {attribute.name for attribute in node.op.attributes if attribute.kind == "rounding"}
-    return {
-        name: torch_dtype(str(value)) if name in sites and value != UNROUNDED else value
-        for name, value in active.items()
-    }
+    return node.op.settings(active)
 
 
 def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

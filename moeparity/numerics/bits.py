@@ -22,6 +22,18 @@ def int_view(x: torch.Tensor) -> torch.Tensor:
     return x if dtype is None else x.view(dtype)
 
 
+def ulps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """How far apart the numbers of two tensors of one float dtype are, in units of the last place; 0 for a NaN."""
+    distance = (_ordered(a) - _ordered(b)).abs()
+    return distance.masked_fill(a.isnan() | b.isnan(), 0)
+
+
+def _ordered(x: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as far apart as the floats are; -0 and +0 are one."""
+    bits = int_view(x).long()
+    return torch.where(bits < 0, -(bits & (2 ** (8 * x.element_size() - 1) - 1)), bits)
+
+
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True when shape, dtype and every bit agree: -0 differs from +0, a NaN equals only the same NaN."""
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(int_view(a), int_view(b))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
+from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED, torch_dtype
 from moeparity.numerics.orders import EXPLICIT, NATIVE
 from moeparity.ops.measured import Measured
 from moeparity.ops.memory import Call, Memory, Shapes
@@ -306,6 +306,14 @@ class Op:
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""
         return next((a for a in self.attributes if a.name == name), None)
+
+    def settings(self, active: Mapping[str, object]) -> dict[str, Any]:
+        """Active values as the kernel takes them: roundings as torch's dtypes."""
+        sites = {attribute.name for attribute in self.attributes if attribute.kind == "rounding"}
+        return {
+            name: torch_dtype(str(value)) if name in sites and value != UNROUNDED else value
+            for name, value in active.items()
+        }
 
     def scratch(self, call: Call) -> int:
         """Bytes that a call needs for a moment, beside its inputs and outputs, its cutting included."""

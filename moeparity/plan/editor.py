@@ -41,11 +41,13 @@ _REFERENCE: Json = {
 
 
 def json_schema(kind: str) -> Json:
-    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe` or a `log`."""
+    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe`, a `log` or a `kernel`."""
     model = reader.KINDS[kind]
     schema = _plain(model.model_json_schema(by_alias=True))
     definitions: Json = schema.pop("$defs")
-    {"graph": _graph, "profile": _profile, "recipe": _recipe, "log": _log}[kind](schema, definitions)
+    refine = {"graph": _graph, "profile": _profile, "recipe": _recipe, "log": _log}.get(kind)
+    if refine is not None:
+        refine(schema, definitions)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:moeparity:schema:{kind}"}
     return {**head, "title": f"moeparity {kind}", **schema, "$defs": dict(sorted(definitions.items()))}
 

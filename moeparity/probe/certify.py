@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 
 from moeparity.errors import MoeparityError
+from moeparity.numerics.bits import int_view, ulps
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order, OrderError, tree
 from moeparity.ops.norm.launches import SM_COUNT, Launch
@@ -15,11 +17,11 @@ from moeparity.ops.norm.reductions import order_of
 from moeparity.probe.calls import Setup
 from moeparity.probe.classes import PASSES, NotRepeatable, classes
 from moeparity.probe.compact import compact
-from moeparity.probe.find import outputs_of
+from moeparity.probe.find import outputs_of, refuse_race
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
 from moeparity.probe.ranks import Ranks, simulated_equals
-from moeparity.probe.replay import AFTER, Way, by_product, equal, zero_sum
+from moeparity.probe.replay import AFTER, Way, by_product, contracted, equal, uncontracted, zero_sum
 from moeparity.probe.reveal import NoTree, reveal
 from moeparity.probe.rows import rows_at
 from moeparity.probe.shape import same_shape, shape_of
@@ -64,6 +66,8 @@ class Verdict:
     """One class of outputs of one setup: bits equal of all, whether the tree is the stated one, and what was found.
 
     equal of replayed: None of 0 where no sum comes out as it is (softmax). `order`: the order that the probes show.
+    first: where the callable's sum is another, the first one, both values and how far apart. gives: how sums have the
+    callable's bits where they have not in the stated order.
     """
 
     setup: Setup
@@ -73,6 +77,8 @@ class Verdict:
     same_tree: bool | None = None
     order: str = ""
     reason: str = ""
+    first: str = ""
+    gives: str = ""
 
     @property
     def holds(self) -> bool:
@@ -90,6 +96,7 @@ def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[V
         _refuse(function, setup, claim)
         outputs = outputs_of(function, setup)
         try:
+            refuse_race(function, setup)
             if isinstance(outputs, (Squares, Exponentials)):
                 outputs.start(range(setup.m))
             groups = classes(outputs)
@@ -134,8 +141,10 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
         raise NoTree(f"{SUMS} sums made again gave other bits")
     scaled = [Way(order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
     ways = [way for one in scaled for way in (by_product(one, claim.product) if masks.of.products else [one])]
-    equal_sums = max(equal(way.sums(rows, first_factors, masks.output), out) for way in ways)
+    made = max((way.sums(rows, first_factors, masks.output) for way in ways), key=lambda sums: equal(sums, out))
+    equal_sums = equal(made, out)
     shape = reveal(masks.ask, masks.n, masks.capacity)
+    others = (order, compact(shape)[0]) if equal_sums < SUMS else ()
     return Verdict(
         setup=setup,
         label=label,
@@ -143,7 +152,33 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
         replayed=SUMS,
         same_tree=same_shape(shape, shape_of(tree(order, masks.n), masks.n)),
         order=str(compact(shape)[0]),
+        first=_first(out, made),
+        gives=_gives(masks, others, claim, lambda way: equal(way.sums(rows, first_factors, masks.output), out) == SUMS),
     )
+
+
+def _first(out: torch.Tensor, made: torch.Tensor) -> str:
+    """The first of the callable's sums that is another than the one made again, in words; "" where all are equal."""
+    if out.dtype != made.dtype:
+        return f"it returns {name_of(out.dtype)}, not {name_of(made.dtype)}"
+    differ = int_view(out) != int_view(made)
+    if not differ.any():
+        return ""
+    at = int(differ.int().argmax())
+    one, other = (x[at].item() for x in (out, made))
+    return f"sum {at} is {one:.9g} and was to be {other:.9g}, {int(ulps(out, made)[at])} ulp"
+
+
+def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[Way], bool]) -> str:
+    """The stated order and the one found, with products contracted or not, and other roundings of additions."""
+    for order, accumulate in product(dict.fromkeys(orders), dict.fromkeys((claim.accumulate, "fp32", "bf16", "fp16"))):
+        for one in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
+            ways = [Way(one, accumulate, after) for after in AFTER] if one is not None else []
+            for way in (way for plain in ways for way in (by_product(plain) if masks.of.products else [plain])):
+                if fits(way):
+                    narrow = f", products rounded to {way.product}" if way.product else ""
+                    return f"{one}, additions rounded to {accumulate}{narrow}{' ' * bool(way.after)}{way.after}"
+    return ""
 
 
 def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Claim) -> Verdict:
@@ -176,6 +211,11 @@ def coverage(function: Function, setups: Sequence[Setup], verdicts: Sequence[Ver
     parts = [f"{function.kind.name} over {first.n} values of {name_of(first.dtype)}"]
     parts += [f"{replayed} outputs on zero-sum data with exponents from -14 to 14 (fp16: -5 to 5)"] if replayed else []
     parts += ["the tree, by probes at every leaf"] if any(verdict.same_tree is not None for verdict in verdicts) else []
+    if function.rests_on():
+        return (
+            f"covers {'; '.join(parts)}. Not other shapes, dtypes or launches; not what ptxas makes of the PTX; not "
+            "NaN, infinities or overflow."
+        )
     threads = torch.get_num_threads()
     return (
         f"covers {'; '.join(parts)}. Not other shapes, dtypes, alignments, threads ({threads} here unless given), "

@@ -106,6 +106,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
     for setup in setups:
         sums = outputs_of(function, setup)
         try:
+            refuse_race(function, setup)
             if isinstance(sums, (Squares, Exponentials)):
                 sums.start(range(setup.m))
             groups = classes(sums)
@@ -130,6 +131,13 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
         result.collectives = _collectives(result)
     result.seconds = time.perf_counter() - start
     return result
+
+
+def refuse_race(function: Function, setup: Setup) -> None:
+    """Raises NotRepeatable where the bits of a compiled kernel depend on which of its threads go first."""
+    reason = function.race(setup.n, setup.m, setup.width)
+    if reason:
+        raise NotRepeatable(reason)
 
 
 def _collectives(result: Result) -> tuple[str, ...]:

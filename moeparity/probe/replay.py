@@ -88,6 +88,14 @@ def contracted(order: Order) -> Order | None:
         return None
 
 
+def uncontracted(order: Order) -> Order | None:
+    """The order with its products rounded before they are added; None where they are not contracted."""
+    if not order.fma:
+        return None
+    words = (replace(level, words=tuple(word for word in level.words if word != "fma")) for level in order.levels)
+    return Order(tuple(words))
+
+
 def equal(outputs: torch.Tensor, expected: torch.Tensor) -> int:
     """How many of two lists of outputs have the same bits."""
     if outputs.dtype != expected.dtype:

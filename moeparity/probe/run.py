@@ -17,6 +17,8 @@ from moeparity.ops.norm.rms_norm import MEAN_SQUARE
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, certify, coverage
 from moeparity.probe.find import probe
+from moeparity.probe.kernels.callable import function_of
+from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
 from moeparity.probe.ranks import join, process_groups
 from moeparity.probe.target import Function, load
 from moeparity.probe.text import fragment, report_text, verdict_text
@@ -31,7 +33,7 @@ class Request:
     target: str
     n: int | None
     kind: str | None
-    dtype: str
+    dtype: str | None
     m: str = ""
     width: int | None = None
     threads: str = ""
@@ -52,13 +54,12 @@ def run(request: Request, folder: Path) -> tuple[str, str, list[str]]:
 
 def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     """The function, and every combination of rows, threads and alignment."""
-    dtype = request.dtype
+    function, dtype = _target(request, folder)
     if dtype not in CHECKPOINT_NAMES:
         raise MoeparityError(f"--dtype {dtype}: expected one of {listed(CHECKPOINT_NAMES)}.")
     rows = numbers("--m", request.m, least=1)
     threads = numbers("--threads", request.threads, least=1)
     offsets = numbers("--alignment", request.alignment, least=0)
-    function = load(request.target, folder, request.kind)
     if function.kind.name == "all_reduce":
         request = replace(request, n=join(request.n))
     if request.n is None:
@@ -76,6 +77,19 @@ def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
         for count in counts
         for offset in offsets or [0]
     ]
+
+
+def _target(request: Request, folder: Path) -> tuple[Function, str]:
+    """The function, or the kernel that a file describes as one; and the dtype of its arguments."""
+    if not is_kernel_file(request.target):
+        return load(request.target, folder, request.kind), request.dtype or "fp32"
+    for option, given in (("--kind", request.kind), ("--dtype", request.dtype), ("--alignment", request.alignment)):
+        if given:
+            raise MoeparityError(
+                f"{option} {given}: {request.target} says what its kernel takes. Leave the option out."
+            )
+    kernel = open_kernel(folder / request.target)
+    return function_of(kernel, request.target), kernel.file.dtype
 
 
 def first_rank() -> bool:

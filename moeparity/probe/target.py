@@ -14,6 +14,7 @@ import torch
 from moeparity import user_code
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.numerics.dtypes import name_of
+from moeparity.ptx import PtxError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,17 @@ def kind_of(parameters: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A user's function under the name it was asked for, with the kind it is called as."""
+    """A user's function under the name it was asked for, with the kind it is called as.
+
+    race: with n, rows and width, whether its bits depend on which of its threads go first, in words, "" where they do
+    not. rests_on: what its runs so far rest on, in lines. Both of compiled kernels only.
+    """
 
     name: str
     call: Callable[..., Any]
     kind: Kind
+    race: Callable[[int, int, int], str] = lambda n, m, width: ""  # noqa: ARG005
+    rests_on: Callable[[], tuple[str, ...]] = tuple
 
     def __call__(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
         """What it returns for `arguments`, a float tensor of `shape`; what it gave in place where it returns nothing.
@@ -107,6 +114,8 @@ class Function:
         try:
             with torch.no_grad():
                 out = self.call(*arguments)
+        except PtxError as error:
+            raise MoeparityError(f"{self.description(arguments)}: {error}") from None
         except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
             raise MoeparityError(
                 f"{self.description(arguments)} raised {user_code.error_line(error, __file__)}."

@@ -50,6 +50,7 @@ def report_text(result: Result) -> str:
         f"adds {kind.adds}",
         f"n = {setup.n}, {name_of(setup.dtype)}; {result.probes} probes, {result.seconds:.1f} s",
         machine(),
+        *result.function.rests_on(),
         "",
     ]
     for name, tree in result.trees.items():
@@ -151,6 +152,7 @@ def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], 
     lines = [
         f"{'certified' if holds else 'NOT certified'}: {function.name} against {claim.text}{rounds}",
         machine(),
+        *function.rests_on(),
         *_stated(claim, verdicts),
         "",
     ]
@@ -163,6 +165,8 @@ def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], 
             words.append(
                 "the tree is this one" if verdict.same_tree else f"the tree is another: {_shortened(verdict.order)}"
             )
+        words += [verdict.first] if verdict.first else []
+        words += [f"the bits are those of {_shortened(verdict.gives)}"] if verdict.gives else []
         place = setup_text(kind, verdict.setup) + (f", {verdict.label}" if verdict.label != "all" else "")
         lines.append(f"{place}: {f'no fixed tree: {verdict.reason}' if verdict.reason else '; '.join(words)}")
     return "\n".join([*lines, "", *textwrap.wrap(coverage, COLUMNS, break_long_words=False)])
@@ -215,13 +219,15 @@ def fragment(result: Result) -> str:
 
 def _rule(result: Result, tree: Tree, settings: dict[str, str]) -> list[str]:
     values = ", ".join(f"{name}: {_quote(value)}" for name, value in settings.items())
-    evidence = f"{tree.equal} of {tree.replayed} zero-sum sums"
+    compiled = result.function.rests_on()
+    evidence = "; ".join((f"{tree.equal} of {tree.replayed} zero-sum sums", *compiled))
     source = _quote(f"moeparity probe {result.function.name}, {evidence}, {machine()}")
+    level = _quote("verified: ptx") if compiled else "verified"
     return [
         "rules:",
         f"  - op: {result.function.kind.name}",
         f"    set: {{{values}}}",
-        f"    evidence: {{level: verified, source: {source}}}",
+        f"    evidence: {{level: {level}, source: {source}}}",
     ]
 
 

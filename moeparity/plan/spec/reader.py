@@ -15,15 +15,17 @@ from pydantic_core import ErrorDetails
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import schema, yaml
+from moeparity.plan.spec.kernel import KernelFile
 from moeparity.plan.spec.scheduling import Scheduling
 
-File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck)
+File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile)
 
 KINDS: dict[str, type[BaseModel]] = {
     "graph": schema.GraphFile,
     "profile": schema.ProfileFile,
     "recipe": schema.RecipeFile,
     "log": schema.LogCheck,
+    "kernel": KernelFile,
 }
 
 
@@ -45,6 +47,11 @@ def read_recipe(path: Path) -> schema.RecipeFile:
 def read_log_check(path: Path) -> schema.LogCheck:
     """A check of logs. Raises SpecError."""
     return _read(path, schema.LogCheck)
+
+
+def read_kernel(path: Path) -> KernelFile:
+    """A file that says how a kernel is launched. Raises SpecError."""
+    return _read(path, KernelFile)
 
 
 def is_log_check(path: Path) -> bool:

@@ -73,7 +73,7 @@ def _pip(command: str, *arguments: str, environment: dict[str, str] | None = Non
 
 def compiled(source: Path, *flags: str) -> str:
     """The PTX that nvcc makes of a file. Skips the test that asks where there is no nvcc."""
-    nvcc = _compiler()
+    nvcc = compiler()
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "out.ptx"
         command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", "-std=c++17", *flags, str(source), "-o", str(out)]
@@ -82,7 +82,8 @@ def compiled(source: Path, *flags: str) -> str:
         return out.read_text()
 
 
-def _compiler() -> Path:
+def compiler() -> Path:
+    """nvcc, below the environment's prefix. Skips the test that asks where there is none."""
     nvcc = FOLDER / "toolkit" / "nvidia" / "cu13" / "bin" / "nvcc"
     if not nvcc.exists():
         pytest.skip("not run through PTX: no nvcc (python -m tests.engines.cuda.toolchain install)")
@@ -118,7 +119,7 @@ def flashinfer(header: str, instances: str) -> str:
     """The PTX of instances of templates in one of FlashInfer's headers, with the flags of its JIT (-use_fast_math)."""
     data = FOLDER / "flashinfer" / "flashinfer" / "data"
     kit = FOLDER / "toolkit" / "nvidia" / "cu13"
-    _compiler()
+    compiler()
     source = FOLDER / f"{Path(header).stem}.cu"
     source.write_text(f"#include <{header}>\n{instances}")
     folders = (data / "include", kit / "cccl/include", kit / "include", data / "cutlass/include")

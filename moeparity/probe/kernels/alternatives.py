@@ -1,0 +1,179 @@
+"""Which choices other than a node's would give a kernel's bits, and which the data does not tell apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from moeparity.errors import SpecError
+from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse
+from moeparity.ops.declaration import Attribute, Value
+from moeparity.probe.kernels.held import Case, Held, Tensors, bits_of
+from moeparity.probe.replay import contracted
+
+KINDS = ("rounding", "order", "form", SEMANTICS := "semantics")
+"""Kinds of choices that are tried; the last computes another model, and is no legal choice."""
+_VECTORS = (1, 2, 4, 8)
+_FOLDS = ("fold_hi(32)", "fold_lo(32)")
+_LAST = ("fold_hi", "fold_lo", "sequential")
+MOST = 4
+"""Choices that are changed together."""
+
+Change = Mapping[str, Value]
+Cases = Sequence[tuple[Case, Tensors]]
+"""With the kernel's outputs, or those of them that are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Changes that give other bits than the node's own choices on a case, and those that give the same."""
+
+    other: tuple[Change, ...] = ()
+    same: tuple[Change, ...] = ()
+
+
+def in_words(change: Change) -> str:
+    """`order sequential, mean divide`."""
+    return ", ".join(f"{name} {value}" for name, value in change.items())
+
+
+def changes(held: Held, threads: int, orders: Sequence[str]) -> list[Change]:
+    """Every other value of every choice of the node, one by one, legal choices first.
+
+    threads: of a block of the kernel, after which orders are named. orders: more of them, as a probe found them.
+    """
+    choices = held.choices
+    listed: list[Change] = []
+    for attribute in sorted(held.node.attributes, key=lambda a: a.kind == SEMANTICS):
+        if attribute.kind not in KINDS or attribute.needs not in {"always", "no partials"}:
+            continue
+        values = dict.fromkeys(_values(attribute, str(choices[attribute.name]), held, threads, orders))
+        listed += [{attribute.name: value} for value in values if value != choices[attribute.name]]
+    return listed
+
+
+def _values(attribute: Attribute, now: str, held: Held, threads: int, orders: Sequence[str]) -> Iterator[Value]:
+    dtype = held.plan.dtype_of(held.node.name)
+    if attribute.kind == "rounding":
+        yield from dict.fromkeys((dtype, "fp32"))
+        return
+    if not attribute.order:
+        yield from (value for value in attribute.values if value != NATIVE)
+        return
+    written = (*EXPLICIT, *orders, *_launched(threads))
+    yield from written
+    yield from attribute.values
+    # Sums of scores are of fp32 numbers that nothing multiplies.
+    for order in (now, *written) if attribute.name == "order" else ():
+        yield from _varied(order, dtype)
+
+
+def _varied(order: str, dtype: str) -> Iterator[str]:
+    """An order with products contracted, and with what its first level, or every level, adds rounded to the dtype."""
+    try:
+        parsed = parse(order)
+    except OrderError:
+        return
+    fused = contracted(parsed)
+    if fused is not None:
+        yield str(fused)
+    for one in (parsed, fused):
+        if one is not None and dtype != "fp32":
+            first, *further = one.levels
+            yield str(Order((replace(first, accumulate=dtype), *further)))
+            yield str(Order(tuple(replace(level, accumulate=dtype) for level in one.levels)))
+
+
+def _launched(threads: int) -> Iterator[str]:
+    """Orders of a block of threads: each adds its vectors, warps fold, their sums are added."""
+    for vector, fold, last in product(_VECTORS, _FOLDS, _LAST):
+        yield str(parse(f"threads({threads}, {vector}) | {fold} | {last}"))
+
+
+def tried(held: Held, case: Case, listed: Sequence[Change]) -> Tried:
+    """Each change alone, on one case: whether the data tells it from the node's own choices."""
+    own = held.outputs(case, held.choices)
+    other: list[Change] = []
+    same: list[Change] = []
+    for change in listed:
+        made = _made(held, case, change)
+        if made is not None:
+            (same if _equal(own, made) else other).append(change)
+    return Tried(tuple(other), tuple(same))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Changes that together give a kernel's bits on every case, and others that do so too in place of one of them."""
+
+    change: Change
+    also: tuple[Change, ...]
+
+
+def fit(held: Held, cases: Cases, listed: Sequence[Change]) -> Fit | None:
+    """The change that leaves fewest numbers unequal, then a further one, until all are equal; None where they are not.
+
+    Where no one change helps, a rounding and an order together may: in a narrow sum either hides the other.
+    """
+    change: dict[str, Value] = {}
+    left = _unequal(held, cases, change)
+    while left and len(change) < MOST:
+        further = [one for one in listed if one.keys().isdisjoint(change)]
+        best, count = _best(held, cases, change, further, left)
+        if count == left:
+            best, count = _best(held, cases, change, _pairs(held, further), left)
+        if count == left:
+            return None
+        change, left = {**change, **best}, count
+    if left:
+        return None
+    others = [one for one in listed if one.keys() <= change.keys() and not one.items() <= change.items()]
+    return Fit(change, tuple(one for one in others if not _unequal(held, cases, {**change, **one}, 1)))
+
+
+def _best(held: Held, cases: Cases, change: Change, further: Sequence[Change], left: int) -> tuple[Change, int]:
+    """Of further changes the first that leaves fewest numbers unequal, and how many; none of them and `left` else."""
+    best: Change = {}
+    for one in further:
+        count = _unequal(held, cases, {**change, **one}, left)
+        if count < left:
+            best, left = one, count
+        if not left:
+            break
+    return best, left
+
+
+def _pairs(held: Held, listed: Sequence[Change]) -> list[Change]:
+    """Each change of a rounding with each of an order."""
+    kinds = {a.name: a.kind for a in held.node.attributes}
+    of = {kind: [one for one in listed if {kinds[name] for name in one} == {kind}] for kind in ("rounding", "order")}
+    return [{**one, **other} for one, other in product(of["rounding"], of["order"])]
+
+
+def _unequal(held: Held, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
+    """How many numbers of all cases are not the kernel's under a change; `most` where there are so many or more, or its
+    op refuses it.
+    """
+    count = 0
+    for case, out in cases:
+        made = _made(held, case, change)
+        if made is None:
+            return most
+        count += sum(int((bits_of(x) != bits_of(made[name])).sum()) for name, x in out.items())
+        if count >= most:
+            return most
+    return count
+
+
+def _made(held: Held, case: Case, change: Change) -> Tensors | None:
+    """What the node makes under a change; None where its op refuses that."""
+    try:
+        return held.outputs(case, {**held.choices, **change})
+    except (SpecError, ValueError):  # an order that this sum cannot have: fma where nothing is multiplied
+        return None
+
+
+def _equal(out: Tensors, made: Tensors) -> bool:
+    return all(bool((bits_of(out[name]) == bits_of(x)).all()) for name, x in made.items())

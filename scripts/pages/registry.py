@@ -15,6 +15,7 @@ from scripts.pages import (
     launch_files,
     metrics,
     sessions,
+    shares,
 )
 from scripts.pages.page import Page, blocks, printed, put_out
 from scripts.pages.situations import SITUATIONS
@@ -28,6 +29,7 @@ FROM_CODE = {
     "fidelity": Page(path="docs/fidelity.md", takes="seconds", write=blocks({"fidelity": fidelity.tables})),
     "launch-files": Page(path="docs/generated/launch-files.md", takes="seconds", write=launch_files.page),
     "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),
+    "verified": Page(path="docs/generated/verified.md", takes="seconds", write=shares.page),
 }
 """A test keeps these in step."""
 

@@ -1,0 +1,157 @@
+"""docs/generated/verified.md: which share of the engine profiles' choices rests on a run; what does not, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.errors import Where
+from moeparity.ops.declaration import EDGE
+from moeparity.plan.address import role
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import UNKNOWN, load_profile
+from moeparity.plan.evidence import LOWEST_FIRST
+from moeparity.plan.expand import expand
+from moeparity.plan.graph import Node
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.setting import edges_of
+from moeparity.profiles import fidelity
+from moeparity.profiles.compare import architectures
+
+PROFILES = ("vllm", "sglang", "trtllm", "megatron", "flashinfer-fused")
+MODELS = ("qwen3_moe", "deepseek_v3")
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+DECIDES = ("rounding", "order", "form")
+"""Kinds of choices that are counted: those that compute the same model."""
+LEVELS = tuple(reversed(LOWEST_FIRST))
+
+HEAD = """# What the engine profiles rest on
+
+Written by `python -m scripts.pages verified` from `graphs/profiles/` and `moeparity/profiles/evidence.json`.
+
+Each profile is bound in bf16 to the graphs of {models} (`graphs/configs`), as it prefills and
+as it decodes, on one rank. A choice is one attribute of one node of a layer (equal layers count once) that decides a
+rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is the lowest that it
+has in any layer or phase. *By a run*: `verified` and `verified: ptx` together, of all choices, and of those that the
+profile states. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both shares
+were 0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 -- graphs/profiles` names none
+of them).
+
+| profile | model | choices | {levels} | by a run, of all | of those stated |
+|---|---|---|{rules}---|---|
+{rows}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One choice of a plan in effect, how sure it is, what that rests on, and by which kernel it could be claimed."""
+
+    node: str
+    op: str
+    attribute: str
+    values: tuple[str, ...]
+    level: str
+    source: str
+    claimable: tuple[str, ...]
+
+    @property
+    def by_run(self) -> bool:
+        """Whether it rests on a run."""
+        return self.level in fidelity.PROVED
+
+
+def page(_: str = "") -> str:
+    """The whole page."""
+    counted = {(profile, model): choices(profile, model) for profile in PROFILES for model in MODELS}
+    rows = "\n".join(_row(*key, found) for key, found in counted.items())
+    head = HEAD.format(models=" and ".join(MODELS), levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
+    parts = [head.rstrip()]
+    for profile in PROFILES:
+        own = [choice for model in MODELS for choice in counted[profile, model]]
+        parts += [f"\n## {profile}: what no run verifies\n", *_rest(own)]
+    return "\n".join((*parts, ""))
+
+
+def choices(profile: str, model: str) -> list[Choice]:
+    """What a profile has in effect on a model, node by node of one layer of each kind."""
+    loaded = load_profile(profile, Where(Path("--profile")))
+    plan = bind(expand(Config(architectures()[model])), loaded, "bf16", phases=PHASES)
+    engine = "" if loaded.engine is None else loaded.engine.name
+    met: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
+    for phase in PHASES:
+        for node, name, value, level, source in _settings(plan.at_phase(phase)):
+            met.setdefault((role(node.name), node.op.name, name), []).append((value, level, source))
+    return [_choice(*key, stands, engine) for key, stands in met.items()]
+
+
+def _settings(plan: BoundGraph) -> Iterator[tuple[Node, str, str, str, str]]:
+    """Nodes with what decides there: name, value, level and source."""
+    ops = {node.name: node.op.name for node in plan.graph.nodes}
+    for node in plan.graph.nodes:
+        kinds = {attribute.name: attribute.kind for attribute in node.attributes}
+        for name in (name for name in plan.active(node) if kinds[name] in DECIDES):
+            setting = plan.settings[node.name, name]
+            yield node, name, str(setting.value), setting.level or UNKNOWN, setting.rule.source if setting.rule else ""
+        for site, consumer in edges_of(plan.graph, node):
+            setting = plan.settings[node.name, f"{site}{EDGE}{consumer}"]
+            if setting.rule is not None:
+                name = f"{site}{EDGE}{ops[consumer]}"
+                yield node, name, str(setting.value), setting.level or UNKNOWN, setting.rule.source
+
+
+def _choice(node: str, op: str, name: str, stands: Sequence[tuple[str, str, str]], engine: str) -> Choice:
+    _, level, source = min(stands, key=lambda stand: LOWEST_FIRST.index(stand[1]))
+    values = tuple(dict.fromkeys(value for value, _, _ in stands))
+    proofs = [fidelity.verified().get((op, name, value), ()) for value in values]
+    own = [[p.against for p in of if engine and engine in p.against] for of in proofs]
+    claimable = tuple(dict.fromkeys(against for of in own for against in of)) if all(own) else ()
+    return Choice(
+        node=node, op=op, attribute=name, values=values, level=level, source=source,
+        claimable=() if level in fidelity.PROVED else claimable,
+    )  # fmt: skip
+
+
+def _row(profile: str, model: str, found: Sequence[Choice]) -> str:
+    levels = Counter(choice.level for choice in found)
+    by_run, stated = sum(choice.by_run for choice in found), len(found) - levels[UNKNOWN]
+    counts = " | ".join(str(levels[level]) for level in LEVELS)
+    shares = " | ".join(f"{100 * by_run / whole:.0f} %" for whole in (len(found), stated))
+    return f"| `{profile}` | {model} | {len(found)} | {counts} | {shares} |"
+
+
+def _rest(found: Sequence[Choice]) -> Iterator[str]:
+    """The choices without a run, alike ones in one line, the least sure last."""
+    lines: dict[tuple[str, str, str], dict[str, None]] = {}
+    for choice in sorted((c for c in found if not c.by_run), key=lambda c: LEVELS.index(c.level)):
+        value = ", ".join(f"{choice.op}:{choice.attribute}={value}" for value in choice.values)
+        lines.setdefault((choice.level, _why(choice), "; ".join(choice.claimable)), {})[f"`{value}`"] = None
+    yield "| level | choices | why |\n|---|---|---|"
+    for (level, why, claimable), names in lines.items():
+        may = (
+            f" A run of {claimable} has these values: a claim may be made where that is the kernel."
+            if claimable
+            else ""
+        )
+        yield f"| {level} | {', '.join(names)} | {_cell(why + may)} |"
+
+
+_WHY: Mapping[str, str] = {
+    "read": "Not run: ",
+    "inferred": "Not run, and the source only suggests it: ",
+    "opaque": "Cannot be known from outside: ",
+    UNKNOWN: "The profile does not state it.",
+}
+
+
+def _why(choice: Choice) -> str:
+    if choice.level == UNKNOWN and choice.source:
+        return f"Not this engine's: {choice.source}."
+    return f"{_WHY[choice.level]}{choice.source}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

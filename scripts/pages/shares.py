@@ -34,11 +34,11 @@ Written by `python -m scripts.pages verified` from `graphs/profiles/` and `moepa
 
 Each profile is bound in bf16 to the graphs of {models} (`graphs/configs`), as it prefills and
 as it decodes, on one rank. A choice is one attribute of one node of a layer (equal layers count once) that decides a
-rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is the lowest that it
-has in any layer or phase. *By a run*: `verified` and `verified: ptx` together, of all choices, and of those that the
-profile states. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both shares
-were 0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 -- graphs/profiles` names none
-of them).
+rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is the lowest that
+it has in any layer or phase. *By a run*: `verified` and `verified: ptx` together, of all choices, and of those that the
+profile states. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both were
+0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 -- graphs/profiles` names none of
+them).
 
 | profile | model | choices | {levels} | by a run, of all | of those stated |
 |---|---|---|{rules}---|---|

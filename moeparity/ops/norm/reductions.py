@@ -1,8 +1,9 @@
 """In which order kernels add up the squares of an RMSNorm: launch rules, by name. No torch here.
 
 The tree of a kernel follows from how it is launched: the hidden size, the number of rows, the dtype, the GPU's number
-of SMs. None of them has been run by this project. Only the order of additions is stated here: the kernels also divide
-and take roots approximately.
+of SMs. None of them has been run on a GPU by this project; the PTX of vLLM's and FlashInfer's norms in CUDA has been run
+here and has their orders' bits (docs/ptx.md). Only the order of additions is stated here: kernels also divide and take
+roots approximately.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ _ALL = (
     _rule(
         "flashinfer.rms_norm",
         launches.flashinfer,
-        f"{_FLASHINFER}, include/flashinfer/norm.cuh; contraction into fma is inferred",
+        f"{_FLASHINFER}, include/flashinfer/norm.cuh; fma as in the PTX that nvcc 13.5.37 makes of it for sm_90, where "
+        "it changes nothing: squares of 16-bit numbers are exact",
     ),
     _rule("flashinfer.cutedsl_rms_norm", launches.cutedsl, _CUTEDSL),
     _rule("flashinfer.cutedsl_qk_rms_norm_sm100", launches.cutedsl_qk, f"{_CUTEDSL}; QKRMSNormKernel"),

@@ -1,4 +1,5 @@
-"""What each file of `files/` comes to, worked out by hand from the file and the options of its engine.
+"""What each file of `files/` comes to: written after the output had been seen, then checked against the file
+and the options of its engine.
 
 `sides` are as a recipe writes them, then what comes on top; `given` some of the options that are set; `open` the
 options that are not resolved, with a part of what is said; `notes` parts of the notes; `refused` a part of the error.

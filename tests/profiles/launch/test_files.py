@@ -1,4 +1,4 @@
-"""Launch files as people write them, of ten frameworks, held to what was worked out by hand; none silently wrong."""
+"""Launch files as people write them, of ten frameworks, held to results that were checked; none silently wrong."""
 
 from __future__ import annotations
 

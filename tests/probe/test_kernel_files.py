@@ -37,7 +37,7 @@ def graph(name: str) -> Graph:
 
 
 def bound(node: str, settings: dict[str, Value], model: str = "quickstart") -> tuple[BoundGraph, Node]:
-    own = overrides({f"{node}:{name}": value for name, value in settings.items()}, HERE)
+    own = overrides({name if ":" in name else f"{node}:{name}": value for name, value in settings.items()}, HERE)
     plan = bind(graph(model), load_profile("vllm-eager", HERE), "bf16", own)
     return plan, next(one for one in plan.graph.nodes if one.name == node)
 
@@ -96,6 +96,17 @@ def test_where_bits_differ_the_choice_that_gives_them_is_named(
     assert change(verdict) == {"out": named}
 
 
+WEIGHED: dict[str, Value] = {"layers[0].moe.experts:score_site": "combine", "weighted": "fp32"}
+
+
+def test_the_contraction_of_weighted_rows_is_a_choice_of_its_order() -> None:
+    """nvcc's default makes fma of the row's product and the sum."""
+    verdict = held("combine_weighted", COMBINE, **WEIGHED)
+    assert not verdict.holds
+    assert change(verdict) == {"out": {"order": "sequential(fma)"}}
+    assert held("combine_weighted", COMBINE, **WEIGHED, order="sequential(fma)").holds
+
+
 def test_a_fault_that_no_choice_explains_is_not_given_the_name_of_one() -> None:
     """A tail that is one short."""
     verdict = held("norm_short_tail", "norm", **NORM)
@@ -125,6 +136,11 @@ def test_a_router_that_breaks_ties_otherwise_computes_another_model() -> None:
     assert change(later) == {"ids": {"tie_break": "highest_index"}}
 
 
+def test_a_router_without_its_nodes_bias_is_not_compared() -> None:
+    with pytest.raises(MoeparityError, match=r"layers\[3\].moe.router: has a bias that no argument is, and .* logits"):
+        held("router", "layers[3].moe.router", "deepseek_v3")
+
+
 def test_swiglu_with_one_rounding_or_two() -> None:
     node = next(node.name for node in graph("qwen2_moe").nodes if node.op.name == "swiglu")
     once = held("swiglu", node, "qwen2_moe", activation="fp32")
@@ -133,6 +149,7 @@ def test_swiglu_with_one_rounding_or_two() -> None:
     assert change(twice) == {"out": {"activation": "bf16"}}
     assert once.holds
     assert {"activation": "bf16"} in once.tried.other
+    assert held("swiglu_in_place", node, "qwen2_moe", activation="fp32").holds
 
 
 def command(*arguments: str | Path) -> Done:

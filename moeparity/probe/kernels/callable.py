@@ -10,6 +10,8 @@ from moeparity.errors import MoeparityError, listed
 from moeparity.probe.kernels.launch import Kernel
 from moeparity.probe.target import KINDS, Function
 
+_FEW = 8
+"""Columns that are looked at for races."""
 Arguments = tuple[dict[str, torch.Tensor], dict[str, float]]
 """Tensors by name, and sizes."""
 
@@ -66,7 +68,7 @@ def function_of(kernel: Kernel, name: str) -> Function:
         return out.reshape(-1) if kind == "sum" else out
 
     def race(n: int, m: int, width: int) -> str:
-        return kernel.race(*arguments(*_random(kind, kernel.dtype, n, m, width)))
+        return kernel.race(*arguments(*_random(kind, kernel.dtype, n, m, min(width, _FEW))))
 
     return Function(name, call, KINDS[kind], race=race, rests_on=lambda: kernel.rests_on)
 

@@ -55,7 +55,9 @@ def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[
     """Hold a kernel to a node on data of every number of tokens. Raises MoeparityError."""
     held = held_to(kernel, plan, node)
     cases = cases_of(kernel, node, tokens or TOKENS, width or WIDTH)
-    race = kernel.race(cases[0].tensors, cases[0].sizes)
+    # Another block may be another branch of the kernel.
+    blocks = {kernel.threads(case.sizes): case for case in reversed(cases)}
+    race = next(filter(None, (kernel.race(case.tensors, case.sizes) for case in blocks.values())), "")
     if race:
         return NodeVerdict(held=held, race=race)
     written = [kernel(case.tensors, case.sizes) for case in cases]

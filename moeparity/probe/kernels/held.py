@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from moeparity.errors import MoeparityError
+from moeparity.errors import MoeparityError, listed
 from moeparity.numerics.bits import int_view, ulps
 from moeparity.ops.declaration import Value, holds
 from moeparity.plan.bind import BoundGraph
@@ -83,6 +83,9 @@ def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> Held:
             f"--against {name}: rows meet their weights in {active.get('score_site')} (experts:score_site), and "
             f"{kernel.path} {takes}."
         )
+    if computes == "router" and ("bias" in node.weights) != ("bias" in kernel.inputs):
+        has = "has a bias that no argument is" if "bias" in node.weights else "has no bias"
+        raise MoeparityError(f"--against {name}: {has}, and {kernel.path} takes {listed(kernel.inputs)}.")
     if computes == "combine" and active.get("shared", "add") != "add":
         raise MoeparityError(f"--against {name}: its sum takes the shared expert's output too, which no argument is.")
     return held

@@ -209,6 +209,8 @@ def _check(kernel: Kernel, parameters: int) -> None:
                 )
     where = Where(kernel.path, file.line_of("arguments"))
     absent = [name for name in layout.inputs if name not in (*layout.optional, *kernel.inputs)]
+    if file.computes == "swiglu" and "gate_up" not in kernel.inputs:
+        absent += [name for name in ("gate", "up") if name not in kernel.inputs]
     absent += [name for name in layout.outputs if name not in kernel.outputs]
     if absent:
         raise SpecError(f"{where}: {file.computes} has {listed(absent)} too; no argument is that tensor.")

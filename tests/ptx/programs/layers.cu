@@ -219,3 +219,12 @@ extern "C" __global__ void dots(const float* x, const float* weight, float* out,
   sum = block_sum(sum, part);
   if (threadIdx.x == 0) out[(long)blockIdx.x * gridDim.y + blockIdx.y] = sum;
 }
+
+// In place, by way of scratch memory.
+extern "C" __global__ void swiglu_in_place(bf16* gate, const bf16* up, float* silu, int numbers) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= numbers) return;
+  float g = __bfloat162float(gate[i]);
+  silu[i] = g / (1.0f + expf(-g));
+  gate[i] = __float2bfloat16(silu[i] * __bfloat162float(up[i]));
+}

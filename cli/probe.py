@@ -57,7 +57,7 @@ def probe(
         Path | None, typer.Option(help="Write the orders found as a YAML fragment for a profile to this file.")
     ] = None,
 ) -> None:
-    """Find in which order a function or a compiled kernel adds, by calling it. A tree for each class of its outputs.
+    """Find in which order a function or a kernel adds, by calling it. A tree for each class of its outputs.
 
     The function named is imported and run; a kernel file's CUDA is compiled by nvcc and its PTX run here. Exit code 0
     all of it known; 2 for a function that cannot be called as its kind is; 3 where outputs have no fixed tree, or sums
@@ -105,9 +105,9 @@ def certify(
     threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
     alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
 ) -> None:
-    """Hold a function or a compiled kernel to a stated order of its sums, or a kernel to all choices of a node.
+    """Hold a function or a kernel to an order of its sums, or a node, bit for bit.
 
-    Bit for bit, on data that cancel to rounding residue. The function named is imported and run; a kernel file's CUDA
+    On data that cancel to rounding residue. The function named is imported and run; a kernel file's CUDA
     is compiled by nvcc and its PTX run here, without a GPU. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """
     from moeparity.output.words import printable

@@ -105,9 +105,9 @@ def certify(
     threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
     alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
 ) -> None:
-    """Hold a function or a kernel to an order of its sums, or a node, bit for bit.
+    """Hold a function or a kernel to an order or a node, bit for bit.
 
-    On data that cancel to rounding residue. The function named is imported and run; a kernel file's CUDA
+    Its data cancel to rounding residue. The function named is imported and run; a kernel file's CUDA
     is compiled by nvcc and its PTX run here, without a GPU. Exit code 0 certified, 1 not, 2 for a mistake of the user.
     """
     from moeparity.output.words import printable

@@ -16,17 +16,12 @@ from typing import Any
 import torch
 
 # It asks for torchvision, which below seems to be there.
+import transformers.models.auto.processing_auto  # noqa: F401
 from torch import Tensor
 
 from tests.engines.absent import left_out
 from tests.engines.live import answer
-
-LEFT_OUT = (
-    "requests urllib3 torchvision IPython aiohttp compressed_tensors einops gguf mistral_common openai "
-    "partial_json_parser psutil pybase64 sentencepiece sgl_kernel starlette tvm_ffi xgrammar zmq zstandard orjson "
-    "fastapi uvicorn uvloop"
-)
-"""Serving, tokenizers, grammars, quantised formats, and its CUDA kernels."""
+from tests.engines.sglang.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
     from sglang.srt.layers import activation, layernorm, logits_processor, sampler

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.engines.live import Found, ask
-from tests.evidence import record
 from tests.ops.plain import bits
 
 Case = Mapping[str, Any]
@@ -43,7 +42,7 @@ class Function:
     """What was set by hand to run it here."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Engine:
     """A version of a project with the functions of it that are run."""
 
@@ -52,25 +51,39 @@ class Engine:
     folders: tuple[str, ...]
     functions: tuple[Function, ...]
 
-    def live(self) -> Found:
-        """What its functions make of all cases, by kind and case; one process for each engine."""
-        return _live(self.program, self.folders, self)
+    def __post_init__(self) -> None:
+        _of_program.setdefault((self.program, self.folders), []).append(self)
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.program))
+    def live(self, function: Function) -> Found:
+        """What a function makes of its cases, by label."""
+        found = _live(self.program, self.folders)
+        return {label: found[f"{self.name} {function.name} {label}"] for label in function.cases}
+
+
+_of_program: dict[tuple[str, tuple[str, ...]], list[Engine]] = {}
+"""Engines that share a process."""
 
 
 @cache
-def _live(program: str, folders: tuple[str, ...], engine: Engine) -> Found:
-    cases = {f"{f.name} {label}": {"kind": f.kind, **c} for f in engine.functions for label, c in f.cases.items()}
-    return ask(program, folders, cases)
+def _live(program: str, folders: tuple[str, ...]) -> Found:
+    """What the functions of all engines of a program make of all cases."""
+    return ask(
+        program,
+        folders,
+        {
+            f"{engine.name} {function.name} {label}": {"kind": function.kind, **case}
+            for engine in _of_program[program, folders]
+            for function in engine.functions
+            for label, case in function.cases.items()
+        },
+    )
 
 
 def compared(engine: Engine, function: Function) -> Iterator[tuple[Case, Outputs, Outputs]]:
     """Of each case what the function makes of it, and what we do."""
-    live = engine.live()
-    for label, case in function.cases.items():
-        yield case, live[f"{function.name} {label}"], function.ours(case, function.at(case))
+    for label, theirs in engine.live(function).items():
+        case = function.cases[label]
+        yield case, theirs, function.ours(case, function.at(case))
 
 
 def unequal(a: Outputs, b: Outputs) -> int:
@@ -93,14 +106,3 @@ def other(at: At, change: Mapping[str, Any]) -> At:
         op, _, attribute = address.partition(":")
         changed[op][attribute] = value
     return changed
-
-
-def remember(engine: Engine, function: Function, case: Case) -> None:
-    """The values that equal bits have shown."""
-    for op, values in function.at(case).items():
-        record(op, values, engine.name, operands=dtype_of(case), p=function.p(case), blind=function.blind)
-
-
-def dtype_of(case: Case) -> torch.dtype | None:
-    """The dtype that the case is in: of its `x`."""
-    return case["x"].dtype if "x" in case else None

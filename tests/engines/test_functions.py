@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from tests.engines.all_engines import ENGINES
-from tests.engines.function import Case, Engine, Function, compared, other, remember, unequal
+from tests.engines.function import Case, Engine, Function, compared, other, unequal
+from tests.evidence import record
 
 pytestmark = pytest.mark.live
 FUNCTIONS = [(engine, function) for engine in ENGINES for function in engine.functions]
+READ = "read"
+"""What stands for the edge from an addition to a norm, which is no attribute."""
 CHANGES = [(engine, function, change) for engine, function in FUNCTIONS for change in function.others]
 
 
@@ -25,16 +28,18 @@ def name(value: Any) -> str:
 def test_every_bit_is_the_same(engine: Engine, function: Function) -> None:
     for case, theirs, ours in compared(engine, function):
         assert unequal(theirs, ours) == 0
-        remember(engine, function, case)
+        for op, values in function.at(case).items():
+            known = {name: value for name, value in values.items() if name != READ}
+            record(op, known, engine.name, operands=case["x"].dtype, p=function.p(case), blind=function.blind)
 
 
 @pytest.mark.parametrize(("engine", "function", "change"), CHANGES, ids=name)
 def test_another_choice_gives_other_bits(engine: Engine, function: Function, change: dict[str, Any]) -> None:
     """So that the comparison can fail: the cases tell this choice from that one."""
-    live = engine.live()
+    live = engine.live(function)
 
     def differs(label: str, case: Case) -> bool:
-        theirs, ours = live[f"{function.name} {label}"], function.ours(case, other(function.at(case), change))
+        theirs, ours = live[label], function.ours(case, other(function.at(case), change))
         return any(not torch.equal(theirs[name].double(), ours[name].double()) for name in theirs)
 
     assert any(differs(label, case) for label, case in function.cases.items())

@@ -260,7 +260,7 @@ RELEASED = tuple(
     )
     for name, p, at, others in (
         ("softmax after top-k", SOFTMAX, {"timing": "after_topk"}, ({"router:timing": "before_topk"},)),
-        ("softmax before top-k", {**SOFTMAX, "renormalize": False}, {}, ({"router:scores": FP32},)),
+        ("softmax before top-k", {**SOFTMAX, "renormalize": False}, {}, ({"router:softmax": "reciprocal"},)),
         ("sigmoid and bias", UNGROUPED, SIGMOID, ({"router:scores": FP32}, {"router:total": FP32}, RECIPROCAL)),
         ("sigmoid, groups and bias", DEEPSEEK, SIGMOID, ({"router:scores": FP32}, {"router:group_score": "max"})),
     )

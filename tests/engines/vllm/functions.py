@@ -82,7 +82,7 @@ def router(
     return Function(
         "router",
         name,
-        f"{LAYERS}/fused_moe/router/{file}.py",
+        f"{LAYERS}/fused_moe/router/{file}.py" if "/" not in file else f"vllm/model_executor/{file}.py",
         inputs.routes(p, biased, form=form),
         ours.routed,
         lambda case: ours.router_at(case, **at),
@@ -101,7 +101,7 @@ ROUTERS = (
     router("CPURouter, _grouped_topk", "cpu_router", "cpu", DEEPSEEK, {}, RECIPROCAL, FIRST, biased=True),
     router("CPURouter, _softmax_topk", "cpu_router", "softmax", SOFTMAX, {"timing": "after_topk"},
            {"router:timing": "before_topk"}),
-    router("Llama4MoE.custom_routing_function", "../../../models/llama4", "llama4",
+    router("Llama4MoE.custom_routing_function", "models/llama4", "llama4",
            {**DEEPSEEK, "groups": 1, "top_groups": 1, "scale": 1.0, "renormalize": False, "top_k": 1}, {},
            {"router:sigmoid": "tanh"}),
 )  # fmt: skip

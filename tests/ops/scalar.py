@@ -157,7 +157,10 @@ def attend(
             most = new * factor
             folded = form == "exp2_fma"
             p = {j: exp2(fma(s, factor, -most) if folded else s * factor - most) for j, s in found.items()}
-            shrunk = F32(0) if highest is None else exp2((highest - new) * factor)
+            if highest is None:
+                shrunk = F32(0)
+            else:
+                shrunk = exp2((highest - new) * factor if folded else highest * factor - most)
         highest = new
         total = total * shrunk + sum_of([p.get(j, F32(0)) for j in tile])
         for c in range(len(out)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -14,8 +16,9 @@ from tests.engines import live
 from tests.evidence import record
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23"}
-FOLDERS = ("triton", "ml_dtypes")
-INTERPRETER = "in Triton 3.7.1's interpreter"
+HOW = "RUN_KERNELS"
+FOLDERS = {"interpreter": ("triton", "ml_dtypes"), "ptx": ("triton-3.8",)}
+SAYS = {"interpreter": "in Triton 3.7.1's interpreter", "ptx": "as Triton 3.8.0's PTX for sm_90"}
 Outputs = Mapping[str, Tensor]
 
 
@@ -67,12 +70,13 @@ class Compared:
     control: int
 
 
-def run(cases: list[Case]) -> dict[str, Outputs]:
-    """The engines' outputs by the names of the cases, one process for each program."""
+def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
+    """The engines' outputs by the names of the cases, one process for each program; `how`: interpreter or ptx."""
     found: dict[str, Outputs] = {}
     for program in dict.fromkeys(case.program for case in cases):
         own = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
-        found |= live.ask(f"triton_kernels.{program}", FOLDERS, own)
+        with patch.dict(os.environ, {HOW: how}):
+            found |= live.ask(f"triton_kernels.{program}", FOLDERS[how], own)
     return found
 
 
@@ -98,7 +102,7 @@ def _differ(ours: Tensor, theirs: Tensor) -> int:
     return int((int_view(ours.contiguous()) != int_view(theirs.contiguous())).sum())
 
 
-def recorded(case: Case) -> None:
+def recorded(case: Case, how: str = "interpreter") -> None:
     """What the case has seen, for the evidence."""
     for seen in case.seen:
-        record(seen.op, seen.at, f"{case.engine} {INTERPRETER}", operands=seen.operands, p=seen.p, blind=seen.blind)
+        record(seen.op, seen.at, f"{case.engine} {SAYS[how]}", operands=seen.operands, p=seen.p, blind=seen.blind)

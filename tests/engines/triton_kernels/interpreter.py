@@ -20,6 +20,7 @@ os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import numpy as np
@@ -131,8 +132,14 @@ def torchs() -> Iterator[None]:
         _exponentials[0] = "exact"
 
 
-def scalars(first: Any, end: Any, step: Any = 1) -> Iterator[Any]:
-    """Python's range for a kernel that asks its numbers for what Triton's have: `to`."""
+@contextmanager
+def scalar_ranges(module: Any) -> Iterator[None]:
+    """Python's range for a module whose kernels ask its numbers for what Triton's have: `to`."""
+    with patch.object(module, "range", _scalars, create=True):
+        yield
+
+
+def _scalars(first: Any, end: Any, step: Any = 1) -> Iterator[Any]:
     for number in range(int(first), int(end), int(step)):
         yield _converted(number)
 

@@ -1,4 +1,4 @@
-"""SGLang 0.5.23's Triton kernels in Triton's interpreter on CPU, each launched by SGLang's own function.
+"""SGLang 0.5.23's Triton kernels run without a GPU (`backend`), each launched by SGLang's own function.
 
 Given in place of what is not here: the platform, which answers as one H100 (CUDA, SM90, 132 SMs) but without launches
 that overlap (PDL, which orders launches and computes nothing); DeepGEMM, which is said to be absent, so that matrix
@@ -12,12 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import tests.engines.triton_kernels.interpreter as interpreted  # isort: skip
+from tests.engines.triton_kernels import backend  # isort: skip
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from tests.engines.live import answer
 from tests.engines.triton_kernels.alone import engine
 
 
@@ -85,9 +84,9 @@ def bmm(a: Tensor, b: Tensor) -> Found:
     return {"output": batch_invariant_ops.bmm_batch_invariant(a, b)}
 
 
-def log_softmax(logits: Tensor) -> Found:
-    with interpreted.torchs():
-        return {"output": batch_invariant_ops.log_softmax(logits)}
+def log_softmax(logits: Tensor, sums: Tensor | None = None) -> Found:
+    with backend.torchs():
+        return {"output": batch_invariant_ops.log_softmax(logits), **backend.logs_of(sums)}
 
 
 def mean(x: Tensor) -> Found:
@@ -146,7 +145,7 @@ def sum_reduce(rows: Tensor, scale: float) -> Found:
 def swiglu(gate_up: Tensor) -> Found:
     """gate_up [M, 2I] -> [M, I]."""
     output = torch.empty(len(gate_up), gate_up.shape[1] // 2, dtype=gate_up.dtype)
-    with interpreted.torchs():
+    with backend.torchs():
         fused_moe_triton_kernels.act_and_mul_triton(gate_up, output, {})
     return {"output": output}
 
@@ -155,14 +154,14 @@ def masked_swiglu(gate_up: Tensor) -> Found:
     """gate_up [E, M, 2I], all rows taken -> [E, M, I]."""
     output = torch.empty(*gate_up.shape[:2], gate_up.shape[2] // 2, dtype=gate_up.dtype)
     taken = torch.full((len(gate_up),), gate_up.shape[1], dtype=torch.int32)
-    with interpreted.torchs():
+    with backend.torchs():
         ep_moe_kernels.silu_and_mul_masked_fwd(gate_up, output, taken)
     return {"output": output}
 
 
 def gate(logits: Tensor, bias: Tensor | None, k: int, **settings: Any) -> Found:
     """logits [N, E] -> ids and weights [N, K]."""
-    with interpreted.torchs():
+    with backend.torchs():
         weights, ids = moe_fused_gate.moe_fused_gate(logits, bias, k, **settings)
     return {"weights": weights, "ids": ids}
 
@@ -171,7 +170,7 @@ def gather(rows: Tensor, ids: Tensor, weights: Tensor, places: Tensor, expert_ma
     """rows [M, H] as experts leave them, ids, weights and places [N, K] -> [N, H]."""
     assert expert_map is None
     output = torch.empty(len(ids), rows.shape[1], dtype=rows.dtype)
-    with patch.object(ep_moe_kernels, "range", interpreted.scalars, create=True):
+    with backend.scalar_ranges(ep_moe_kernels):
         ep_moe_kernels.ep_gather(rows, ids, weights, places, output)
     return {"output": output}
 
@@ -244,4 +243,4 @@ KINDS = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    answer(KINDS)
+    backend.answer(KINDS)

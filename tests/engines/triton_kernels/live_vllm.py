@@ -1,4 +1,4 @@
-"""vLLM 0.33.0's Triton kernels in Triton's interpreter on CPU, each launched by vLLM's own function.
+"""vLLM 0.33.0's Triton kernels run without a GPU (`backend`), each launched by vLLM's own function.
 
 Given in place of what is not here: the platform, which answers as one H100 (capability 9.0, 132 SMs, no ROCm); the CUDA
 kernels `moe_align_block_size`, which only sorts slots by expert and is written in torch here, and `moe_sum`.
@@ -10,14 +10,13 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import tests.engines.triton_kernels.interpreter as interpreted  # isort: skip
+from tests.engines.triton_kernels import backend  # isort: skip
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from tests.engines.live import answer
 from tests.engines.triton_kernels.alone import engine
 
 
@@ -135,9 +134,9 @@ def bmm(a: Tensor, b: Tensor) -> Found:
     return {"output": batch_invariant.bmm_batch_invariant(a, b)}
 
 
-def log_softmax(logits: Tensor) -> Found:
-    with interpreted.torchs():
-        return {"output": batch_invariant.log_softmax(logits)}
+def log_softmax(logits: Tensor, sums: Tensor | None = None) -> Found:
+    with backend.torchs():
+        return {"output": batch_invariant.log_softmax(logits), **backend.logs_of(sums)}
 
 
 def softmax(x: Tensor) -> Found:
@@ -265,9 +264,9 @@ def prefill(q: Tensor, k: Tensor, v: Tensor) -> Found:
     return {"output": out.view(q.shape)}
 
 
-def logprobs(logits: Tensor, ids: Tensor) -> Found:
-    with interpreted.torchs():
-        return {"output": logprob.compute_token_logprobs(logits, ids)}
+def logprobs(logits: Tensor, ids: Tensor, sums: Tensor | None = None) -> Found:
+    with backend.torchs():
+        return {"output": logprob.compute_token_logprobs(logits, ids), **backend.logs_of(sums)}
 
 
 def temperature(logits: Tensor, temperatures: Tensor) -> Found:
@@ -285,4 +284,4 @@ KINDS = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    answer(KINDS)
+    backend.answer(KINDS)

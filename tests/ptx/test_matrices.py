@@ -7,7 +7,10 @@ import pytest
 
 from moeparity import ptx
 
-HEAD = """.version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 .ptr .global .align 1 out, .param .u32 n) {
+HEAD = """.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 .ptr .global .align 1 out, .param .u32 n) {
 .reg .b32 %r<20>; .reg .b64 %o; .shared .align 16 .b8 sh[1024];
 ld.param.u64 %o, [out]; mov.u32 %r0, %tid.x; mov.u32 %r9, sh; and.b32 %r8, %r0, 31; shr.u32 %r7, %r0, 5;
 mad.lo.u32 %r9, %r7, 512, %r9; mad.lo.u32 %r6, %r8, 16, %r9;
@@ -30,8 +33,8 @@ def halves(registers: np.ndarray) -> np.ndarray:
 
 
 FILL = "".join(
-    f"mad.lo.u32 %r5, %r8, 16, {4 * i}; add.u32 %r10, %r9, %r5; mad.lo.u32 %r11, %r8, 8, {2 * i}; add.u32 %r12, %r11, 1;"
-    "shl.b32 %r12, %r12, 16; or.b32 %r11, %r11, %r12; st.shared.u32 [%r10], %r11;"
+    f"mad.lo.u32 %r5, %r8, 16, {4 * i}; add.u32 %r10, %r9, %r5; mad.lo.u32 %r11, %r8, 8, {2 * i};"
+    "add.u32 %r12, %r11, 1; shl.b32 %r12, %r12, 16; or.b32 %r11, %r11, %r12; st.shared.u32 [%r10], %r11;"
     for i in range(4)
 )
 """Each warp's 256 numbers are 0 to 255, eight a row."""

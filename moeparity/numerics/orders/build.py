@@ -103,7 +103,7 @@ def _halves(values: Values, level: Level) -> Values:
     left: list[AnyTree] = []
     for run in _runs(values, width):
         half = -(-width // 2)
-        pairs = [run[i :: half] for i in range(min(half, len(run)))]
+        pairs = [run[i::half] for i in range(min(half, len(run)))]
         left += [_with_rounding(_pair(*pair, level) if len(pair) > 1 else pair[0], level) for pair in pairs]
     return left
 

@@ -8,6 +8,7 @@ rounded correctly on both sides, and neither side contracts a product and an add
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,8 @@ from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
 
 BLIND = "the two dot products of a tile; exponentials (correctly rounded); contraction; the sum of a tile's row"
-PREFIX = "kv_order, exponential, normalize, probabilities, output"
+BLINDED = ("implementation", "row_sum", "tf32", "rows", "tensor", "blocks", "q_block")
+"""Attributes that this data tells nothing of."""
 
 
 def keys(batch: int, length: int, heads: int, width: int, seed: int) -> Tensor:
@@ -103,7 +105,7 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
         ),
         says="splits of ceil(keys / splits), tiles of 32 from each split's first key, ascending; p to bf16; "
         "merged as they come, fp32 between, divided once",
-        seen=(Seen(op="attention", at=seen, blind=("implementation", "row_sum", "sink", "tf32", "rows")),),
+        seen=(Seen(op="attention", at=seen, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
         blind=BLIND,
     )
 
@@ -119,7 +121,7 @@ def unified_case(tokens: int, heads: int, groups: int, window: int, output: torc
         return {"output": attended(q, k, v, lengths, window, sink, **{"kv_block": tile, "output": output, **at})}
 
     what = f"{', window ' + str(window) if window else ''}{', sinks' if sinks else ''}"
-    blind = ("implementation", "row_sum", "tf32", "rows", *(() if sinks else ("sink",)))
+    blind = (*BLINDED, "splits", *(() if sinks else ("sink",)))
     return Case(
         program="live_vllm",
         kernel="kernel_unified_attention (2D)",
@@ -165,7 +167,7 @@ def prefill_case(program: str, tokens: int, heads: int, groups: int) -> Case:
             Seen(
                 op="attention",
                 at=attention_at(kv_block=128, exponential="exp2", output=FP32),
-                blind=("row_sum", "sink"),
+                blind=(*BLINDED, "splits", "sink"),
             ),
         ),
         blind=BLIND,
@@ -190,9 +192,7 @@ def extend_case(tokens: int, before: int, heads: int, groups: int, output: torch
         ours=result,
         other=lambda: result(kv_order="descending"),
         says="tiles of 64 keys, the prefix's first, ascending; exp(scale * score - max); p to bf16; divided at the end",
-        seen=(
-            Seen(op="attention", at=attention_at(**at), blind=("implementation", "row_sum", "sink", "tf32", "rows")),
-        ),
+        seen=(Seen(op="attention", at=attention_at(**at), blind=(*BLINDED, "sink", "splits")),),
         blind=BLIND,
     )
 
@@ -212,9 +212,11 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
 
     seen = {name: at[name] for name in ("implementation", "splits", "merge", "split", "output")}
 
+    stored = [replace(run, out=run.out.to(output)) for run in runs]
+
     def merged(**other: Any) -> Outputs:
         with patch.object(flash, "fma", unfused):
-            out = flash.merged_runs(wide, [[tile] for tile in tiles], {**at, **other})
+            out = flash._merged(stored, {**at, **other}).to(output)
         return {"output": out.squeeze(0).transpose(0, 1)}
 
     return Case(
@@ -226,7 +228,7 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
         ours=merged,
         other=lambda: merged(merge="online"),
         says="weights that are quotients of fp32, two fp32 products and a sum, one rounding",
-        seen=(Seen(op="attention", at=seen, operands=output, blind=("implementation", "splits")),),
+        seen=(Seen(op="attention", at=seen, operands=output, blind=("implementation", "splits", "output")),),
         blind="exp and log (correctly rounded); contraction",
     )
 

@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-HOW = "RUN_KERNELS"
-PTX = os.environ.get(HOW) == "ptx"
-
-if PTX:
+if PTX := os.environ.get("RUN_KERNELS") == "ptx":
     from tests.engines.triton_kernels import compiled
 else:
     from tests.engines.triton_kernels import interpreter
@@ -22,10 +19,9 @@ import torch
 from torch import Tensor
 
 from tests.engines import live
+from tests.engines.triton_kernels.case import ASSUMED
 
 Found = dict[str, Tensor]
-ASSUMED = "assumed"
-"""The output that names the approximate instructions a case has met, as bytes; of kernels run as PTX."""
 
 
 def torchs() -> AbstractContextManager[None]:

@@ -13,7 +13,6 @@ from tests.engines.live import FOLDER
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_CACHE_DIR": str(FOLDER / "triton-cache")}
 
-from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +79,7 @@ JITFunction.run = _launched
 
 
 @triton.jit
-def _log_kernel(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
+def _log_kernel(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, tl.log(tl.load(x + at, mask=at < count, other=1.0)), mask=at < count)
 

@@ -19,6 +19,13 @@ from tests.engines.triton_kernels.gemms import INSIDE
 from tests.ops.plain import BF16, FP32, random
 
 Settings = dict[str, Any]
+ORDERS = ("order", "leaves", "expert")
+"""What a few bf16 rows, added in fp32 and rounded to bf16, mostly tell nothing of."""
+
+
+def named(dtype: torch.dtype) -> str:
+    """As tables name it."""
+    return "bf16" if dtype == BF16 else "fp32"
 
 
 def routed(tokens: int, count: int, k: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -27,6 +34,15 @@ def routed(tokens: int, count: int, k: int, seed: int) -> tuple[Tensor, Tensor]:
     ids = torch.rand(tokens, count - 1, generator=g).argsort(-1)[:, :k].contiguous()
     ids[-1, 0] = count - 1
     return ids, torch.rand(tokens, k, generator=g)
+
+
+def zero_sums(tokens: int, slots: int, hidden: int) -> Tensor:
+    """bf16 rows that add up to 0 over the slots, of sizes 2^-14 to 2^14: what is left of a sum is its roundings."""
+    g = torch.Generator().manual_seed(hidden)
+    shape = (tokens, slots // 2, hidden)
+    half = torch.randn(shape, generator=g) * 2.0 ** torch.randint(-14, 15, shape, generator=g)
+    both = torch.cat([half, -half], dim=1).to(BF16)
+    return both[:, torch.randperm(slots, generator=g)].contiguous()
 
 
 def two_terms(count: int, rows: int, k: int, seed: int) -> Tensor:
@@ -71,7 +87,7 @@ def experts_case(program: str, tokens: int, count: int, k: int, activation: torc
         rows = experts(*inputs, w={"gate_up": gate_up, "down": down}, p={}, at=scored).squeeze(0)
         return {"rows": rows, "output": combined(rows, None)}
 
-    blind = ("implementation", "gate_up", "activation", "product", "tf32", "logistic")
+    blind = ("implementation", "gate_up", "activation", "product", "tf32", "logistic", "tensor", "blocks")
     return Case(
         program=program,
         kernel="fused_moe_kernel",
@@ -99,15 +115,15 @@ def weighted_sum_case(tokens: int, k: int, hidden: int, dtype: torch.dtype) -> C
         ours=lambda: {"output": combined(rows, weights, **at)},
         other=lambda: {"output": combined(rows, weights, **at | {"weighted": BF16})},
         says="fp32 products added by slot, ascending, one rounding",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine", output=dtype), operands=dtype),),
+        seen=(Seen(op="combine", at=combine_at(score_site="combine", output=dtype), operands=dtype, blind=ORDERS),),
         blind="contraction of product and addition",
     )
 
 
-def gather_case(program: str, tokens: int, k: int, hidden: int, absent: bool) -> Case:
+def gather_case(program: str, tokens: int, k: int, hidden: int, *, absent: bool, dtype: torch.dtype = BF16) -> Case:
     """Rows lie as experts leave them; ids of -1, or of experts elsewhere, add nothing."""
     g = torch.Generator().manual_seed(tokens)
-    rows = random(tokens * k, hidden, dtype=BF16, seed=k)
+    rows = random(tokens * k, hidden, dtype=dtype, seed=k)
     weights = random(tokens, k, dtype=FP32, seed=5).sigmoid()
     places = torch.randperm(tokens * k, generator=g).view(tokens, k).int()
     ids = torch.randint(0, 6, (tokens, k), generator=g)
@@ -118,18 +134,18 @@ def gather_case(program: str, tokens: int, k: int, hidden: int, absent: bool) ->
     own = torch.where(taken.unsqueeze(-1), rows[places.long()], 0)
 
     def summed(**at: Any) -> Outputs:
-        return {"output": combined(own, weights, **{"order": "sequential(zero)", **at})}
+        return {"output": combined(own, weights, **{"order": "sequential(zero)", "output": dtype, **at})}
 
     return Case(
         program=program,
         kernel="_fwd_kernel_ep_gather",
         kind="gather",
-        shapes=f"{tokens} x {k} x {hidden} bf16{', experts elsewhere' if absent else ''}",
+        shapes=f"{tokens} x {k} x {hidden} {named(dtype)}{', experts elsewhere' if absent else ''}",
         given={"rows": rows, "ids": ids, "weights": weights, "places": places, "expert_map": None},
         ours=summed,
         other=lambda: summed(weighted=BF16),
         says="fp32 products added by slot, ascending, one rounding; slots of other ranks add nothing",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine")),),
+        seen=(Seen(op="combine", at=combine_at(score_site="combine"), blind=ORDERS),),
         blind="contraction of product and addition",
     )
 
@@ -153,18 +169,18 @@ def post_reorder_case(tokens: int, k: int, hidden: int) -> Case:
         ours=summed,
         other=lambda: summed(accumulate=FP32),
         says="weights, products and every addition rounded to bf16, by slot",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine", **at)),),
+        seen=(Seen(op="combine", at=combine_at(score_site="combine", **at), blind=("leaves", "expert")),),
         blind="contraction of product and addition",
     )
 
 
 def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
-    rows = random(tokens, k, hidden, dtype=BF16, seed=hidden)
+    rows = zero_sums(tokens, k, hidden) if k % 2 == 0 else random(tokens, k, hidden, dtype=BF16, seed=hidden)
 
     def summed(scaling: str = "accumulator", **at: Any) -> Outputs:
         return {"output": combined(rows, None, scale, scaling=scaling, **at)}
 
-    other = {"scaling": "output"} if scale != 1 and k > 1 else {"accumulate": BF16, "order": "reverse"}
+    other = {"scaling": "output"} if scale != 1 and k > 1 else {"order": "reverse"}
     at = combine_at(scaling="accumulator")
     return Case(
         program="live_sglang",
@@ -175,7 +191,7 @@ def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
         ours=lambda: summed(order="sequential(zero)"),
         other=lambda: summed(**other) if k > 1 else {"output": (rows[:, 0] * scale).roll(1, -1)},
         says="rows added by slot in fp32, times the routed scale, one rounding",
-        seen=(Seen(op="combine", at=at, blind=() if scale != 1 else ("scaling",)),),
+        seen=(Seen(op="combine", at=at, blind=("expert",) if scale != 1 else ("expert", "scaling")),),
     )
 
 
@@ -203,7 +219,13 @@ def swiglu_case(rows: int, width: int, masked: bool) -> Case:
         says="x / (1 + exp(-x)) in fp32, times up, one rounding"
         if masked
         else "x * sigmoid(x), which no `logistic` is, rounded, then times up",
-        seen=(Seen(op="swiglu", at={**at, "activation": half}, blind=() if masked else ("logistic",)),),
+        seen=(
+            Seen(
+                op="swiglu",
+                at={**at, "activation": half},
+                blind=("tensor", "blocks") if masked else ("tensor", "blocks", "logistic"),
+            ),
+        ),
         blind="exp, torch's on both sides",
     )
 
@@ -234,7 +256,15 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         ids, weights = router(logits.unsqueeze(0), w=w, p=p, at={**at, **other})
         return {"weights": weights[0], "ids": ids[0].int()}
 
-    blind = ("denominator", "renormalize_order", "renormalize_eps", "renormalize_eps_at", "slots")
+    blind = (
+        "denominator",
+        "renormalize_order",
+        "renormalize_eps",
+        "renormalize_eps_at",
+        "slots",
+        "rank_on",
+        "group_mask",
+    )
     return Case(
         program="live_sglang",
         kernel="_router_triton_kernel",

@@ -45,7 +45,7 @@ def norm_case(program: str, rows: int, width: int, dtype: torch.dtype) -> Case:
         ours=normed,
         other=(lambda: normed(normalized=BF16)) if dtype == BF16 else (lambda: normed(order="sequential")),
         says="tiles of 1024 left to right, mean by division, 1 / sqrt, one rounding behind the weight",
-        seen=(Seen(op="rms_norm", at=norm_at(dtype), blind=("order",), operands=dtype),),
+        seen=(Seen(op="rms_norm", at=norm_at(dtype), blind=("order", "mean", "rsqrt"), operands=dtype),),
         blind=TREE,
     )
 
@@ -99,7 +99,7 @@ def log_softmax_case(program: str, name: str, rows: int, vocabulary: int) -> Cas
         ours=lambda: {"output": log_softmax(logits)},
         other=lambda: {"output": log_softmax(logits, form="minus_logsumexp")},
         says="(x - max) - log sum, the maximum of all first; tiles of 1024 left to right",
-        seen=(Seen(op="log_softmax", at=log_at(), blind=("order",), operands=FP32),),
+        seen=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=FP32),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 
@@ -120,7 +120,7 @@ def logprobs_case(rows: int, vocabulary: int, dtype: torch.dtype) -> Case:
         ours=chosen,
         other=lambda: chosen(form="minus_logsumexp"),
         says="logits to fp32, (x - max) - log sum, tiles of 1024 left to right",
-        seen=(Seen(op="log_softmax", at=log_at(), blind=("order",), operands=dtype),),
+        seen=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=dtype),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 

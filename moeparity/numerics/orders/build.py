@@ -104,7 +104,8 @@ def _halves(values: Values, level: Level) -> Values:
     for run in _runs(values, width):
         half = -(-width // 2)
         pairs = [run[i::half] for i in range(min(half, len(run)))]
-        left += [_with_rounding(_pair(*pair, level) if len(pair) > 1 else pair[0], level) for pair in pairs]
+        sums = (pair[0] if len(pair) == 1 else _pair(pair[0], pair[1], level) for pair in pairs)
+        left += [_with_rounding(value, level) for value in sums]
     return left
 
 

@@ -25,7 +25,9 @@ def row(cases: list[Case], found: dict[str, Outputs]) -> str:
     kernels = ", ".join(f"`{name}`" for name in cases[0].kernel.split(", "))
     shapes = "; ".join(case.shapes for case in cases)
     told = tuple("; ".join(dict.fromkeys(texts)) for texts in zip(*((c.says, c.blind) for c in cases), strict=True))
-    return f"| {' | '.join((kernels, cases[0].engine, shapes, f'{numbers:,}', f'{differ:,}', f'{control:,}', *told))} |"
+    cells = (kernels, cases[0].engine, shapes, f"{numbers:,}", f"{differ:,}", f"{control:,}", *told)
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def table(how: str) -> None:

@@ -107,10 +107,10 @@ def engine(files: Sequence[str], *, values: Mapping[str, Mapping[str, Any]], abs
         module.__dict__.update(held, __path__=[])
         sys.modules[name] = module
     finder = _Finder(paths, absent)
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     _open[0] = True
     try:
         yield
     finally:
         _open[0] = False
-        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+        sys.meta_path.remove(finder)

@@ -175,7 +175,7 @@ def post_reorder_case(tokens: int, k: int, hidden: int) -> Case:
 
 
 def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
-    rows = zero_sums(tokens, k, hidden) if k % 2 == 0 else random(tokens, k, hidden, dtype=BF16, seed=hidden)
+    rows = zero_sums(tokens, k, hidden) if scale == 1 else random(tokens, k, hidden, dtype=BF16, seed=hidden)
 
     def summed(scaling: str = "accumulator", **at: Any) -> Outputs:
         return {"output": combined(rows, None, scale, scaling=scaling, **at)}
@@ -202,6 +202,8 @@ def swiglu_case(rows: int, width: int, masked: bool) -> Case:
     half = BF16 if not masked else FP32
     at = {"output": BF16, "logistic": "exp", "tensor": 1, "blocks": 0}
 
+    blind = ("tensor", "blocks", *(() if masked else ("logistic",)))
+
     def activated(stored: torch.dtype = half) -> Outputs:
         if masked:
             return {"output": swiglu(gate, up, w={}, p={}, at={**at, "activation": stored}).unsqueeze(0)}
@@ -219,13 +221,7 @@ def swiglu_case(rows: int, width: int, masked: bool) -> Case:
         says="x / (1 + exp(-x)) in fp32, times up, one rounding"
         if masked
         else "x * sigmoid(x), which no `logistic` is, rounded, then times up",
-        seen=(
-            Seen(
-                op="swiglu",
-                at={**at, "activation": half},
-                blind=("tensor", "blocks") if masked else ("tensor", "blocks", "logistic"),
-            ),
-        ),
+        seen=(Seen(op="swiglu", at={**at, "activation": half}, blind=blind),),
         blind="exp, torch's on both sides",
     )
 
@@ -256,15 +252,7 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         ids, weights = router(logits.unsqueeze(0), w=w, p=p, at={**at, **other})
         return {"weights": weights[0], "ids": ids[0].int()}
 
-    blind = (
-        "denominator",
-        "renormalize_order",
-        "renormalize_eps",
-        "renormalize_eps_at",
-        "slots",
-        "rank_on",
-        "group_mask",
-    )
+    blind = ("denominator", "renormalize_order", "renormalize_eps", "renormalize_eps_at", "slots")
     return Case(
         program="live_sglang",
         kernel="_router_triton_kernel",
@@ -275,7 +263,7 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         ours=chosen,
         other=lambda: chosen(renormalize="scale_over_sum"),
         says="scores in fp32, ties to the lowest index, weights over their sum, then scaled",
-        seen=(Seen(op="router", at=at, blind=blind, operands=dtype, p=p),),
+        seen=(Seen(op="router", at=at, blind=(*blind, "rank_on", "group_mask"), operands=dtype, p=p),),
         blind="exp, torch's on both sides; the trees of the sums over experts and slots",
     )
 

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/engines-run.md, section Triton: `python -m tests.engines.triton_kernels`."""
+"""Prints the tables of docs/engines-run.md, section Triton: `python -m tests.engines.triton_kernels.table`."""
 
 from __future__ import annotations
 

@@ -64,10 +64,12 @@ def attended(
     p, w = {"window": window or None}, {} if sinks is None else {"sinks": sinks}
     outs = []
     for i, length in enumerate(lengths.tolist()):
-        own = (x[i : i + 1, :length].transpose(1, 2) for x in (k, v))
+        keys_of, values_of = (x[i : i + 1, :length].transpose(1, 2) for x in (k, v))
         mask = torch.ones(1, length, dtype=torch.bool)
         with patch.object(flash, "fma", unfused):
-            out = kernel.attention(q[i : i + 1].transpose(1, 2), *own, mask, w=w, p=p, at=attention_at(**at))
+            out = kernel.attention(
+                q[i : i + 1].transpose(1, 2), keys_of, values_of, mask, w=w, p=p, at=attention_at(**at)
+            )
         outs.append(out.view(1, q.shape[1], q.shape[2], v.shape[-1]))
     return torch.cat(outs)
 
@@ -106,6 +108,35 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
         says="splits of ceil(keys / splits), tiles of 32 from each split's first key, ascending; p to bf16; "
         "merged as they come, fp32 between, divided once",
         seen=(Seen(op="attention", at=seen, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
+        blind=BLIND,
+    )
+
+
+def latent_case(program: str, splits: int, unit: int) -> Case:
+    """MLA: all heads attend to one latent of 512 numbers with 64 of the rotary embedding; values are latents."""
+    lengths = torch.tensor([150, 37, splits - 1, 1])
+    q, latent, rotated = keys(4, 1, 16, 576, seed=1), sparse(4, 150, 1, 512, 64, seed=3), keys(4, 150, 1, 64, seed=2)
+    latent = latent.sign()
+    k = torch.cat([latent, rotated], dim=-1)
+    at = {"splits": splits, "split_by": "keys", "split_unit": unit, "q_block": 1, "merge": "online", "kv_block": 32}
+    at |= {"output": FP32}
+
+    def decoded(**other: Any) -> Outputs:
+        return {"output": attended(q, k, latent, lengths, **{**at, **other}).squeeze(1)}
+
+    given = {"q": q.squeeze(1), "k": k, "v": latent, "lengths": lengths, "splits": splits, "scale": 576**-0.5}
+    blind = (*BLINDED, "output", *(("split_by",) if unit > 1 else ()))
+    seen = {name: value for name, value in attention_at(**at).items() if name != "sink"}
+    return Case(
+        program=program,
+        kernel="_fwd_grouped_kernel_stage1 (MLA), _fwd_kernel_stage2",
+        kind="decode",
+        shapes=f"16 heads over a latent of 512 + 64, {splits} splits, 1 to 150 keys, bf16 into fp32",
+        given={**given, "latent": True, "output": FP32},
+        ours=decoded,
+        other=lambda: decoded(probabilities=FP32),
+        says="as without a latent: scores of both parts in one fp32 sum, values are the latents as they are stored",
+        seen=(Seen(op="mla", at={**seen, "projection": "absorbed"}, blind=blind),),
         blind=BLIND,
     )
 
@@ -240,6 +271,8 @@ def cases() -> Iterator[Case]:
         yield decode_case("live_sglang", 8, 2, splits, unit=32, output=FP32)
     yield decode_case("live_vllm", 40, 1, 5, unit=1, output=BF16)
     yield decode_case("live_sglang", 40, 1, 5, unit=32, output=BF16)
+    yield latent_case("live_vllm", 4, unit=1)
+    yield latent_case("live_sglang", 4, unit=32)
     for tokens, heads, groups, window, sinks in ((40, 4, 2, 0, False), (70, 6, 1, 0, True), (40, 4, 4, 50, False)):
         yield unified_case(tokens, heads, groups, window, BF16 if sinks else FP32, sinks=sinks)
     yield prefill_case("live_vllm", 150, 4, 2)

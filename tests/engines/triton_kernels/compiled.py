@@ -78,7 +78,7 @@ def _loaded(text: str) -> ptx.Module:
 JITFunction.run = _launched
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _log_kernel(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, tl.log(tl.load(x + at, mask=at < count, other=1.0)), mask=at < count)

@@ -20,6 +20,14 @@ from torch import Tensor
 from tests.engines.triton_kernels.alone import engine
 
 
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _from_environment(_: str, default: str = "0") -> bool:
+    return default == "1"
+
+
 def always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -31,9 +39,9 @@ H100 = {
     "is_cuda": always(value=True),
     "is_sm90_supported": always(value=True),
     "cpu_has_amx_support": always(value=False),
-    "ceil_div": lambda a, b: -(-a // b),
+    "ceil_div": _ceil_div,
     "get_device_core_count": always(132),
-    "get_bool_env_var": lambda _, default="0": default == "1",
+    "get_bool_env_var": _from_environment,
     "get_device_capability": always((9, 0)),
 }
 
@@ -120,7 +128,7 @@ def experts(x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tens
     order = _sorted_by_expert(ids, 64, count)
     first, second = torch.empty(tokens, k, wide, dtype=x.dtype), torch.empty(tokens, k, hidden, dtype=x.dtype)
     middle, output = torch.empty(tokens * k, wide // 2, dtype=x.dtype), torch.empty_like(x)
-    plain = {f"use_{name}": False for name in ("fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16")}
+    plain: dict[str, Any] = {f"use_{name}": False for name in ("fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16")}
     plain |= {"per_channel_quant": False, "compute_type": tl.bfloat16, "config": config}
 
     def gemm(a: Tensor, b: Tensor, c: Tensor, scored: bool, rows: int) -> None:

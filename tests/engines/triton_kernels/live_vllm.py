@@ -163,7 +163,12 @@ def ranks_sum(parts: Tensor) -> Found:
 def experts(x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor) -> Found:
     """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM [N, K, H]."""
     rows: list[Tensor] = []
-    fused_moe.ops.moe_sum = lambda given, out: (rows.append(given.clone()), _moe_sum(given, out))
+
+    def summed(given: Tensor, out: Tensor) -> None:
+        rows.append(given.clone())
+        _moe_sum(given, out)
+
+    fused_moe.ops.moe_sum = summed
     output = fused_moe.fused_experts_impl(x, gate_up, down, weights, ids.int())
     return {"output": output, "rows": rows[0]}
 
@@ -182,7 +187,7 @@ def gather(rows: Tensor, ids: Tensor, weights: Tensor, places: Tensor, expert_ma
 def scatter(x: Tensor, ids: Tensor, experts: int) -> Found:
     """x [N, H] -> where each slot's row lies [N, K], and the rows."""
     counts = torch.bincount(ids.flatten(), minlength=experts).int()
-    aligned = ((counts + 127) // 128 * 128).sum().item()
+    aligned = int(((counts + 127) // 128 * 128).sum())
     out, scales = torch.zeros(aligned, x.shape[1], dtype=x.dtype), torch.zeros(aligned, x.shape[1] // 128)
     owners, places = torch.full((aligned,), -1, dtype=torch.int32), torch.full(ids.shape, -1, dtype=torch.int32)
     starts, given = torch.empty(experts, dtype=torch.int32), torch.ones(len(x), x.shape[1] // 128)

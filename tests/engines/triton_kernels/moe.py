@@ -105,7 +105,7 @@ def experts_case(program: str, tokens: int, count: int, k: int, activation: torc
 def weighted_sum_case(tokens: int, k: int, hidden: int, dtype: torch.dtype) -> Case:
     rows = random(tokens, k, hidden, dtype=dtype, seed=k)
     weights = random(tokens, k, dtype=FP32, seed=9).sigmoid()
-    at = {"output": dtype, "order": "sequential(zero)"}
+    at: Settings = {"output": dtype, "order": "sequential(zero)"}
     return Case(
         program="live_vllm",
         kernel="moe_fused_mul_sum_kernel",
@@ -263,7 +263,7 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         ours=chosen,
         other=lambda: chosen(renormalize="scale_over_sum"),
         says="scores in fp32, ties to the lowest index, weights over their sum, then scaled",
-        seen=(Seen(op="router", at=at, blind=(*blind, "rank_on", "group_mask"), operands=dtype, p=p),),
+        seen=(Seen(op="router", at=at, blind=(*blind, "rank_on", "group_mask", "group_score"), operands=dtype, p=p),),
         blind="exp, torch's on both sides; the trees of the sums over experts and slots",
     )
 

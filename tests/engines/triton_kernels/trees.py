@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.kernels import exponentials, flash
@@ -71,7 +72,9 @@ def mean_case(program: str, count: int, width: int) -> Case:
         ours=lambda: mean(order),
         other=lambda: mean(rows.TILES),
         says="`order: sglang.batch_invariant_mean`",
-        seen=(Seen(op="rms_norm", at={"order": "sglang.batch_invariant_mean"}, operands=FP32),),
+        seen=(
+            Seen(op="rms_norm", at={"statistic": "mean_square", "order": "sglang.batch_invariant_mean"}, operands=FP32),
+        ),
         blind="`div.full`, correctly rounded",
     )
 
@@ -145,7 +148,7 @@ def merge_case(program: str, tokens: int, heads: int) -> Case:
     case = attention.merge_case(program, tokens, heads, FP32)
 
     def contracted(made: Any) -> Outputs:
-        with patch.object(attention, "unfused", flash.fma), patch.object(flash, "exp", triton_exp):
+        with patch.object(attention, "unfused", fma), patch.object(flash, "exp", triton_exp):
             return dict(made())
 
     return replace(

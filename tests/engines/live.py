@@ -24,6 +24,9 @@ FOLDER = Path(sys.prefix) / "live"
 _CONFIGURATION = ("tyro==1.0.17", "docstring-parser==0.18.0", "typeguard==4.6.0")
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
+    "triton-3.8": ("triton==3.8.0",),
+    "ml_dtypes": ("ml_dtypes==0.6.0",),
+    "sglang": ("sglang==0.5.23",),
     "torchtitan-0.3.0": ("torchtitan==0.3.0", "spmd_types==0.2.3", *_CONFIGURATION),
     "torchtitan-0.2.2": ("torchtitan==0.2.2", *_CONFIGURATION),
     "liger": ("liger-kernel==0.8.5",),

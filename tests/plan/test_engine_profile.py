@@ -192,7 +192,7 @@ def log_probs(name: str, tensor: int = 1) -> dict[str, object]:
 
 
 IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
-IN_FP32 = {"order": "fold_lo(4) | fold_hi(256) | sequential"}
+IN_FP32 = {"order": "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"}
 RAW = {"temperature": 1}
 SERVED = {"inputs": "fp32", "output": "fp32"}
 SHIFTED = {"form": "shifted", "block": 0, **SERVED}

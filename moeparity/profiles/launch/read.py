@@ -135,12 +135,11 @@ def _model(source: Source, program: Program, values: Values, checkpoint: Path | 
         return of_config(checkpoint / "config.json", str(checkpoint))
     entries = {entry.name: entry.value for entry in (*source.options, *source.environment)}
     named = next((entries[key] for key in program.model if entries.get(key)), None)
+    if source.model is not None:
+        named = source.model.value
     if isinstance(named, Unresolved):
         return Model(name="", architecture=None, known_by=f"its name is {named}")
-    name = None if named is None else str(named)
-    if name is None and "serve" in source.command[:-1]:
-        name = source.command[source.command.index("serve") + 1]
-    return model_of(name, source.path.parent)
+    return model_of(None if named is None else str(named), source.path.parent)
 
 
 def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[LaunchWarning, ...]:

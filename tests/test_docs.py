@@ -57,7 +57,7 @@ def test_the_glossary_is_led_to() -> None:
         assert "docs/glossary.md" in (ROOT / page).read_text("utf-8"), page
 
 
-WHOLES = r"(tokens|token-layers|sequences|outputs|results|slots|draws|bf16|all|sum|activated|what|\d)"
+WHOLES = r"(tokens|token-layers|sequences|outputs|results|slots|draws|bf16|all|sum|activated|\d)"
 """Of what a part is a fraction: share means a share of the KL alone."""
 
 

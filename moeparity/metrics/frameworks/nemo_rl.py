@@ -97,7 +97,8 @@ _MASKS = (
     Metric(
         name="nemo-rl/is_oob_ratio_seq_mask_tis",
         reduce=Reduce("mean over sequences", "geometric_outside"),
-        formula="fraction of sequences with exp(mean delta) outside [0.999, 1.002], the reference bounds of seq-mask-tis",
+        formula="fraction of sequences with exp(mean delta) outside [0.999, 1.002], the reference bounds of "
+        "seq-mask-tis",
         estimates="sequences that seq-mask-tis would drop",
         not_finite="an infinite delta counts as 0",
         source=LOSS,

@@ -15,7 +15,6 @@ from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from moeparity.check import Checked
 
@@ -103,11 +102,11 @@ def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: 
         )
 
 
-def _shown(result: Checked) -> Iterator[Text | Table]:
+def _shown(result: Checked) -> Iterator[Table]:
     """The recipe, and below it a row for every finding: whether it is met, what is expected and what was found."""
     from rich.text import Text
 
-    from moeparity.output.tables import COLOUR, Words, plain_grid
+    from moeparity.output.tables import COLOUR, plain_grid
 
     words = {"ok": ("ok", "pass"), "fail": ("FAIL", "fail"), "inconclusive": ("inconclusive", "inconclusive")}
     table = plain_grid(3)
@@ -116,5 +115,6 @@ def _shown(result: Checked) -> Iterator[Text | Table]:
         word, state = words[finding.status]
         table.add_row(Text(word, COLOUR[state]), finding.expectation, finding.found)
     if result.findings:
-        yield Words(result.recipe)
-        yield table
+        name = plain_grid(1)
+        name.add_row(result.recipe)
+        yield from (name, table)

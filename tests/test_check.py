@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +92,8 @@ def test_exit_codes(recipes: dict[int, str], codes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("columns", [80, 100])
 def test_lines_fit_and_long_paths_lose_their_middle(recipes: dict[int, str], tmp_path: Path, columns: int) -> None:
     folder = tmp_path / "/".join(["a-folder-with-a-long-name"] * 6)
-    folder.mkdir(parents=True)
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(Path(recipes[0]).read_text())
+    shutil.copytree(Path(recipes[0]).parent, folder)
+    recipe = (folder / Path(recipes[0]).name).rename(folder / "recipe.yaml")
     done = run(recipes[0], str(recipe), columns=columns)
     assert max(map(len, done.stdout.splitlines())) <= columns
     assert any("..." in line and line.endswith("/recipe.yaml") for line in done.stdout.splitlines()), done.output

@@ -54,7 +54,7 @@ def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule
 def _decided(settings: Settings, unset: list[str]) -> Iterator[Decision]:
     architecture = settings.model.architecture
     by_class = [name for name in unset if name in ("moe_router_dtype", "bias_activation_fusion")]
-    if architecture in _SETS:
+    if architecture is not None and architecture in _SETS:
         for name in by_class:
             yield Decision(role="trainer", implied=_implied(architecture, name), source=_SOURCE)
     elif by_class:

@@ -22,6 +22,17 @@ import torch
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(sys.prefix) / "live"
 _CONFIGURATION = ("tyro==1.0.17", "docstring-parser==0.18.0", "typeguard==4.6.0")
+_SERVED = """
+aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aiosignal==1.4.0 certifi==2026.10.18 frozenlist==1.8.0 msgspec==0.22.0
+multidict==7.2.1 propcache==0.5.4 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 requests==2.34.2 starlette==1.10.0
+urllib3==2.8.0 yarl==1.25.1
+"""
+_OF_VLLM = """
+apache-tvm-ffi==0.1.15.post2 cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 fastapi==0.165.0 llguidance==1.9.1
+openai==3.54.0 opentelemetry-api==1.45.2 oss-harmony==0.0.11 partial-json-parser==0.2.1.1.post7
+prometheus_client==0.26.0 py-cpuinfo==9.0.0 sniffio==1.3.1 uvloop==0.23.0 xgrammar==0.2.8
+"""
+"""What the parsers of servers import."""
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
     "triton-3.8": ("triton==3.8.0",),
@@ -30,13 +41,14 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "torchtitan-0.3.0": ("torchtitan==0.3.0", "spmd_types==0.2.3", *_CONFIGURATION),
     "torchtitan-0.2.2": ("torchtitan==0.2.2", *_CONFIGURATION),
     "liger": ("liger-kernel==0.8.5",),
-    "sglang": ("sglang==0.5.23",),
     "sglang-needs": ("dill==0.4.1", "msgspec==0.22.0"),
     "megatron-core": ("megatron-core==0.16.1",),
     "verl": ("verl==0.9.1",),
     "trl": ("trl==1.16.0",),
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
+    "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
+    "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
 """What lies in each folder: two versions of one project cannot share one."""
 REPOSITORIES = {

@@ -202,7 +202,9 @@ class Kernels:
         entering = next(x for x in reads if x is not None)
         chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
         self.work += _price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
-        return op_numerics(plan, node, rounded).compute(reads, self.loaded, (entering.shape[0], entering.shape[1]))
+        return op_numerics(plan, node, rounded).compute(
+            reads, self.loaded, (entering.shape[0], entering.shape[1]), None
+        )
 
     def price(self, choices: Choices, samples: Sequence[Sample]) -> float:
         """What the nodes that the choices touch take at least, in calls of small kernels. Raises SpecError."""

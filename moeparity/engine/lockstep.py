@@ -149,8 +149,9 @@ class _Lockstep:
             )
         again = partial(self._again, visit)
         packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
+        turns = {name: self.grid.turns[self.schedules[name]][wave] for name in outputs}
         entered = self.entered[wave]
-        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs)
+        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)

@@ -36,8 +36,6 @@ from tests.hf.reference import ARGUMENTS, load
 
 CHECKPOINT = Path(__file__).parent.parent / "checkpoints" / "quickstart"
 STATED = "vllm-batch-invariant"
-CACHED = {"layers[*].attention.attend:kv_layout": "cached"}
-"""What a filled cache of transformers does to keys and values."""
 BOUNDS = {"generate": 0.7, "prefill": 1.3}
 """The most processor time that a replay may take, as a multiple of what it is held against."""
 
@@ -154,7 +152,7 @@ def without_end(live: PreTrainedModel) -> Iterator[None]:
 
 def _replayed(model: Model, ids: torch.Tensor, size: Load, profile: str) -> torch.Tensor:
     """The logits that `generate` gives too."""
-    logits = _logits(model, ids, profile=profile, schedule=size.schedule, settings=CACHED)
+    logits = _logits(model, ids, profile=profile, schedule=size.schedule)
     return logits[:, size.prompt - 1 :].float()
 
 

@@ -109,9 +109,15 @@ class Writer:
                 return [p for p in places if (self.op_of[p[0]], self._attribute(p)) == (op, attribute)]
             families = {node.name: node.op.family or _block(node.name) for node in self.graph.nodes}
             return [place for place in places if families[place[0]] == part]
-        selectors, _, attribute = name.rpartition(":")
+        # A slice holds a colon of its own.
+        selectors, attribute = re.split(r":(?![^\[]*\])", name, maxsplit=1)
         nodes = {node.name for node in matches(selectors, self.graph)}
-        return [place for place in places if place[0] in nodes]
+        of_nodes = [place for place in places if place[0] in nodes]
+        _, arrow, readers = attribute.partition("->")
+        if not arrow or readers in self.op_of.values():
+            return of_nodes
+        named = {node.name for node in matches(readers, self.graph)}
+        return [place for place in of_nodes if place[1].partition("->")[2] in named]
 
     def _is_printed(self, place: Place) -> bool:
         return any(name in self.printed for name in self._names(place))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from moeparity.numerics.joined import Steps
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule, Shape, Span, Step
 
 Rows = tuple[int, int]
@@ -98,6 +99,7 @@ class Turn:
 
     source: the tokens whose values these have, one by one, without being computed.
     starts: by sequence, the first token whose keys are there, where that is not the grid's first.
+    steps: of tokens of several steps, which op computes them as if step after step, where they lie.
     """
 
     batch: Batch
@@ -106,6 +108,7 @@ class Turn:
     padding: int = 0
     source: Batch | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
+    steps: Steps | None = None
 
     def queries(self, *, varlen: bool) -> tuple[Batch, ...]:
         """What attention takes at once: of rows that lie flat one span after the other, else all; of sequences that do
@@ -121,6 +124,11 @@ class Turn:
             return queries
         start = min(self.starts.get(at.first, 0), at.start)
         return queries.grid.rectangle(at.first, at.last, start, at.end)
+
+    @property
+    def tokens(self) -> int:
+        """How many, padding aside."""
+        return self.batch.size[0] * self.batch.size[1]
 
     @property
     def rows(self) -> Rows:

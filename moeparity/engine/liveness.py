@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from moeparity.engine.grid import Grid
+from moeparity.engine.joined import joined_rows
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Numerics, Task, Work
 from moeparity.ops.declaration import EDGE
@@ -34,6 +35,8 @@ class Values:
         self.wave = max(last - first for first, last in grid.waves)
         # By schedule, how many rows its steps have, and how many steps have so many.
         self.rows = {one: Counter(step.rows for step in schedule.steps) for one, schedule in grid.schedules.items()}
+        # By schedule, the most rows that go through an op that computes several steps at once.
+        self.joined = {one: max(*rows, joined_rows(rows)) for one, rows in self.rows.items()}
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.widths, self.heads = widths(graph)
         # By walker and name.
@@ -125,7 +128,7 @@ class Values:
         return Call(
             weights=_shapes(node),
             params=node.params,
-            tokens=max(self.rows[walker.schedule]) if numerics.sees_rows else self.wave * self.length,
+            tokens=self._rows_of_a_call(walker, numerics),
             length=self.length,
             active=numerics.active,
             dtype=walker.plan.dtype_of(node.name),
@@ -135,6 +138,12 @@ class Values:
             outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
         )
+
+    def _rows_of_a_call(self, walker: Walker, numerics: Numerics) -> int:
+        """The most that its kernel is handed at once."""
+        if not numerics.sees_rows:
+            return self.wave * self.length
+        return self.joined[walker.schedule] if numerics.joins else max(self.rows[walker.schedule])
 
     def kernels(self) -> int:
         """About how many shapes of 16-bit GEMMs there are."""

@@ -18,6 +18,7 @@ import torch
 
 from moeparity.engine import functions
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
+from moeparity.engine.joined import Joined
 from moeparity.engine.values import Block, Identities, assemble, reblocked
 from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.walker import Name, Walker
@@ -96,11 +97,13 @@ class _Lockstep:
         observers: Sequence[Observer],
     ) -> None:
         self.work, self.observers, self.counts = work, observers, Counts()
+        self.on_cpu = tokens.device.type == "cpu"
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
         self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
+        self.joined = Joined(self.grid)
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
@@ -146,8 +149,9 @@ class _Lockstep:
             )
         again = partial(self._again, visit)
         packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
+        turns = {name: self.grid.turns[self.schedules[name]][wave] for name in outputs}
         entered = self.entered[wave]
-        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs)
+        view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
@@ -156,8 +160,16 @@ class _Lockstep:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
         if not todo.numerics.sees_rows and not todo.by_phase:
             return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
-        turns = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
-        return turns[self.schedules[walker]][visit.wave]
+        by_schedule = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
+        turns = by_schedule[self.schedules[walker]][visit.wave]
+        return self.joined.turns(turns) if self._joins(walker, visit, todo) else turns
+
+    def _joins(self, walker: Name, visit: _Visit, todo: Task) -> bool:
+        """Whether one call may compute several steps: one kernel for all, and inputs that lie as each step's own do."""
+        if not self.on_cpu or not todo.numerics.joins or todo.by_phase or todo.replay is not None or any(todo.edges):
+            return False
+        inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
+        return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())
 
     def _ports(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
         """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
@@ -228,11 +240,11 @@ class _Lockstep:
         ]
         layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
         padding = 0 if any(todo.history) else turn.padding
-        key = (numerics.key, queries, turn.isolated, padding, *layouts)
+        key = (numerics.key, queries, turn.isolated, padding, turn.steps, *layouts)
         if key not in visit.computed:
             self.counts.evaluations[visit.node.name] += 1
             size = (queries.size[0], queries.size[1] + padding)
-            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size)
+            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size, turn.steps)
             axis = visit.node.op.token_axis + (numerics.partials > 1)
             pairs = zip(visit.identities, tensors, strict=True)
             visit.computed[key] = tuple(

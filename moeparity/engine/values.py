@@ -138,6 +138,8 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     """The tokens of a batch, put together from blocks cut otherwise; the block's own tensor where they agree.
 
     A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated.
+
+    Raises ValueError for a token that is in none of the blocks.
     """
     for block in blocks:
         if block.batch is batch:
@@ -151,8 +153,10 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)]).permute(0, *back)
     if len(blocks) == 1 and _is_part(batch, blocks[0].batch):
         return joined.copy_(part(blocks[0], batch))
-    for block in blocks:
-        _copy(block, joined, batch)
+    copied = sum(_copy(block, joined, batch) for block in blocks)
+    tokens = batch.size[0] * batch.size[1]
+    if copied != tokens:
+        raise ValueError(f"blocks hold {copied} of {tokens} tokens")
     return joined
 
 
@@ -173,18 +177,20 @@ def part(block: Block, batch: Batch) -> torch.Tensor:
     return rows.narrow(block.axis, a.start - b.start, a.end - a.start)
 
 
-def _copy(block: Block, target: torch.Tensor, batch: Batch) -> None:
-    """The tokens that both have, from a block into the tensor of another batch."""
+def _copy(block: Block, target: torch.Tensor, batch: Batch) -> int:
+    """The tokens that both have, from a block into the tensor of another batch; how many these are."""
     source, into = block.tensor.movedim(block.axis, 1), target.movedim(block.axis, 1)
     a, b = block.batch.rectangle, batch.rectangle
     if a is not None and b is not None:
         first, last = max(a.first, b.first), min(a.last, b.last)
         start, end = max(a.start, b.start), min(a.end, b.end)
-        if first < last and start < end:
+        copied = max(0, last - first) * max(0, end - start)
+        if copied:
             rows, tokens = slice(first - b.first, last - b.first), slice(start - b.start, end - b.start)
             into[rows, tokens] = source[first - a.first : last - a.first, start - a.start : end - a.start]
-        return
+        return copied
     ours, theirs = common(batch, block.batch)
     ours, theirs = ours.to(into.device), theirs.to(source.device)
     width, other_width = batch.size[1], block.batch.size[1]
     into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width]
+    return len(ours)

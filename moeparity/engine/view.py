@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from moeparity.engine.grid import Batch, Grid, Rows
+from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.values import Block, assemble
 from moeparity.engine.walker import Name
 from moeparity.inputs.weights.store import Loaded
@@ -34,7 +34,8 @@ class NodeView:
     own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
     that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
     `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
-    `loaded` are the weights of the segment. `packs` are those whose tokens see other sequences, by walker.
+    `loaded` are the weights of the segment. `packs` are those whose tokens see other sequences, `turns` the
+    steps of its schedule, both by walker.
     """
 
     node: Node
@@ -48,6 +49,7 @@ class NodeView:
     again: Callable[[Name], tuple[torch.Tensor, ...]]
     loaded: Loaded = field(default_factory=dict)
     packs: Mapping[Name, Sequence[Batch]] = field(default_factory=dict)
+    turns: Mapping[Name, Sequence[Turn]] = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:

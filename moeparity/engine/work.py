@@ -14,6 +14,7 @@ from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import torch_dtype
+from moeparity.numerics.joined import Steps
 from moeparity.ops.declaration import EDGE, RefusedError
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
@@ -39,8 +40,9 @@ class Numerics:
     key: tuple[object, ...]
     partials: int
     active: Mapping[str, object]
-    compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size], tuple[torch.Tensor, ...]]
+    compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size, Steps | None], tuple[torch.Tensor, ...]]
     sees_rows: bool = True
+    joins: bool = False
     varlen: bool = False
     copies_history: bool = False
 
@@ -349,7 +351,8 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Phase, B
         theirs,
         key=(replay.key, ("routes", ORDER)),
         partials=1,
-        compute=lambda tensors, _, __: tuple(t for t in tensors if t is not None),
+        compute=lambda tensors, *_: tuple(t for t in tensors if t is not None),
+        joins=False,
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
 
@@ -369,9 +372,12 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     at = kernel_settings(node, active)
     dtype, kernel = plan.dtype_of(node.name), node.op.load()
 
-    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size) -> tuple[torch.Tensor, ...]:
+    def compute(
+        tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size, steps: Steps | None
+    ) -> tuple[torch.Tensor, ...]:
+        joined = {} if steps is None else {"steps": steps}
         try:
-            out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at)
+            out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at, **joined)
         except RefusedError as error:
             origin = plan.settings[node.name, error.attribute].origin
             raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
@@ -384,6 +390,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         active=active,
         compute=compute,
         sees_rows=node.op.sees_rows(choices, node.params),
+        joins=node.op.joins(choices),
         varlen=node.op.varlen(choices),
         copies_history=node.op.copies_history(choices),
     )
@@ -397,7 +404,9 @@ def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
 def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
     dtype = plan.dtype_of(node.name)
 
-    def compute(tensors: Sequence[torch.Tensor | None], loaded: Loaded, size: Size) -> tuple[torch.Tensor, ...]:
+    def compute(
+        tensors: Sequence[torch.Tensor | None], loaded: Loaded, size: Size, _: Steps | None
+    ) -> tuple[torch.Tensor, ...]:
         weights = {
             f"{functions.short(name)}.{port}": tensor
             for name in region.nodes

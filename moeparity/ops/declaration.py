@@ -172,6 +172,11 @@ def _never(values: Mapping[str, Value]) -> bool:
     return False
 
 
+def always(values: Mapping[str, Value]) -> bool:
+    """Whatever the values in effect are."""
+    return True
+
+
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return 1
 
@@ -258,6 +263,8 @@ class Op:
     sees_rows: whether a token's result may depend on which other tokens are computed with it, by the values in effect
         and the parameters; of what mixes tokens, on more than its own sequence up to it. Never where it is False
         (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
+    joins: whether, by the values in effect, its kernel takes the rows of several `steps` at once, and gives the bits
+        that each step would have by itself.
     keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
     integers: inputs that are whole numbers.
     misfit: looks at a node's parameters and says why they cannot be.
@@ -292,6 +299,7 @@ class Op:
     input_token_axes: Mapping[str, int] = field(default_factory=dict)
     contracted: tuple[tuple[str, ...], ...] = ()
     gemm: bool = False
+    joins: Callable[[Mapping[str, Value]], bool] = _never
     gates: bool = False
     routes: bool = False
     slot_order: bool = False

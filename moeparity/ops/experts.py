@@ -83,6 +83,11 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     return sees_rows(values, params) or sees_rows_by_sigmoid(values, params)
 
 
+def _joins(values: Mapping[str, Value]) -> bool:
+    """Of one rank."""
+    return cut(values) == 1
+
+
 def _bias(name: str, says: str, stack: str) -> WeightPort:
     return WeightPort(name=name, says=says, required=False, stack=stack, initial=0.0)
 
@@ -236,6 +241,7 @@ EXPERTS = Op(
     partials=_partials,
     family="experts",
     gemm=True,
+    joins=_joins,
     slot_order=True,
     integers=("ids",),
     memory=Memory(widths=_widths, scratch=_scratch),

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.numerics.gemm_forms import ALL, refusal
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Value, WeightPort, site, sum_order
+from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Value, WeightPort, always, site, sum_order
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
@@ -172,6 +172,7 @@ LINEAR = Op(
     pieces=cut,
     partials=_partials,
     gemm=True,
+    joins=always,
     joins_heads=True,
     memory=_MEMORY,
     kernel="linear:linear",
@@ -189,6 +190,7 @@ GATE = Op(
     refuses=_refuses_whole,
     family="router",
     gemm=True,
+    joins=always,
     gates=True,
     memory=_MEMORY,
     kernel="linear:gate",
@@ -206,6 +208,7 @@ LM_HEAD = Op(
     pieces=cut,
     family="head",
     gemm=True,
+    joins=always,
     memory=_MEMORY,
     kernel="linear:lm_head",
     source="transformers 5.17.0 and 5.23.0, *ForCausalLM.forward: logits stay in the model's dtype",

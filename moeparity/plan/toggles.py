@@ -10,8 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
+from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences
+from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
 from moeparity.plan.schedule.settings import is_semantic, said
@@ -118,13 +120,33 @@ def split(toggle: Toggle) -> list[Toggle]:
         if len(by_family) > 1:
             by_name = [(f"{toggle.name} / {name}", members) for name, members in by_family.items()]
             return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
-    if len(roles) > 1:
-        groups = list(_groups(toggle.members, lambda d: role(d.node.name)).values())
-    else:
+    groups = list(_groups(toggle.members, lambda d: role(d.node.name)).values())
+    if len(groups) == 1 and len(set(toggle.nodes)) < len(toggle.members):
+        # Several edges of a node, to several kinds of readers.
+        groups = list(_groups(toggle.members, lambda d: role(_reader(d))).values())
+    if len(groups) == 1:
         half = (len(toggle.members) + 1) // 2
         groups = [list(toggle.members[:half]), list(toggle.members[half:])] if half < len(toggle.members) else []
-    by_name = [(f"{pattern(d.node.name for d in members)}:{members[0].attribute}", members) for members in groups]
+    by_name = [(_place_name(members), members) for members in groups]
     return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
+
+
+def _reader(difference: Difference) -> str:
+    """Who is handed what a site on an edge says; of an attribute, nobody."""
+    edge = edge_of(difference.places[0][1])
+    return "" if edge is None else edge[1]
+
+
+def _place_name(members: Sequence[Difference]) -> str:
+    """The nodes of one attribute; of edges their readers too, since others of the same op may read the same nodes:
+    `layers[0:4].attention.norm:output->layers[0:4].attention.q_proj`.
+    """
+    nodes, attribute = pattern(dict.fromkeys(member.node.name for member in members)), members[0].attribute
+    readers = dict.fromkeys(filter(None, map(_reader, members)))
+    if not readers:
+        return f"{nodes}:{attribute}"
+    name, at, phase = attribute.partition(PHASE)
+    return f"{nodes}:{name.partition(EDGE)[0]}{EDGE}{pattern(readers)}{at}{phase}"
 
 
 def _by_phase(toggle: Toggle) -> list[Toggle]:

@@ -97,14 +97,15 @@ class Stepwise:
         self.tensors: dict[tuple[str, tuple[tuple[int, int], ...]], Tensor] = {}
         for segment, loaded in zip(self.model.graph.segments, self.loaded, strict=True):
             for node in segment.nodes:
-                for call in self._calls(node, step):
+                varlen = node.op.varlen({**plan.told_to(node), **plan.active(node)})
+                for call in self._calls(node, step, varlen=varlen):
                     self._call(plan, node, call, loaded[node.name, plan.dtype_of(node.name)])
                 for copy in step.copies:
                     for value in (*node.values, *(f"{node.values[0]}->{r}" for r in plan.edges(node))):
                         for t in range(copy.first, copy.last):
                             self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
 
-    def _calls(self, node: Node, step: Step) -> Iterator[Call]:
+    def _calls(self, node: Node, step: Step, *, varlen: bool) -> Iterator[Call]:
         if not step.spans:
             return
         if self.by_token:
@@ -121,7 +122,7 @@ class Stepwise:
         elif not node.op.history:
             yield _together(step.spans, step.shape, step.padding)
         else:
-            yield from _attending(step, self.starts if step.shape == "flat" else {})
+            yield from _attending(step, self.starts if step.shape == "flat" else {}, varlen=varlen)
 
     def _call(self, plan: BoundGraph, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
         kernel, edges = self.functions.get(node.name) or node.op.load(), plan.edges(node)
@@ -222,8 +223,8 @@ def _head_parts(step: Step) -> list[list[Span]]:
     return [spans for spans in parts if spans]
 
 
-def _attending(step: Step, starts: Mapping[int, int]) -> Iterator[Call]:
-    if _is_pack(step):
+def _attending(step: Step, starts: Mapping[int, int], *, varlen: bool) -> Iterator[Call]:
+    if _is_pack(step) and not (varlen and step.isolated):
         tokens = _places(step.spans)
         seen = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
         yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), seen)

@@ -16,14 +16,6 @@ from tests.hf.reference import load
 from tests.hf.test_schedules import truth_by_step
 
 LENGTH, SEQUENCES, FIRST = 12, 3, 7
-CACHED = """kind: profile
-name: hf-cached
-extends: hf-default
-rules:
-  - op: attention
-    set: {kv_layout: cached}
-    evidence: {level: verified, source: tests/hf/test_schedules.py}
-"""
 
 
 @pytest.mark.parametrize("by", ["--decode-from", "--schedule"])
@@ -31,7 +23,6 @@ def test_a_forward_by_steps_is_that_of_a_filled_cache(qwen3_moe: Path, tmp_path:
     model = opened(qwen3_moe)
     ids = tokens(model.vocab_size, (SEQUENCES, LENGTH))
     save_file({"input_ids": ids}, tmp_path / "tokens.safetensors")
-    (tmp_path / "hf-cached.yaml").write_text(CACHED, "utf-8")
     if by == "--decode-from":
         edges, value = (FIRST, *range(FIRST + 1, LENGTH + 1)), str(FIRST)
     else:
@@ -39,7 +30,7 @@ def test_a_forward_by_steps_is_that_of_a_filled_cache(qwen3_moe: Path, tmp_path:
         spans = [[[i, a, b] for i in range(SEQUENCES)] for a, b in zip((0, *edges[:-1]), edges, strict=True)]
         batches = [json.dumps({"spans": batch, "shape": "dense"}) for batch in spans]
         (tmp_path / value).write_text("\n".join(batches), "utf-8")
-    options = ("--profile", "hf-cached.yaml", "--dtype", "fp32", "--device", "cpu", "--out", "out.safetensors")
+    options = ("--profile", "hf-default", "--dtype", "fp32", "--device", "cpu", "--out", "out.safetensors")
     done = alone("forward", qwen3_moe, "--tokens", "tokens.safetensors", *options, by, value, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"out.safetensors: 7 tensors, logits [{SEQUENCES}, {LENGTH}, {model.vocab_size}]\n"

@@ -18,7 +18,7 @@ from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.spec.base import By
 from moeparity.plan.toggles import Toggle, mixed, split, swap, toggles
-from tests.plan.test_toggles import EVERYTHING, cached_model, names, side
+from tests.plan.test_toggles import EVERYTHING, Settings, cached_model, names, side
 from tests.planted.places import random_tokens
 
 BUNDLES: tuple[By, ...] = get_args(By)
@@ -190,3 +190,22 @@ def test_words_name_the_smallest_part_that_makes_most_of_a_toggle() -> None:
     ]
     (sentence,) = [s for s in reading(effects, 1.0) if "largest part" in s]
     assert sentence == "In whole (read) the largest part is layer 3 (read): alone it costs 30% of the whole divergence."
+
+
+def test_edges_of_one_node_have_names_that_tell_them_apart(qwen3_moe: Path) -> None:
+    """Each part's name, written into a recipe, sets what the part moves and nothing else."""
+    whole: Settings = {"layers[0:2].attention.norm:output->linear": "fp32"}
+    reference, candidate = side(qwen3_moe), side(qwen3_moe, whole)
+    (toggle,) = (t for t in toggles(reference, candidate) if t.members)
+    queue, leaves = [toggle], []
+    while queue:
+        parts = split(queue.pop())
+        queue += parts
+        leaves += [part.name for part in parts if not split(part)]
+        for part in parts:
+            alone = side(qwen3_moe, {part.name: "fp32"})
+            places = [member.places for member in part.members]
+            assert [d.places for d in differences(reference.plan, alone.plan)] == places, part.name
+    assert sorted(leaves) == [
+        f"layers[{i}].attention.norm:output->layers[{i}].attention.{reader}_proj" for i in (0, 1) for reader in "kqv"
+    ]

@@ -310,3 +310,11 @@ def test_every_shipped_profile_binds_in_every_phase(name: str) -> None:
     for profile in reader.shipped("profiles"):
         plan = bind(of, load_profile(profile, Where(Path(profile))), "bf16", phases=PHASES)
         assert plan.phases == PHASES
+
+
+def test_edges_of_one_node_in_some_phase_have_names_that_tell_them_apart(qwen: Graph, tmp_path: Path) -> None:
+    edges = 'rules:\n  - {nodes: "layers[1].attention.norm", phase: decode, set: {"output->linear": fp32}}\n'
+    (toggle,) = toggles(*pair(qwen, tmp_path, "", edges))
+    assert [part.name for part in split(toggle)] == [
+        f"layers[1].attention.norm:output->layers[1].attention.{name}_proj" for name in "qkv"
+    ]

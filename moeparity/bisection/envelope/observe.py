@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,7 +17,8 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import RefusedError
-from moeparity.plan.sides import REFERENCE
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.sides import REFERENCE, Side
 
 AT_ONCE = 1 << 18
 """Output elements whose draws are compared together."""
@@ -133,11 +134,11 @@ class Envelope:
     """Draws orders at every node where the candidate's numerics, on the reference's inputs, give other bits.
 
     Only the first wave's first sequences, of `length` tokens. walkers: the reference, and the shadow with the
-    candidate's numerics; sides: how the kernels of both are called.
+    candidate's numerics; sides: how the kernels of both are called, by phase.
     """
 
     walkers: tuple[str, str]
-    sides: tuple[Settings, Settings]
+    sides: tuple[Mapping[Phase, Settings], Mapping[Phase, Settings]]
     draws: int
     length: int
     nodes: dict[str, NodeBands] = field(default_factory=dict)
@@ -182,17 +183,20 @@ class Envelope:
         sequences, tokens = extent
         blocks = view.inputs[self.walkers[side]]
         inputs = [None if b is None else assemble(b, view.batch)[:sequences, :tokens] for b in blocks]
-        settings = self.sides[side]
-        draw = orders_of(
-            Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
-        )
-        if draw is None or isinstance(draw, str):
-            return draw
-        try:
-            draws = [draw(seed) for seed in range(self.draws)]
-        except RefusedError as error:
-            return f"{error.attribute}: {error.reason}"
+        # Each way in which the kernel is called, and the tokens that it is called so for.
+        parts: list[tuple[Call, Tensor]] = []
+        for phase, of_phase in _tokens_by_phase(view, self.walkers[side]).items():
+            settings, own = self.sides[side][phase], of_phase[:sequences, :tokens]
+            call = Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
+            same = next((i for i, (other, _) in enumerate(parts) if other.at == call.at), None)
+            if same is not None:
+                parts[same] = call, parts[same][1] | own
+            elif bool(own.any()):
+                parts.append((call, own))
         base, value = values
+        draws = _draws(parts, self.draws, base)
+        if not isinstance(draws, list):
+            return draws
         return band(base, value, draws, sequences * (self.length if tokens is None else tokens))
 
     def _extent(self, view: NodeView) -> tuple[int, int | None]:
@@ -209,6 +213,34 @@ class Envelope:
         return (1, budget) if budget < self.length else (min(view.wave[1], budget // self.length), None)
 
 
+def _tokens_by_phase(view: NodeView, walker: str) -> dict[Phase, Tensor]:
+    """By phase of a walker's schedule, which tokens of the wave it computes in it, bool [B, T]."""
+    first, last = view.wave
+    tokens: dict[Phase, Tensor] = {}
+    for turn in view.turns[walker]:
+        own = tokens.setdefault(turn.phase, torch.zeros(last - first, view.grid.length, dtype=torch.bool))
+        own.view(-1)[turn.batch.index - first * view.grid.length] = True
+    return tokens
+
+
+def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> list[Tensor] | str | None:
+    """Draws of all tokens, each as its part is called; a reason where there are none, None without a sum."""
+    result: list[Tensor] = []
+    for call, own in parts:
+        draw = orders_of(call)
+        if draw is None or isinstance(draw, str):
+            return draw
+        try:
+            draws = [draw(seed) for seed in range(count)]
+        except RefusedError as error:
+            return f"{error.attribute}: {error.reason}"
+        if len(parts) > 1 and any(x.shape != base.shape or x.dtype != base.dtype for x in draws):
+            return "its values have other dtypes by phase"
+        mask = own.to(base.device).view(*own.shape, *[1] * (base.dim() - own.dim()))
+        result = [torch.where(mask, x, before) for x, before in zip(draws, result, strict=True)] if result else draws
+    return result
+
+
 STATE = (NodeBands, Band)
 
 
@@ -218,7 +250,11 @@ def observer(plan: Plan, trials: Trials) -> Envelope | None:
         return None
     return Envelope(
         walkers=(REFERENCE, SHADOW),
-        sides=(settings_of(plan, plan.reference), settings_of(plan, plan.candidate)),
+        sides=(_by_phase(plan, plan.reference), _by_phase(plan, plan.candidate)),
         draws=plan.recipe.envelope,
         length=plan.tokens.input_ids.shape[1],
     )
+
+
+def _by_phase(plan: Plan, side: Side) -> Mapping[Phase, Settings]:
+    return {phase: settings_of(plan, side, phase) for phase in side.plan.phases}

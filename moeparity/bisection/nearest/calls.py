@@ -20,6 +20,7 @@ from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
+from moeparity.plan.schedule.steps import FORWARD, Phase
 
 Values = Mapping[str, Tensor]
 Ports = tuple[Tensor, ...]
@@ -36,10 +37,13 @@ OTHER_DTYPE = 1.01
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Sample:
-    """One micro-batch as the function met it: the values that enter its region, by name, and what it gave."""
+    """One micro-batch, or step of a phase, as the function met it: the values that enter its region, by name, and what
+    it gave.
+    """
 
     values: Values
     given: Ports
+    phase: Phase = FORWARD
 
     @property
     def elements(self) -> int:
@@ -164,8 +168,9 @@ class Kernels:
         """What the nodes give with these choices, whole; None where an op refuses them."""
         try:
             if id(sample) not in self._base:
-                self._base[id(sample)] = sample, self._walked(self.replaced.plan, frozenset(), sample, {})
-            plan, base = self.replaced.bound(choices), self._base[id(sample)][1]
+                plan = self.replaced.plan.at_phase(sample.phase)
+                self._base[id(sample)] = sample, self._walked(plan, frozenset(), sample, {})
+            plan, base = self.replaced.bound(choices).at_phase(sample.phase), self._base[id(sample)][1]
             values = self._walked(plan, choices, sample, base) if choices else base
         except SpecError:
             return None
@@ -184,16 +189,14 @@ class Kernels:
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
             reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
             edges = {f"{node.values[0]}{EDGE}{reader}": dict([site]) for reader, site in plan.edges(node).items()}
-            if self._untouched(plan, choices, node) and _reads_same(reads, base, node, plan):
+            own = self.replaced.plan.at_phase(sample.phase)
+            if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):
                 values |= {name: base[name] for name in (*node.values, *edges)}
                 continue
             chosen = replace(node, params=self.replaced.params(node, choices))
             values |= zip(node.values, self._call(plan, chosen, {}, reads), strict=True)
             values |= {name: self._call(plan, chosen, rounded, reads)[0] for name, rounded in edges.items()}
         return values
-
-    def _untouched(self, plan: BoundGraph, choices: Choices, node: Node) -> bool:
-        return not _touches(choices, node) and plan.told_to(node) == self.replaced.plan.told_to(node)
 
     def _call(
         self, plan: BoundGraph, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]
@@ -202,13 +205,19 @@ class Kernels:
         entering = next(x for x in reads if x is not None)
         chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
         self.work += _price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
-        return op_numerics(plan, node, rounded).compute(reads, self.loaded, (entering.shape[0], entering.shape[1]))
+        return op_numerics(plan, node, rounded).compute(
+            reads, self.loaded, (entering.shape[0], entering.shape[1]), None
+        )
 
     def price(self, choices: Choices, samples: Sequence[Sample]) -> float:
         """What the nodes that the choices touch take at least, in calls of small kernels. Raises SpecError."""
         plan = self.replaced.bound(choices)
         touched = [node for node in self.replaced.all_nodes if _touches(choices, node)]
-        return sum(_price(plan, node, sample.tokens, sample.length) for node in touched for sample in samples)
+        return sum(
+            _price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
+            for node in touched
+            for sample in samples
+        )
 
 
 def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
@@ -227,6 +236,10 @@ def _written(plan: BoundGraph, node: Node) -> bool:
     active = plan.active(node)
     natively = (attribute for attribute in node.op.attributes if attribute.order and attribute.default == NATIVE)
     return any(active.get(attribute.name, NATIVE) != NATIVE for attribute in natively)
+
+
+def _untouched(plan: BoundGraph, own: BoundGraph, choices: Choices, node: Node) -> bool:
+    return not _touches(choices, node) and plan.told_to(node) == own.told_to(node)
 
 
 def _touches(choices: Choices, node: Node) -> bool:

@@ -216,7 +216,7 @@ def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
         plan = replaced.bound(choices)
     except SpecError:
         return set()
-    return {(node.name, name) for node in replaced.all_nodes for name in plan.active(node)}
+    return {(node.name, name) for one in plan.distinct for node in replaced.all_nodes for name in one.active(node)}
 
 
 @dataclass(slots=True, kw_only=True)

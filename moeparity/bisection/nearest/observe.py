@@ -154,10 +154,15 @@ class Question:
         ports = range(len(view.node.outputs))
         for blocks in zip(*(view.outputs[walker][port] for port in ports), strict=True):
             batch = blocks[0].batch
+            turn = next(turn for turn in view.turns[walker] if turn.batch is batch)
+            if turn.source is not None:
+                # Values of other tokens, which no function was called for here.
+                continue
             entering = [assemble(value, batch) for value in view.inputs[walker] if value is not None]
             yield Sample(
                 values=dict(zip(self.region.inputs, entering, strict=True)),
                 given=tuple(block.tensor for block in blocks),
+                phase=turn.phase,
             )
 
     def _gives_the_others_bits(self, view: NodeView) -> bool:
@@ -217,8 +222,8 @@ class Question:
 
     def _starts(self) -> Iterator[Choices]:
         """What the function's side would compute without it, and what each engine profile would."""
-        own = self.replaced.as_chosen(self.replaced.own)
-        yield from dict.fromkeys(choices for choices in (own, *profiles_choices(self.replaced)) if choices)
+        own = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
+        yield from dict.fromkeys(choices for choices in (*own, *profiles_choices(self.replaced)) if choices)
 
     @property
     def _limit(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -40,16 +40,17 @@ ROPE, THETA = "rope", "rope_theta"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
     """The nodes that a user's function replaces, in a plan that is cut down to them and what they read in their
-    segment, and runs no function.
+    segment, in each of its phases, and runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
-    own: the settings of the function's side, which its profile makes and nobody runs. segment: all nodes of it.
+    own: the settings of the function's side, which its profile makes and nobody runs, phase by phase where they are
+        others. segment: all nodes of it.
     """
 
     plan: BoundGraph
     nodes: tuple[Node, ...]
     tail: Node | None
-    own: Mapping[Place, Setting]
+    own: tuple[Mapping[Place, Setting], ...]
     segment: frozenset[str]
     # A combination is priced, run on every micro-batch and built upon in a row, and binding takes as long as a kernel.
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -65,18 +66,19 @@ class Replaced:
         behind = () if tail is None else (tail.name,)
         names = {*region.nodes, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region.nodes)) & nodes.keys()
         cut = Segment(name=segment.name, nodes=tuple(node for node in segment.nodes if node.name in names))
-        settings = {place: setting for place, setting in base.settings.items() if place[0] in names}
-        settings |= {(name, IMPL): Setting(value="", rule=None) for name in names}
+        none = {(name, IMPL): Setting(value="", rule=None) for name in names}
+        settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
         plan = BoundGraph(
             graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names)),
             dtype=base.dtype,
-            settings=settings,
+            settings=settings_of[base.phases[0]],
+            phases=base.phases,
         )
         return cls(
-            plan=plan,
+            plan=plan.in_phases(settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region.nodes),
             tail=tail,
-            own={place: setting for place, setting in own.settings.items() if place[0] in names},
+            own=tuple(_of_nodes(one, names) for one in own.distinct),
             segment=frozenset(nodes),
         )
 
@@ -116,9 +118,19 @@ class Replaced:
             and place[1] != IMPL
             and place in self.plan.settings
             and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)
-            and self.plan.resolved(place[0], setting.value)
-            != self.plan.resolved(place[0], self.plan.settings[place].value)
+            and self._differs(place, setting.value)
         )
+
+    def _differs(self, place: Place, value: Value) -> bool:
+        """Whether a value is another one than the plan's in some phase."""
+        node = place[0]
+        return any(
+            one.resolved(node, value) != one.resolved(node, one.settings[place].value) for one in self.plan.distinct
+        )
+
+
+def _of_nodes(plan: BoundGraph, names: Collection[str]) -> dict[Place, Setting]:
+    return {place: setting for place, setting in plan.settings.items() if place[0] in names}
 
 
 def relative(replaced: Replaced, choices: Choices) -> Choices:
@@ -141,7 +153,14 @@ def _renamed(choices: Choices, names: Mapping[str, str]) -> Choices:
 
 
 def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
-    """Every value that is listed, in use or a whole number and makes a node compute otherwise than `plan` does."""
+    """Every value that is listed, in use or a whole number and makes a node compute otherwise than `plan` does in some
+    phase.
+    """
+    every = (choice for one in plan.distinct for choice in _listed_in(replaced, one))
+    yield from dict.fromkeys(every)
+
+
+def _listed_in(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     for node in replaced.all_nodes:
         active = plan.active(node)
         for attribute in node.attributes:
@@ -165,7 +184,14 @@ def _values(attribute: Attribute) -> Iterator[Value]:
 
 
 def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
-    """The places at which any number may stand, with the one that stands there: attributes, then parameters."""
+    """The places at which any number may stand, with the one that stands there first: attributes, then parameters."""
+    places: dict[Place, float] = {}
+    for one in plan.distinct:
+        places = dict(_numbers_in(replaced, one)) | places
+    yield from places.items()
+
+
+def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
     for node in replaced.all_nodes:
         active = plan.active(node)
         attributes = [attribute for attribute in node.attributes if attribute.number and attribute.name in active]
@@ -207,9 +233,9 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
 
     def at_home(choice: Choice) -> bool:
         (node, name), value = choice
-        setting, attribute = replaced.own.get(choice[0]), nodes[node].op.attribute(name)
+        attribute = nodes[node].op.attribute(name)
         default = None if attribute is None else attribute.default
-        return value in (default, None if setting is None else setting.value)
+        return value in (default, *(own[choice[0]].value for own in replaced.own if choice[0] in own))
 
     def listed_as(choice: Choice) -> int:
         attribute = nodes[choice[0][0]].op.attribute(choice[0][1])

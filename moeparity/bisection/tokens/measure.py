@@ -30,7 +30,8 @@ def warnings(plan: Plan) -> Iterator[str]:
     sample = plan.recipe.tokens.sample
     if sample is None:
         return
-    temperatures = {_temperature(side) for side in (plan.reference, plan.candidate)} - {sample.temperature}
+    sides = (plan.reference, plan.candidate)
+    temperatures = {temperature for side in sides for temperature in _temperatures(side)} - {sample.temperature}
     if temperatures:
         values = " and ".join(f"{temperature:g}" for temperature in sorted(temperatures))
         advice = f", or set log_probs:temperature to {sample.temperature:g} on both sides" if sample.temperature else ""
@@ -40,10 +41,11 @@ def warnings(plan: Plan) -> Iterator[str]:
         )
 
 
-def _temperature(side: Side) -> float:
-    """By which a side's logits are divided before its log-softmax."""
-    setting = side.plan.settings.get((side.plan.graph.scores, "temperature"))
-    return 1.0 if setting is None else float(setting.value)
+def _temperatures(side: Side) -> set[float]:
+    """By which a side's logits are divided before its log-softmax, in any phase."""
+    place = (side.plan.graph.scores, "temperature")
+    settings = [plan.settings.get(place) for plan in side.plan.distinct]
+    return {1.0 if setting is None else float(setting.value) for setting in settings}
 
 
 def sampling(plan: Plan) -> str | None:

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from moeparity.numerics.blocks import in_blocks
-from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.joined import Apply, JoinedGemm, StepRows, Steps, call
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
+from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import sigmoid, silu
-from moeparity.ops.kernels.linear import gemm_of, places_tried
+from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
@@ -38,6 +37,7 @@ def experts(
     w: Mapping[str, torch.Tensor],
     p: Mapping[str, Any],
     at: Settings,
+    steps: Steps | None = None,
 ) -> torch.Tensor:
     """x [B, T, H], ids [B, T, K] -> rows [B, T, K, H], the output of each token's slots.
 
@@ -45,6 +45,8 @@ def experts(
     row-wise, the result are their parts of the rows, [B, ranks, T, K, H].
     """
     run, pieces = _grouped if at["implementation"] == "grouped" else _loop, cut(at)
+    if steps is not None:
+        return _in_steps(run, x, ids, weights, w, p, at, steps)
     x_NH, ids_NK = x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1])
     # A column of one score for each row of the result.
     scores = None if weights is None else weights.reshape(-1, 1)
@@ -63,6 +65,25 @@ def experts(
     return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in rows_by_rank], dim=RANKS)
 
 
+def _in_steps(
+    run: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor | None,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Settings,
+    steps: Steps,
+) -> torch.Tensor:
+    """The rows of experts that nothing cuts, as if computed step after step."""
+    of_rows = (None if value is None else value.flatten(0, 1)[steps.places] for value in (x, ids, weights))
+    x_NH, ids_NK, weights_NK = of_rows
+    scores = None if weights_NK is None else weights_NK.reshape(-1, 1)
+    whole = {name: [stack] for name, stack in w.items()}
+    rows = run(x_NH, ids_NK, scores, whole, p, at, steps)
+    return rows.view(*steps.places.shape, ids.shape[-1], -1)[steps.back].view(*ids.shape, -1)
+
+
 def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[torch.Tensor]:
     """What each rank holds of a stack [E, N, ..] that is cut along its outputs: as much of gate as of up."""
     if not name.startswith("gate_up") or p.get("interleaved"):
@@ -71,35 +92,87 @@ def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[t
     return [torch.cat(halves_of_rank, dim=1) for halves_of_rank in zip(*halves, strict=True)]
 
 
-def _loop(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
-    """One GEMM per expert hit, in ascending id; inside an expert, rows by slot, then token."""
+def _loop(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    scores: Scores,
+    w: Stacks,
+    p: Settings,
+    at: Settings,
+    steps: Steps | None = None,
+) -> torch.Tensor:
+    """One GEMM per expert hit, in ascending id; inside an expert, rows by step, then slot, then token."""
     n, k = ids.shape
     rows = torch.empty(n * k, x.shape[-1], dtype=at["output"], device=x.device)
-    by_expert = ids.t().reshape(-1).sort(stable=True)
+    by_expert = _by_expert_and_step(ids.t(), steps).reshape(-1).sort(stable=True)
     tokens = by_expert.indices % n
     places = tokens * k + by_expert.indices // n
-    counts = torch.bincount(by_expert.values, minlength=w["down"][0].shape[0]).tolist()
-    gemm = gemm_of(at)
-
-    def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
-        return gemm(x, weight, None, inputs=inputs, output=output)
-
-    hits = zip(torch.split(tokens, counts), torch.split(places, counts), strict=True)
-    for expert, (own_tokens, own_places) in enumerate(hits):
+    counts = _counts(by_expert.values, w, steps)
+    gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
+    hits = zip(torch.split(tokens, of_expert), torch.split(places, of_expert), counts.tolist(), strict=True)
+    for expert, (own_tokens, own_places, of_steps) in enumerate(hits):
         if len(own_tokens):
             scored = None if scores is None else scores.index_select(0, own_places)
             stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}
-            outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project)
+            turns = StepRows([hit for hit in of_steps if hit])
+            project = _alone(gemm) if steps is None else _joined(gemm, at, turns.sizes)
+            outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project, turns)
             rows.index_copy_(0, own_places, outputs)
     return rows
 
 
-def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
+def _by_expert_and_step(ids: torch.Tensor, steps: Steps | None) -> torch.Tensor:
+    """Numbers that ascend by expert, and of one expert by step; ids [K, n]."""
+    return ids if steps is None else ids * len(steps.sizes) + steps.numbers
+
+
+def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tensor:
+    """By expert and step how many rows there are, int64 [E, steps]."""
+    experts, of_each = w["down"][0].shape[0], 1 if steps is None else len(steps.sizes)
+    return torch.bincount(numbers, minlength=experts * of_each).view(experts, of_each)
+
+
+def _alone(gemm: Callable[..., torch.Tensor]) -> Project:
+    """One GEMM of all rows."""
+
+    def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
+        return gemm(x, weight, None, inputs=inputs, output=output)
+
+    return project
+
+
+def _joined(gemm: Callable[..., torch.Tensor], at: Settings, sizes: Sequence[int]) -> Project:
+    """The GEMMs of several steps' rows, which follow each other."""
+
+    def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
+        def alone(x: torch.Tensor, weight: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
+            return gemm(x, weight, None, inputs=inputs, output=output)
+
+        key = ("loop", inputs, output, *at.items())
+        return JoinedGemm(alone=alone, blocks=alone, weight=weight, bias=None, key=key).in_steps(x, sizes)
+
+    return project
+
+
+def _grouped(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    scores: Scores,
+    w: Stacks,
+    p: Settings,
+    at: Settings,
+    steps: Steps | None = None,
+) -> torch.Tensor:
     """torch's grouped GEMM over tokens sorted by expert, then back to slot order."""
     k = ids.shape[1]
-    by_expert = torch.sort(ids.reshape(-1))
-    counts = torch.bincount(by_expert.values, minlength=w["down"][0].shape[0])
-    offsets = counts.cumsum(0).to(torch.int32)
+    numbers = _by_expert_and_step(ids.t(), steps).t().reshape(-1)
+    by_expert = torch.sort(numbers)
+    counts, places = _counts(by_expert.values, w, steps), by_expert.indices
+    multiply, turns = all_groups(counts, at), StepRows((len(places),))
+    if steps is not None:
+        multiply = groups_of_steps(counts, at)
+        order = torch.sort(steps.numbers[places // k], stable=True).indices
+        turns = StepRows([rows * k for rows in steps.sizes], order)
 
     def project(rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
         rows, weight = rounded(rows, inputs), rounded(weight, inputs)
@@ -107,42 +180,26 @@ def _grouped(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
             rows, weight = tf32(rows), tf32(weight)
         if inputs != output:
             rows, weight = wide(rows), wide(weight)
-        weight = weight.transpose(-2, -1)
-        if at.get("rows", ALL) == ALL:
-            return rounded(F.grouped_mm(rows, weight, offs=offsets), output)
-        return rounded(_grouped_blocks(rows, weight, counts.tolist(), int(at["rows"])), output)
+        return rounded(multiply(rows, weight), output)
 
-    scored = None if scores is None else scores[by_expert.indices]
-    biases = {
-        name: [stack[by_expert.values] for stack in stacks] for name, stacks in w.items() if name.endswith("bias")
-    }
-    sorted_rows = _mlp(x[by_expert.indices // k], scored, {**w, **biases}, p, at, project)
-    inverse = torch.empty_like(by_expert.indices)
-    inverse[by_expert.indices] = torch.arange(inverse.numel(), device=x.device)
+    scored = None if scores is None else scores[places]
+    experts = ids.reshape(-1)[places]
+    biases = {name: [stack[experts] for stack in stacks] for name, stacks in w.items() if name.endswith("bias")}
+    sorted_rows = _mlp(x[places // k], scored, {**w, **biases}, p, at, project, turns)
+    inverse = torch.empty_like(places)
+    inverse[places] = torch.arange(inverse.numel(), device=x.device)
     return sorted_rows[inverse]
 
 
-def _grouped_blocks(rows: torch.Tensor, weight: torch.Tensor, counts: Sequence[int], size: int) -> torch.Tensor:
-    """rows [M, K] sorted by expert, weight [E, K, N] -> [M, N]: a grouped GEMM of each block of one expert's rows."""
-    offsets = torch.tensor([size], dtype=torch.int32, device=rows.device)
-    key = ("grouped", weight.shape[1:], weight.stride())
-
-    def of_expert(expert: int, span: torch.Tensor) -> torch.Tensor:
-        stack = weight[expert : expert + 1]
-        return in_blocks(span, size, lambda block: F.grouped_mm(block, stack, offs=offsets), key=key)
-
-    spans = torch.split(rows, list(counts))
-    with places_tried():
-        return torch.cat([of_expert(expert, span) for expert, span in enumerate(spans) if len(span)])
-
-
-def _mlp(x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project) -> torch.Tensor:
+def _mlp(
+    x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project, turns: StepRows
+) -> torch.Tensor:
     """Rows [M, H] of x [M, H], with scores [M, 1] where they are not left to the combine."""
     where = at["score_site"]
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
     gate_up = zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
-    hidden, inputs = gathered([_hidden(x, *operands, p, at, project) for operands in gate_up]), at["product"]
+    hidden, inputs = gathered([_hidden(x, *operands, p, at, project, turns) for operands in gate_up]), at["product"]
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
@@ -174,19 +231,30 @@ def _projected(
 
 
 def _hidden(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, p: Settings, at: Settings, project: Project
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    p: Settings,
+    at: Settings,
+    project: Project,
+    turns: StepRows,
 ) -> torch.Tensor:
     """What the down projection takes of rows x [M, H]; weight [2I, H] or [E, 2I, H], bias [2I] or [M, 2I]."""
     inputs, dtype = at["projections"], at.get("biased", at["projections"])
+
+    def activated(apply: Apply, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        if p.get("glu") == CLAMPED:
+            return _clamped(gate, up, p, at, apply)
+        logistic = at.get("logistic", NATIVE)
+        return swiglu(gate, up, activation=at["activation"], output=at["product"], logistic=logistic, apply=apply)
+
     if at["gate_up"] == "split":
         biases = (None, None) if bias is None else _halves(bias, -1, p)
         halves = zip(_halves(weight, -2, p), biases, strict=True)
         gate, up = (_projected(x, *operands, inputs, dtype, at, project) for operands in halves)
-    else:
-        gate, up = _halves(_projected(x, weight, bias, inputs, dtype, at, project), -1, p)
-    if p.get("glu") == CLAMPED:
-        return _clamped(gate, up, p, at)
-    return swiglu(gate, up, activation=at["activation"], output=at["product"], logistic=at.get("logistic", NATIVE))
+        return turns.each(activated, lambda *both: both, gate, up)
+    gate_up = _projected(x, weight, bias, inputs, dtype, at, project)
+    return turns.each(activated, lambda both: _halves(both, -1, p), gate_up)
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
@@ -198,11 +266,11 @@ def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]
     return tuple(alternate)
 
 
-def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings, apply: Apply) -> torch.Tensor:
     """(up + 1) * gate * sigmoid(alpha * gate), every step rounded; transformers 5.23.0, GptOssExperts._apply_gate."""
     gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
     gain = rounded(_computed_for(at["gain"], gate) * p["alpha"], at["gain"])
-    share = rounded(sigmoid(_computed_for(at["sigmoid"], gain), at.get("logistic", NATIVE)), at["sigmoid"])
+    share = rounded(sigmoid(_computed_for(at["sigmoid"], gain), at.get("logistic", NATIVE), apply), at["sigmoid"])
     shifted = rounded(_computed_for(at["shifted"], up) + 1, at["shifted"])
     return product(shifted, product(gate, share, at["activation"]), at["product"])
 
@@ -213,7 +281,13 @@ def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
 
 
 def swiglu(
-    gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype, logistic: str
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    *,
+    activation: torch.dtype,
+    output: torch.dtype,
+    logistic: str,
+    apply: Apply = call,
 ) -> torch.Tensor:
     """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
-    return product(rounded(silu(_computed_for(activation, gate), logistic), activation), up, output)
+    return product(rounded(silu(_computed_for(activation, gate), logistic, apply), activation), up, output)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics.fma import fma
+from moeparity.numerics.joined import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
@@ -64,14 +65,14 @@ def sleef_exp(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x < _UNDERFLOW, 0.0, scaled)
 
 
-def sigmoid(x: torch.Tensor, form: str) -> torch.Tensor:
+def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """The sigmoid: torch's own kernel in x's dtype; or 1 / (1 + exp(-x)) in fp32 or fp64, each step rounded."""
-    return torch.sigmoid(x) if form == NATIVE else 1 / (1 + torch.exp(-wide(x)))
+    return apply(torch.sigmoid, x) if form == NATIVE else 1 / (1 + torch.exp(-wide(x)))
 
 
-def silu(x: torch.Tensor, form: str) -> torch.Tensor:
+def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """Of x its product with its sigmoid, as `sigmoid`; written out it is x / (1 + exp(-x))."""
-    return F.silu(x) if form == NATIVE else wide(x) / (1 + torch.exp(-wide(x)))
+    return apply(F.silu, x) if form == NATIVE else wide(x) / (1 + torch.exp(-wide(x)))
 
 
 def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from moeparity.numerics import rounding
 from moeparity.numerics.blocks import PlaceError
 from moeparity.numerics.gemm import gemm
 from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.joined import JoinedGemm, Steps
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.declaration import RefusedError
@@ -22,36 +23,63 @@ from moeparity.ops.linear import way
 
 
 def linear(
-    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+    x: torch.Tensor,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+    steps: Steps | None = None,
 ) -> torch.Tensor:
     """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads], or row-wise partial sums [B, ranks, T, N]."""
     how_cut = way(at, p) if "parallel" in at else "whole"
     if how_cut == "column" and p["heads"] is not None:
         # Several ranks may hold the same head: what they compute is the same.
         at = {**at, **{name: min(at[name], p["heads"]) for name in ("tensor", "blocks")}}
-    product = _product(at, "partial" if how_cut == "row" else "output")
+    product = _product(at, "partial" if how_cut == "row" else "output", steps)
     out = placement.linear(x, w["weight"], w.get("bias"), way=how_cut, at=at, gemm=product)
     return out if p["heads"] is None else out.view(*out.shape[:-1], p["heads"], -1)
 
 
 def gate(
-    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+    x: torch.Tensor,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+    steps: Steps | None = None,
 ) -> torch.Tensor:
     """x [B, T, K] -> router logits [B, T, E]; the GEMM sees [B * T, K]."""
     flat = x.reshape(-1, x.shape[-1])
-    return _product(at, "output")(flat, w["weight"], w.get("bias")).view(*x.shape[:-1], -1)
+    return _product(at, "output", steps)(flat, w["weight"], w.get("bias")).view(*x.shape[:-1], -1)
 
 
 def lm_head(
-    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+    x: torch.Tensor,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+    steps: Steps | None = None,
 ) -> torch.Tensor:
     """x [B, T, H] -> logits [B, T, V]."""
-    return placement.linear(x, w["weight"], None, way="column", at=at, gemm=_product(at, "output"))
+    return placement.linear(x, w["weight"], None, way="column", at=at, gemm=_product(at, "output", steps))
 
 
-def _product(at: Mapping[str, Any], output: str) -> Gemm:
-    """The GEMM in the form and roundings of a node; `output` names the site of its result."""
-    return partial(gemm_of(at), inputs=at["inputs"], output=at[output])
+def _product(at: Mapping[str, Any], output: str, steps: Steps | None) -> Gemm:
+    """The GEMM in the form and roundings of a node, on all rows or `steps` of them; `output` names the site of its
+    result.
+    """
+    kernel: Gemm = partial(gemm_of(at), inputs=at["inputs"], output=at[output])
+    if steps is None:
+        return kernel
+
+    def in_steps(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])[steps.places]
+        key = ("gemm", output, *at.items())
+        product = JoinedGemm(alone=kernel, blocks=kernel, weight=weight, bias=bias, key=key)
+        return product.in_steps(rows, steps.sizes)[steps.back].view(*x.shape[:-1], -1)
+
+    return in_steps
 
 
 @contextmanager

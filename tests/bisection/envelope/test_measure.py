@@ -112,3 +112,14 @@ def test_it_is_told_in_report_and_json_only_where_asked_for(tmp_path: Path, qwen
     alike = envelope(report(tmp_path, qwen3_moe, FP32, FP32))
     assert alike.nodes == ()
     assert "wherever a sum has an order to draw" in alike.reading[0]
+
+
+@pytest.mark.parametrize("faulty", ["reference", "candidate"])
+def test_precision_in_some_phase_is_outside(tmp_path: Path, qwen3_moe: Path, faulty: str) -> None:
+    """Draws of decoded tokens round as their side does in decode, not as it does where it prefills."""
+    steps = {"dtype": "fp32", "schedule": {"decode": {"from": 4}}}
+    sides = {name: dict(steps) for name in ("reference", "candidate")}
+    sides[faulty]["set"] = {"layers[1].moe.norm:normalized@decode": "bf16"}
+    path = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(4, 24)}, *sides.values())
+    found = envelope(bisect(path, device="cpu", options=ON))
+    assert {node.node: node.verdict for node in found.nodes} == {"layers[1].moe.norm": "outside"}

@@ -57,6 +57,14 @@ def untouched(x, *, node):
     return rms(x, node)
 
 
+def in_steps_of_one(x, *, node):
+    """An eps of its own; in steps of one token the normalized row is not rounded."""
+    rows = x.float()
+    rows = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + 0.0013)
+    weight = node.weights["norm.weight"]
+    return (rows * weight.float()).to(x.dtype) if x.shape[1] == 1 else weight * rows.to(x.dtype)
+
+
 def by_mean_of_sizes(x, *, node):
     rows = x.float()
     return node.weights["norm.weight"] * (rows / (rows.abs().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
@@ -132,11 +140,13 @@ def asked(
     side: str = "candidate",
     reference: dict[str, Any] | None = None,
     mask: torch.Tensor | None = None,
+    schedule: dict[str, Any] | None = None,
 ) -> Report:
     """The report of a recipe whose one side runs a function of `CODE` in place of some nodes."""
     module = f"plants_{folder.name}_{abs(hash(str(folder)))}"
     (folder / f"{module}.py").write_text(CODE.format(settings=settings or {}), "utf-8")
-    sides: dict[str, dict[str, Any]] = {name: {"micro_batch": micro_batch} for name in ("reference", "candidate")}
+    steps = {"micro_batch": micro_batch} if schedule is None else {"schedule": schedule}
+    sides: dict[str, dict[str, Any]] = {name: dict(steps) for name in ("reference", "candidate")}
     sides["reference"] |= reference or {}
     sides[side]["impl"] = [{"nodes": nodes, "call": f"{module}:{function}"}]
     tokens = {"input_ids": random_tokens(*shape)} | ({} if mask is None else {"attention_mask": mask})

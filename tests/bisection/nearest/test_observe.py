@@ -212,3 +212,14 @@ def test_what_a_search_may_take_is_bounded(tmp_path: Path, qwen3_moe: Path, monk
     assert 90 <= second.tried <= 103
     # Half of what is left is too little to begin with: only what was nearest before is tried.
     assert third.tried <= 2 * observe.SHOWN
+
+
+def test_a_choice_is_named_beside_another_one_of_some_phase(tmp_path: Path, qwen3_moe: Path) -> None:
+    """In decode the other side's kernels have other settings: what is asked is asked of those."""
+    decode: dict[str, Any] = {"decode": {"from": 6}}
+    reference = {"set": {"layers[1].moe.norm:normalized@decode": "fp32"}}
+    node = "layers[1].moe.norm"
+    report = asked(tmp_path, qwen3_moe, "in_steps_of_one", node, schedule=decode, reference=reference)
+    (answer,) = report.nearest
+    assert said(answer) == {"eps": "0.0013"}
+    assert answer.found[0].compared == answer.found[0].equal == 1

@@ -79,3 +79,26 @@ def test_a_scale_that_is_told_leaves_every_schedule_the_same_cache(request: pyte
     }
     assert all(same_bits(values["static"][0], other) for other in values["static"][1:])
     assert not any(torch.equal(values["head"][0], other) for other in values["head"][1:])
+
+
+def served(folder: Path, ids: torch.Tensor, decode: int | None, *, tile: int) -> torch.Tensor:
+    """Logits with batch-invariant kernels and 8-bit keys; tiles of 192 keys in prefill and `tile` in decode."""
+    settings: dict[str, str | float] = {
+        f"{CACHE}:stored": "fp8_e4m3",
+        f"{ATTEND}:own_keys": "stored",
+        f"{ATTEND}:kv_block@prefill": 192,
+    }
+    schedule: dict[str, Any] = {"rule": "vllm-v1"}
+    if decode is not None:
+        settings, schedule = {**settings, f"{ATTEND}:kv_block@decode": tile}, {**schedule, "decode": {"from": decode}}
+    return forward(opened(folder), ids, profile="vllm-batch-invariant", schedule=schedule, settings=settings)["logits"]
+
+
+@pytest.mark.parametrize(("tile", "begins"), [(96, 96), (32, 41), (192, None)])
+def test_other_tiles_in_decode_begin_to_differ_at_the_border_of_one(tile: int, begins: int | None) -> None:
+    """vLLM#54035: where the 97th key is the first of a second tile; behind a prompt that ends later, at its end."""
+    ids = torch.randint(0, 256, (2, 100), generator=torch.Generator().manual_seed(0))
+    quickstart = Path(__file__).parents[3] / "checkpoints" / "quickstart"
+    whole, decoded = served(quickstart, ids, None, tile=tile), served(quickstart, ids, 41, tile=tile)
+    differs = (int_view(whole) != int_view(decoded)).any(-1).any(0).nonzero().flatten().tolist()
+    assert differs[:1] == ([] if begins is None else [begins])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -18,14 +20,13 @@ from itertools import product
 from pathlib import Path
 
 from tests.hostile import record
-from tests.hostile.batch import parse_quickly
+from tests.hostile.batch import load_all
 from tests.hostile.campaign import Trial, try_many
 from tests.hostile.environment import SITUATIONS, try_situation
 from tests.hostile.kills import try_kill
 from tests.hostile.subjects import SUBJECTS
-from tests.warm import load
 
-BLOCK = 200
+BLOCK = 100
 """Seeds that are tried and recorded together."""
 
 
@@ -42,6 +43,8 @@ KINDS: dict[str, Callable[[range, Path | None], Iterator[Trial]]] = {
 """What is tried of seeds."""
 LAST = {"environment": len(SITUATIONS)}
 """Seeds that come to an end."""
+Taken = "multiprocessing.sharedctypes.Synchronized[int]"
+"""How many blocks were taken by any of the processes."""
 
 
 def main() -> None:
@@ -50,47 +53,71 @@ def main() -> None:
     if options.table:
         print(record.table(record.read(options.table)))
         return
-    load()
-    parse_quickly()
+    load_all()
     # What is loaded stays: a fork that collects garbage need not look through it.
     gc.freeze()
+    done = {
+        (block.kind, seed)
+        for block in (record.read(options.record) if options.record else ())
+        for seed in range(block.first, block.first + block.number)
+    }
+    taken = multiprocessing.Value("q", 0)
+    children = [child for _ in range(1, options.processes) if (child := _fork(partial(_try, options, done, taken)))]
+    _try(options, done, taken)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _fork(act: Callable[[], None]) -> int:
+    """Another process, which does something and ends."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(0)
+    return child
+
+
+def _try(options: argparse.Namespace, done: set[tuple[str, int]], taken: Taken) -> None:
+    """Take block after block, beside other processes, until the time is over; then the table of this one."""
     end, tried = time.monotonic() + 60 * options.minutes, []
-    for kind, seeds in _blocks(options):
-        if time.monotonic() > end:
+    blocks = enumerate(_blocks(options, done))
+    while time.monotonic() < end:
+        with taken.get_lock():
+            mine = taken.value
+            taken.value += 1
+        block = next((block for number, block in blocks if number == mine), None)
+        if block is None:
             break
-        tried.append(_block(kind, options.seed, seeds, options.keep))
+        tried.append(_block(options, *block))
         if options.record:
             record.append(options.record, tried[-1])
-    print(record.table(tried))
+    print(record.table(tried), flush=True)
 
 
-def _blocks(options: argparse.Namespace) -> Iterator[tuple[str, range]]:
-    """What is to be tried: all kinds in turn, blocks of seeds one after the other; of these the share of this process,
-    without those of the record.
-    """
-    recorded = {(block.kind, block.first) for block in record.read(options.record)} if options.record else set()
+def _blocks(options: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator[tuple[str, range]]:
+    """What is to be tried: all kinds in turn, blocks of seeds one after the other, without what is done."""
     kinds = options.kind or list(SUBJECTS)
     size = BLOCK if set(kinds) <= SUBJECTS.keys() else 1
     last = min(options.seed + options.number, *(LAST.get(kind, sys.maxsize) for kind in kinds))
-    firsts = range(options.seed, last, size)
-    mine, of = options.share
-    for place, (first, kind) in enumerate(product(firsts, kinds)):
-        if place % of == mine - 1 and (kind, first) not in recorded:
+    for first, kind in product(range(options.seed, last, size), kinds):
+        if (kind, first) not in done:
             yield kind, range(first, min(first + size, last))
 
 
-def _block(kind: str, series: int, seeds: range, keep: Path | None) -> record.Block:
+def _block(options: argparse.Namespace, kind: str, seeds: range) -> record.Block:
     """Try seeds of one kind; what breaks is printed."""
     codes, before = Counter[str](), _processor_seconds()
     broken: list[str] = []
-    for trial in KINDS[kind](seeds, keep):
+    for trial in KINDS[kind](seeds, options.keep):
         codes[str(trial.code)] += 1
         if trial.breach:
             broken.append(f"{trial.case}: {trial.breach}")
             print(f"{trial.kind}, {trial.case}, {' '.join(trial.command)}: {trial.breach}: {trial.says}", flush=True)
     return record.Block(
         kind=kind,
-        series=series,
+        series=options.seed,
         first=seeds.start,
         number=len(seeds),
         codes=dict(codes),
@@ -114,16 +141,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--number", type=int, default=10**9, help="inputs of each kind at most")
     parser.add_argument("--keep", type=Path, help="a folder that takes every input that breaks the contract")
     parser.add_argument("--record", type=Path, help="a file that takes what was tried; it is not tried again")
-    parser.add_argument("--share", type=_share, default=(1, 1), help="1/2: every second block, beside who takes 2/2")
+    parser.add_argument("--processes", type=int, default=1, help="so many try at the same time")
     parser.add_argument("--table", type=Path, help="print the table of a record, and try nothing")
     return parser.parse_args()
-
-
-def _share(text: str) -> tuple[int, int]:
-    mine, of = map(int, text.split("/"))
-    if not 1 <= mine <= of:
-        raise ValueError(text)
-    return mine, of
 
 
 main()

@@ -5,8 +5,10 @@ A process that dies or hangs has ended the command it was at; the commands behin
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import sys
@@ -20,8 +22,10 @@ from typing import IO
 
 import typer
 
+import moeparity
 from moeparity.cli import commands
 from tests.hostile.contract import LONGEST, STUCK, Ended, call, console, printed, processor_seconds, take_over
+from tests.warm import load
 
 _LOOK = 0.5
 """Seconds between two looks at a process that says nothing."""
@@ -41,12 +45,16 @@ class Job:
     act: Callable[[], object] = console
 
 
-def parse_quickly() -> None:
-    """Have typer make its parser once, and not at every call: it is the same each time, and takes longer than most
-    refusals.
+def load_all() -> None:
+    """Load every module of moeparity's, so that no fork has to; and have typer make its parser once, and not at every
+    call: it is the same each time, and takes longer than most refusals.
     """
+    load()
+    for module in pkgutil.walk_packages(moeparity.__path__, "moeparity."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     if isinstance(commands.app, typer.Typer):
-        commands.app = typer.main.get_command(commands.app)  # type: ignore[assignment]
+        commands.app = typer.main.get_command(commands.app)
 
 
 def run_all(jobs: Sequence[Job]) -> Iterator[Ended]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from moeparity import ptx
+from moeparity.cli.failures import report_error
 from moeparity.output.words import printable
 
 PROGRAMS = Path(__file__).parents[1] / "ptx" / "programs" / "reductions.ptx"
@@ -46,5 +47,5 @@ def run_kernels() -> None:
 
 
 def _told(error: ptx.PtxError) -> bool:
-    print(f"error: {printable(str(error))}", file=sys.stderr)
+    report_error(str(error))
     return True

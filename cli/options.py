@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from moeparity.errors import MoeparityError
+from moeparity.paths import present
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -56,7 +57,7 @@ def scheduling(decode_from: int | None, schedule: Path | None, micro_batch: int 
         raise MoeparityError(
             f"--schedule {schedule}: the file says what is computed together, and so does {other}. Give one of them."
         )
-    if not schedule.exists():
+    if not present(schedule):
         raise MoeparityError(
             f"--schedule {schedule}: does not exist. Expected a file of batches, one JSON object per step; a relative "
             "path starts where the command runs."

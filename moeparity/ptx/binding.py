@@ -36,7 +36,11 @@ def operands_of(statement: Statement) -> list[Operand]:
 def reader(operand: Operand, type_: str, statement: Statement, layout: Layout) -> Read:
     """Reads an operand as a type; `address` is the sum of an address operand."""
     if isinstance(operand, Address):
+        if type_ != "address":
+            raise PtxError(f"Line {statement.line}: `{statement.opcode}` reads no memory, and has an address.")
         return _address(operand, statement, layout)
+    if type_ == "address" and (isinstance(operand, Group) or not _is_register(operand, statement, layout)):
+        raise PtxError(f"Line {statement.line}: `{statement.opcode}` without an address in brackets.")
     if isinstance(operand, Immediate):
         return _constant(_immediate(operand, type_, statement))
     assert isinstance(operand, Name)

@@ -16,8 +16,9 @@ def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """Lines of products and of the sums that read them, where neither is rounded explicitly."""
     products: dict[tuple[Scope, str], set[int]] = {}
     for statement in kernel.statements:
-        if _open(statement, ("mul",)) and isinstance(statement.operands[0], Name):
-            products.setdefault(_key(kernel, statement, statement.operands[0].text), set()).add(statement.line)
+        for product in statement.operands[:1] if _open(statement, ("mul",)) else ():
+            if isinstance(product, Name):
+                products.setdefault(_key(kernel, statement, product.text), set()).add(statement.line)
     pairs = set()
     for statement in kernel.statements:
         if _open(statement, ("add", "sub")):
@@ -29,7 +30,7 @@ def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
 
 def _open(statement: Statement, roots: tuple[str, ...]) -> bool:
     root, *parts = statement.opcode.split(".")
-    return root in roots and parts[-1] in _FLOATS and not _ROUNDED & set(parts)
+    return root in roots and bool(parts) and parts[-1] in _FLOATS and not _ROUNDED & set(parts)
 
 
 def _key(kernel: Kernel, statement: Statement, name: str) -> tuple[Scope, str]:

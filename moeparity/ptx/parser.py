@@ -44,7 +44,8 @@ def read(text: str) -> Source:
         end = stop
         if kind == "entry":
             name = re.search(r"\.entry\s+([\w$]+)", text[begin:stop])
-            assert name is not None
+            if name is None:
+                raise PtxError(f"Line {1 + text.count(chr(10), 0, begin)}: an `.entry` without a name.")
             kernels[name.group(1)] = (text[begin:stop], 1 + text.count("\n", 0, begin))
     variables = Reader("".join([*outside, text[end:]]), 1).module_variables()
     return Source(

@@ -48,7 +48,7 @@ def program_of(
         raise UnknownInstruction(f"Kernel {layout.kernel.name}: " + "\n".join(unknown.values()))
     starts = _starts(bound, layout, interleaved=interleaved)
     number = {start: at for at, start in enumerate(starts)}
-    ends = [*starts[1:], len(bound)]
+    ends = [*starts[1:], len(bound)][: len(starts)]
     segments = [
         _segment(bound[start:end], layout, number, at) for at, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
@@ -154,19 +154,20 @@ def _jump(segment: Segment, last: _Bound, layout: Layout, number: Mapping[int, i
     if root in {"ret", "exit"}:
         return replace(segment, ends=True, jump_guard=last.guard)
     operands = statement.operands
+    where = operands[-1] if len(operands) == (2 if root == "brx" else 1) else None
+    if not isinstance(where, Name):
+        raise PtxError(f"Line {statement.line}: `{statement.opcode}` does not say where to.")
     if root == "brx":
-        assert isinstance(operands[1], Name)
-        table = innermost(layout.kernel.tables, statement.scope, operands[1].text)
+        table = innermost(layout.kernel.tables, statement.scope, where.text)
         if table is None:
-            raise PtxError(f"Line {statement.line}: there is no table `{operands[1].text}`.")
+            raise PtxError(f"Line {statement.line}: there is no table `{where.text}`.")
         return replace(
             segment,
             targets=tuple(_target(label, statement, layout, number) for label in table),
             selector=reader(operands[0], "u32", statement, layout),
             jump_guard=last.guard,
         )
-    assert isinstance(operands[0], Name)
-    target = _target(operands[0].text, statement, layout, number)
+    target = _target(where.text, statement, layout, number)
     return replace(segment, targets=(target,), jump_guard=last.guard)
 
 

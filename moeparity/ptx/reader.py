@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
+import numpy as np
+
+from moeparity.ptx.formats import TYPES
 from moeparity.ptx.syntax import (
     Address,
     Group,
@@ -25,7 +29,12 @@ from moeparity.ptx.syntax import (
 )
 
 _TOKEN = re.compile(r'"[^"]*"|(?:[\w.$%]|::)+|[{}()\[\],;:|!=+\-<>@]')
-_BYTES = {"8": 1, "16": 2, "32": 4, "64": 8}
+_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9][0-9]*)U?")
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:[eE][0-9]+)?")
+_FLOAT_BITS = re.compile(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}")
+_BYTES = {name: np.dtype(kind).itemsize for name, kind in TYPES.items() if name != "pred"}
+_MOST_REGISTERS = 100_000
+"""Of one name: compilers make some thousands."""
 _SPACES = frozenset({"global", "const", "shared", "local", "param"})
 
 
@@ -102,7 +111,7 @@ class Reader:
                 self._take()
             elif word.startswith("."):
                 self._declaration(self._words())
-            elif self._tokens[self._at + 1].text == ":":
+            elif [token.text for token in self._tokens[self._at + 1 : self._at + 2]] == [":"]:
                 self._label()
             else:
                 self._statement()
@@ -135,8 +144,11 @@ class Reader:
             name = self._take()
             if self._peek() == "<":
                 self._take()
-                yield from (f"{name}{number}" for number in range(int(self._take())))
-                self._take()
+                count = self._integer(self._take())
+                if count > _MOST_REGISTERS:
+                    self._fail(f"{count} registers; a kernel has at most {_MOST_REGISTERS} of a name")
+                yield from (f"{name}{number}" for number in range(count))
+                self._expect(">")
             else:
                 yield name
             if self._take() == ";":
@@ -144,23 +156,27 @@ class Reader:
 
     def _variable(self, words: list[str], *, ends: tuple[str, ...] = (";",)) -> Variable:
         """A variable from behind its words (`.shared .align 4 .b8`) to its end."""
-        space = next(word[1:] for word in words if word[1:] in _SPACES)
         # Behind `.ptr` stands what the pointer points to: `.param .u64 .ptr .global .align 1`, as Triton writes it.
         words = words[: words.index(".ptr")] if ".ptr" in words else words
+        space = next((word[1:] for word in words if word[1:] in _SPACES), None)
         type_ = next((word[1:] for word in reversed(words) if word[1:] not in _SPACES), "b8")
-        align = next((int(words[at + 1]) for at, word in enumerate(words) if word == ".align"), 0)
-        item = _BYTES["".join(filter(str.isdigit, type_))]
+        if space is None or type_ not in _BYTES:
+            self._fail(f"`{' '.join(words)}` is no declaration of a variable")
+        item = _BYTES[type_]
+        align = next((self._integer(words[at + 1]) for at, word in enumerate(words) if word == ".align"), item)
+        if align.bit_count() != 1:
+            self._fail(f"an alignment of {align}, which is no power of two")
         name, count, initial = self._take(), 1, []
         while self._peek() not in ends:
             word = self._take()
             if word == "[":
-                count *= 0 if self._peek() == "]" else _integer(self._take())
+                count *= 0 if self._peek() == "]" else self._integer(self._take())
                 self._expect("]")
             elif word == "=":
                 initial = self._initial(ends)
         if ends == (";",):
             self._take()
-        return Variable(name, space, type_, align or item, item * count, tuple(initial))
+        return Variable(name, space, type_, align, item * count, tuple(initial))
 
     def _initial(self, ends: tuple[str, ...]) -> list[int | str]:
         values: list[int | str] = []
@@ -170,7 +186,7 @@ class Reader:
             if word == "-":
                 negative = True
             elif word[0].isdigit():
-                values.append(-_number(word).value if negative else _number(word).value)
+                values.append(-self._number(word).value if negative else self._number(word).value)
                 negative = False
             elif word not in {"{", "}", ",", "+"}:
                 values.append(word)
@@ -202,7 +218,8 @@ class Reader:
                     self._take()
                 else:
                     parts.append(self._scalar())
-            self._take()
+            if self._take() == "}" and not parts:
+                self._fail("a vector of nothing")
             return Group(tuple(parts), vector=True)
         first = self._scalar()
         if self._peek() != "|":
@@ -214,8 +231,11 @@ class Reader:
         word = self._peek()
         if word == "-":
             self._take()
-            return Immediate(-_number(self._take()).value)
-        return _number(self._take()) if word[0].isdigit() else self._name()
+            number = self._number(self._take())
+            if number.float_bytes is None:
+                return Immediate(-number.value)
+            return replace(number, value=number.value ^ 1 << 8 * number.float_bytes - 1)
+        return self._number(self._take()) if word[0].isdigit() else self._name()
 
     def _name(self) -> Name:
         negated = self._peek() == "!"
@@ -230,7 +250,7 @@ class Reader:
             if word in {"+", "-"}:
                 sign = 1 if word == "+" else -1
             elif word[0].isdigit():
-                offset, sign = offset + sign * _integer(word), 1
+                offset, sign = offset + sign * self._integer(word), 1
             else:
                 self._fail(f"`{word}` in an address")
         return Address(base, offset)
@@ -252,7 +272,25 @@ class Reader:
             self._at -= 1
             self._fail(f"`{self._peek()}`, and `{word}` expected")
 
-    def _fail(self, what: str) -> None:
+    def _integer(self, word: str) -> int:
+        if not _INTEGER.fullmatch(word):
+            self._fail(f"`{word}` is no whole number")
+        digits = word.removesuffix("U")
+        # No more digits than Python reads at once.
+        value = int(digits[:100], 8 if re.fullmatch("0[0-7]+", digits) else 0)
+        if value >= 1 << 64:
+            self._fail(f"`{word}` has more than 64 bits")
+        return value
+
+    def _number(self, word: str) -> Immediate:
+        """An integer, `0f` with the bits of an fp32, `0d` of an fp64, or a decimal, which is an fp64."""
+        if _FLOAT_BITS.fullmatch(word):
+            return Immediate(int.from_bytes(bytes.fromhex(word[2:])), 4 if word[1] in "fF" else 8)
+        if _DECIMAL.fullmatch(word):
+            return Immediate(int.from_bytes(struct.pack("<d", float(word)), "little"), 8)
+        return Immediate(self._integer(word))
+
+    def _fail(self, what: str) -> NoReturn:
         raise PtxError(f"Line {self._tokens[min(self._at, len(self._tokens) - 1)].line}: {what}.")
 
     def _ended(self) -> bool:
@@ -282,19 +320,3 @@ def _tokens(text: str, line: int) -> Iterator[_Token]:
 def _blank(between: str, line: int) -> None:
     if between.strip():
         raise PtxError(f"Line {line}: `{between.strip()}` is not understood.")
-
-
-def _integer(word: str) -> int:
-    digits = word.rstrip("U")
-    return int(digits, 8) if re.fullmatch(r"0[0-7]+", digits) else int(digits, 0)
-
-
-def _number(word: str) -> Immediate:
-    """An integer, `0f` with the bits of an fp32, `0d` of an fp64, or a decimal, which is an fp64."""
-    if word[:2] in {"0f", "0F"}:
-        return Immediate(int(f"0x{word[2:]}", 0), 4)
-    if word[:2] in {"0d", "0D"}:
-        return Immediate(int(f"0x{word[2:]}", 0), 8)
-    if re.fullmatch(r"\d+\.\d*(?:[eE]\d+)?", word):
-        return Immediate(struct.unpack("<Q", struct.pack("<d", float(word)))[0], 8)
-    return Immediate(_integer(word))

@@ -67,7 +67,12 @@ class Opcode:
     def vector(self) -> int:
         """Elements of its first vector operand, 1 where it has none."""
         groups = [part for part in self.statement.operands if isinstance(part, Group) and part.vector]
-        return len(groups[0].parts) if groups else 1
+        return len(groups[0].parts) or 1 if groups else 1
+
+    @property
+    def has_group(self) -> bool:
+        """Whether its first operand is a vector or a pair."""
+        return isinstance(next(iter(self.statement.operands), None), Group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ LONGEST, STUCK = 20.0, 120.0
 MEMORY = 6 * 2**30
 """Bytes of address space that a command may add to those of the warm process."""
 CODES = {0, 1, 2, 3, 130, 143}
+CRASHED = 99
+"""Where the console script did not end by itself."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 2_000
 UNTOLD = "exit code 2 without a message"
@@ -35,12 +37,18 @@ class Ended:
     errors: str
 
 
-def run(arguments: tuple[str, ...], folder: Path, inside: Callable[[], object] | None = None) -> Ended:
-    """`moeparity ARGUMENTS` in a folder, in a fork of this process, which has loaded everything already.
+def console() -> None:
+    """The console script."""
+    from moeparity.cli import main
 
-    `inside` is called in the fork before the command, once its streams are files.
+    main()
+
+
+def run(arguments: tuple[str, ...], folder: Path, act: Callable[[], object] = console) -> Ended:
+    """`moeparity ARGUMENTS` in a folder, in a fork of this process, which has loaded everything already; `act` is what
+    finds them in `sys.argv`.
     """
-    return start(arguments, folder, inside).end()
+    return start(arguments, folder, act).end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +61,30 @@ class Running:
     def end(self) -> Ended:
         """Wait for it, at most `LONGEST`."""
         code = _wait(self.child)
-        texts = []
+        texts = printed(self.streams)
         for stream in self.streams:
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", errors="replace"))
             stream.close()
         return Ended(code, *texts)
 
 
-def start(arguments: tuple[str, ...], folder: Path, inside: Callable[[], object] | None = None) -> Running:
+def printed(streams: tuple[IO[bytes], IO[bytes]]) -> tuple[str, str]:
+    """What lies in the files of both streams; they are empty afterwards."""
+    texts = []
+    for number in (stream.fileno() for stream in streams):
+        texts.append(os.pread(number, os.fstat(number).st_size, 0).decode("utf-8", errors="replace"))
+        os.ftruncate(number, 0)
+        os.lseek(number, 0, os.SEEK_SET)
+    return texts[0], texts[1]
+
+
+def start(arguments: tuple[str, ...], folder: Path, act: Callable[[], object] = console) -> Running:
     """As `run`, without waiting for its end."""
     streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _become(arguments, folder, streams, inside)
+        _become(arguments, folder, streams, act)
     return Running(child, streams)
 
 
@@ -76,39 +92,45 @@ def _become(
     arguments: tuple[str, ...],
     folder: Path,
     streams: tuple[IO[bytes], IO[bytes]],
-    inside: Callable[[], object] | None,
+    act: Callable[[], object],
 ) -> None:
     """The forked child: the console script with streams of its own. Never returns."""
-    code = 99
+    code = CRASHED
     try:
-        os.chdir(folder)
-        for number, stream in zip((1, 2), streams, strict=True):
-            os.dup2(stream.fileno(), number)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        limit_memory(MEMORY)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        sys.argv = ["moeparity", *arguments]
-        from moeparity.cli import main
-
-        if inside is not None:
-            inside()
-        try:
-            main()
-            code = 0
-        except SystemExit as left:
-            code = left.code if isinstance(left.code, int) else int(left.code is not None)
-        # What Python does at the end of a process.
-        for printed in filter(None, (sys.stdout, sys.stderr)):
-            with contextlib.suppress(OSError, ValueError):
-                printed.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        raise
+        take_over(streams)
+        code = call(arguments, folder, act)
     finally:
         os._exit(code)
+
+
+def take_over(streams: tuple[IO[bytes], IO[bytes]]) -> None:
+    """Let files be this process's standard output and standard error."""
+    for number, stream in zip((1, 2), streams, strict=True):
+        os.dup2(stream.fileno(), number)
+
+
+def call(arguments: tuple[str, ...], folder: Path, act: Callable[[], object]) -> int:
+    """What `act` does in this process as in a new one, and the code that it would end with."""
+    os.chdir(folder)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    limit_memory(MEMORY)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    sys.argv = ["moeparity", *arguments]
+    code = CRASHED
+    try:
+        act()
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:  # noqa: BLE001  nothing that the console script raises may get out of it
+        traceback.print_exc()
+    # What Python does at the end of a process.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code
 
 
 def limit_memory(more: int) -> None:
@@ -120,7 +142,7 @@ def limit_memory(more: int) -> None:
 
 def _wait(child: int) -> int | None:
     end = time.monotonic() + STUCK
-    while time.monotonic() < end and _processor_seconds(child) < LONGEST:
+    while time.monotonic() < end and processor_seconds(child) < LONGEST:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
@@ -130,7 +152,8 @@ def _wait(child: int) -> int | None:
     return None
 
 
-def _processor_seconds(child: int) -> float:
+def processor_seconds(child: int) -> float:
+    """What a process has had of processors."""
     fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
     user, system = fields[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.command import inside
 from tests.hostile import scene
 from tests.hostile.campaign import Trial
-from tests.hostile.contract import UNTOLD, Ended, Running, breach, start
+from tests.hostile.contract import UNTOLD, Ended, Running, breach, console, start
 from tests.hostile.scene import WRITERS
 from tests.hostile.situations import SURROUNDINGS, USUAL, Act, Situation, nothing
 from tests.hostile.targets import TARGETS
@@ -68,6 +68,7 @@ def _start(situation: Situation, folder: Path, home: Path, inside: Act) -> Runni
         for name in ("MOEPARITY_CACHE", "XDG_CACHE_HOME"):
             os.environ.pop(name, None)
         inside(folder)
+        console()
 
     return start(situation.command, folder, change)
 

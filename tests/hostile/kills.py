@@ -18,7 +18,7 @@ from random import Random
 
 from tests.hostile import scene
 from tests.hostile.campaign import Trial
-from tests.hostile.contract import Ended, breach, start
+from tests.hostile.contract import Ended, breach, console, start
 from tests.hostile.moments import Moment, signal_after, signal_at
 from tests.hostile.scene import WRITERS
 
@@ -145,6 +145,7 @@ def _run(job: str, usual: Usual, inside: Callable[[], object] = lambda: None) ->
         for name in ("MOEPARITY_CACHE", "XDG_CACHE_HOME"):
             os.environ.pop(name, None)
         inside()
+        console()
 
     return start(JOBS[job][0], usual.folder, change).end()
 

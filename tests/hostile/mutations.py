@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -140,7 +141,22 @@ _FRAGMENTS = (
 )
 
 
-def of_script(raw: bytes, random: Random) -> bytes:
+_PTX = (
+    *(".reg", ".b8", ".b32", ".u64", ".f32", ".pred", ".param", ".shared", ".global", ".local", ".entry", ".func"),
+    *("%r1", "%r<5>", "%p1", "@%p1", "@!%p2", "%tid.x", "%clock", "$L__BB0_1:", "$L__BB0_1", "bra", "ret;", "{", "}"),
+    *("[", "]", "(", ")", ";", ",", "|", "!", "-1", "0f3F800000", "0d", "0x", "1e9", "4294967296", "99999999999999999"),
+    *(".align 3", ".version 9.9", ".target sm_999", ".address_size 32", "ld.global.v4.u32", "st.shared.u32", "call"),
+    *("cvt.rn.f16.f32", "bar.sync 0;", "bar.sync 17;", "shfl.sync.bfly.b32", "brx.idx", "// x", "/*", "[%r1+-4]"),
+    *("div.rn.f32", "atom.global.add.u32", "mov.b64 {%r1,%r2},", "= {1, 2, 3}", "wgmma.mma_async", "x" * 3000),
+)
+
+
+def of_kernels(raw: bytes, random: Random) -> bytes:
+    """As `of_script`, of PTX."""
+    return of_script(raw, random, _PTX)
+
+
+def of_script(raw: bytes, random: Random, fragments: tuple[str, ...] = _FRAGMENTS) -> bytes:
     """Words and lines of a script dropped, repeated, moved, or made of something that scripts are made of."""
     words = re.split(r"(\s+)", raw.decode())
     for _ in range(random.randint(1, 4)):
@@ -152,11 +168,11 @@ def of_script(raw: bytes, random: Random) -> bytes:
         elif kind == 1:
             words[at:at] = words[other : other + random.randrange(1, 12)]
         elif kind == 2:
-            words[at] = random.choice((*_FRAGMENTS, *_TEXTS))
+            words[at] = random.choice((*fragments, *_TEXTS))
         elif kind == 3:
-            words[at] += random.choice(_FRAGMENTS)
+            words[at] += random.choice(fragments)
         else:
-            words.insert(at, f" {random.choice(_FRAGMENTS)} ")
+            words.insert(at, f" {random.choice(fragments)} ")
     return "".join(words).encode("utf-8", "surrogatepass")
 
 
@@ -206,6 +222,29 @@ def of_tensors(raw: bytes, random: Random) -> bytes:
     return save(tensors)
 
 
+def of_torch(raw: bytes, random: Random) -> bytes:
+    """The tree in a file of torch.save changed."""
+    import torch
+
+    stream = io.BytesIO()
+    torch.save(of_tree(torch.load(io.BytesIO(raw), weights_only=True), random), stream)
+    return stream.getvalue()
+
+
+def of_columns(raw: bytes, random: Random) -> bytes:
+    """The rows of a parquet file changed; as bytes where they do not make a table any more."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = of_tree(pq.read_table(io.BytesIO(raw)).to_pylist(), random)
+    stream = io.BytesIO()
+    try:
+        pq.write_table(pa.Table.from_pylist(rows), stream)
+    except (pa.ArrowException, AttributeError, KeyError, TypeError, OverflowError, UnicodeError):
+        return of_bytes(raw, random)
+    return stream.getvalue()
+
+
 def _cast(number: float, tensor: Any) -> float | int:
     """A number that the tensor's dtype takes."""
     if tensor.dtype.is_floating_point:
@@ -219,6 +258,9 @@ TREES: dict[str, Mutation] = {
     ".json": of_json,
     ".jsonl": of_lines,
     ".safetensors": of_tensors,
+    ".pt": of_torch,
+    ".parquet": of_columns,
+    ".ptx": of_kernels,
     **dict.fromkeys((".sh", ".py", ".toml", ".service"), of_script),
 }
 

@@ -7,9 +7,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeparity.plan.spec.reader import shipped
 from tests.errors.base import BASE, TOKENS, WEIGHTS
+from tests.hostile import kernels
+from tests.hostile.contract import console
 
 FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
 LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
@@ -65,11 +68,12 @@ BISECT = ("bisect", "recipe.yaml", "--device", "cpu", "--json", "report.json")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What makes the good files in a folder; the name of the file to change; command lines that read it."""
+    """What makes the good files in a folder; the name of the file to change; command lines that read it, and whose."""
 
     make: Callable[[Path], None]
     file: str
     commands: tuple[tuple[str, ...], ...]
+    act: Callable[[], object] = console
 
 
 def _base(folder: Path, recipe: str = RECIPE % (TOKENS, "hf-eager", "hf-eager")) -> None:
@@ -89,6 +93,25 @@ def _lines(folder: Path) -> None:
         {"input_ids": [7, 9, 8], "logprobs": [None, -1.0, -2.0]},
     ]
     (folder / "tokens.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def _schedule(folder: Path) -> None:
+    _base(folder)
+    recipe = (RECIPE % (TOKENS, "hf-eager", "hf-eager")).replace(
+        "candidate: {profile: hf-eager, micro_batch: 2}",
+        "candidate: {profile: hf-eager, schedule: {file: batches.jsonl}}",
+    )
+    (folder / "recipe.yaml").write_text(recipe, "utf-8")
+    steps: list[dict[str, Any]] = [
+        {"spans": [[0, 0, 3], [1, 0, 2]], "shape": "flat", "phase": "prefill", "isolated": True},
+        {"spans": [[0, 3, 4], [1, 2, 4]], "phase": "verify", "scored": [0, 1], "verified": [1], "padding": 2},
+        {"spans": [[0, 4, 5], [1, 4, 5]], "phase": "decode"},
+    ]
+    (folder / "batches.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps), "utf-8")
+
+
+def _ptx(folder: Path) -> None:
+    (folder / "kernels.ptx").write_text(kernels.text(), "utf-8")
 
 
 def _tokenizer(folder: Path) -> None:
@@ -167,6 +190,19 @@ SUBJECTS: dict[str, Subject] = {
     "tokens": Subject(_base, TOKENS, (BISECT, ("tokens", TOKENS))),
     "token lines": Subject(_lines, "tokens.jsonl", (BISECT, ("tokens", "tokens.jsonl"))),
     "tokenizer": Subject(_tokenizer, "tokenizer.json", (("tokens", "recipe.yaml"), BISECT)),
+    "schedule": Subject(
+        _schedule,
+        "batches.jsonl",
+        (
+            BISECT,
+            (
+                *("forward", ".", "--tokens", TOKENS, "--device=cpu"),
+                "--schedule=batches.jsonl",
+                "--out=out.safetensors",
+            ),
+        ),
+    ),
+    "ptx": Subject(_ptx, "kernels.ptx", (("ptx", "kernels.ptx"),), kernels.run_kernels),
     "routes": Subject(_routes, "a.jsonl", (("flips", "--log", "a.jsonl", "b.jsonl"),)),
     "log check": Subject(_log_check, "check.yaml", (("check", "check.yaml"),)),
     **{f"log {name}": _log(name) for name in LOG_FILES},

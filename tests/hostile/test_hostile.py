@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.errors.base import WEIGHTS
 from tests.hostile.campaign import try_one
 from tests.hostile.contract import CODES, Ended, breach, run
-from tests.hostile.second import false_pass
+from tests.hostile.second import false_passes
 from tests.hostile.subjects import BISECT, SUBJECTS
 from tests.warm import load
 
@@ -61,7 +61,7 @@ def test_a_false_pass_is_seen(tmp_path: Path) -> None:
     """Of a report that says pass on weights that are not those of the run."""
     SUBJECTS["safetensors"].make(tmp_path)
     assert run(BISECT, tmp_path).code == 0
-    assert false_pass(tmp_path) is None
+    assert false_passes([tmp_path]) == [None]
     good = tmp_path / "good"
     good.mkdir()
     shutil.copy(tmp_path / WEIGHTS, good)
@@ -71,4 +71,4 @@ def test_a_false_pass_is_seen(tmp_path: Path) -> None:
         ({"model.layers.1.mlp.experts.3.up_proj.weight": torch.ones(8, 16, dtype=torch.bfloat16)}, "is constant"),
     ):
         save_file({**tensors, **change}, tmp_path / WEIGHTS)
-        assert says in str(false_pass(tmp_path))
+        assert says in str(false_passes([tmp_path]))

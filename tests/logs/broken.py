@@ -478,6 +478,25 @@ def _cut_pages(folder: Path) -> None:
     _open(path)
 
 
+def _unmeasured_column(folder: Path) -> None:
+    content = bytearray((FIXTURES / "moeparity/log.parquet").read_bytes())
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    # Field 3 of a column chunk, `meta_data`, becomes its field 4, which is no struct.
+    content[content.index(b"\x26\x00\x1c", footer) + 2] = 0x2C
+    path = folder / "a.parquet"
+    path.write_bytes(content)
+    _open(path)
+
+
+def _other_histogram(folder: Path) -> None:
+    """pyarrow's own `metadata.row_group(0).column(8)` of this file ends the process."""
+    content = bytearray((FIXTURES / "moeparity/log.parquet").read_bytes())
+    content[3325] = 45
+    path = folder / "a.parquet"
+    path.write_bytes(content)
+    _open(path)
+
+
 def _other_token(record: list[dict[str, Any]]) -> None:
     record[1]["input_ids"][5] += 1
 
@@ -529,6 +548,8 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a packed torch.save": (_packed_dump, "no file of torch.save: it is packed"),
     "a column of many values": (_run_lengths, "values in a column; at most 2 are read"),
     "broken pages": (_cut_pages, "cannot be read to its end"),
+    "a column without its number of values": (_unmeasured_column, "does not say how many values its columns hold"),
+    "a histogram of another size": (_other_histogram, "cannot be read to its end: Definition level histogram size"),
     "lines of a packed file": (_packed, "gunzip trainer.jsonl.gz"),
     "a file given twice": (lambda _: _open(*[FIXTURES / NEMO] * 2), "sequence 7/0 comes a second time. Is a file"),
     "one file as both sides": (

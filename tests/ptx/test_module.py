@@ -76,6 +76,40 @@ def test_the_same_bytes_given_twice_are_one_memory_and_a_part_of_them_is_an_erro
         ptx.load(f"{HEAD}{COPY}").launch("k", 1, 1, [out, out[1:]])
 
 
+BROKEN = {
+    ".visible .entry (": "Line 4: a function without an end",
+    ".visible .entry () { ret; }": "Line 4: an `.entry` without a name",
+    ".global .b32 x[8;": "Line 4: `;`, and `]` expected",
+    ".global .b32 x[1x];": "Line 4: `1x` is no whole number",
+    ".global .b32 x[99999999999999999999];": "Line 4: `99999999999999999999` has more than 64 bits",
+    ".global .align 3 .b32 x;": "Line 4: an alignment of 3, which is no power of two",
+    ".global .texref x;": "Line 4: `.global .texref` is no declaration of a variable",
+    ".visible .entry k(.b32 a) { ret; }": "Line 4: `.b32` is no declaration of a variable",
+    ".global .f32 x = 0fq;": "Line 4: `0fq` is no whole number",
+}
+BROKEN_BODIES = {
+    ".reg .b32 %x<n>; ret;": "Line 4: `n` is no whole number",
+    ".reg .b32 %x<4; ret;": "Line 4: `;`, and `>` expected",
+    ".reg .b32 %x<4000000000>; ret;": "Line 4: 4000000000 registers; a kernel has at most 100000 of a name",
+    "bra;": "Line 4: `bra` does not say where to",
+    "bra 3;": "Line 4: `bra` does not say where to",
+    "brx.idx %r0;": "Line 4: `brx.idx` does not say where to",
+    "ld.global.u32 %r0, 8;": "Line 4: `ld.global.u32` without an address in brackets",
+    "ld.global.u32 %r0, %r;": "Line 4: `ld.global.u32` without an address in brackets",
+    "add.u32 %r0, [%r1], %r2;": "Line 4: `add.u32` reads no memory, and has an address",
+    "mov.b32 %r0, {};": "Line 4: a vector of nothing",
+    "setp.eq.u32;": "Line 4: `setp.eq.u32` with 0 operands",
+    "mul.f32;": "Line 4: `mul.f32` with 0 operands",
+    "mul;": "Line 4: `mul` is not known to this interpreter",
+    "bar.sync;": "Line 4: `bar.sync` is not known to this interpreter: a barrier, and how many threads",
+    "bar.sync 0, 32, 1;": "Line 4: `bar.sync` is not known to this interpreter: a barrier, and how many threads",
+    "bar.red.popc.u32 %r0, 0;": "Line 4: `bar.red.popc.u32` is not known to this interpreter: a result, a barrier",
+    "cp.async.ca.shared.global [0];": "Line 4: `cp.async.ca.shared.global` is not known .*: two addresses and a size",
+    "cp.async.ca.shared.global [0], [0], 3;": "Line 4: `cp.async.ca.shared.global` of 3 bytes; 4, 8 or 16",
+    "x": "Line 4: the text ends inside of a kernel",
+}
+
+
 @pytest.mark.parametrize(
     ("kernel", "args", "says"),
     [
@@ -116,11 +150,26 @@ def test_an_extent_that_no_device_takes_is_an_error(grid: object, block: object)
             f"{HEAD}.visible .entry k() {{ call.uni f, (); }}",
             r"a thread reached `call.uni` \(functions are not built\)",
         ),
+        *((f"{HEAD}{text}", says) for text, says in BROKEN.items()),
+        *((f"{HEAD}.visible .entry k() {{ .reg .b32 %r<4>; {body} }}", says) for body, says in BROKEN_BODIES.items()),
     ],
 )
 def test_a_text_that_cannot_be_run_is_told(text: str, says: str) -> None:
-    with pytest.raises(ptx.PtxError, match=says):
-        ptx.load(text).launch("k", 1, 1, [])
+    with pytest.raises(ptx.PtxError, match=says):  # noqa: PT012  either may tell it
+        module = ptx.load(text)
+        module.contractible("k")
+        module.launch("k", 1, 1, [])
+
+
+def test_a_kernel_without_a_statement_ends_at_once() -> None:
+    assert ptx.load(f"{HEAD}.visible .entry k() {{ }}").launch("k", 1, 1, []).instructions == 0
+
+
+def test_a_minus_before_a_float_is_its_sign() -> None:
+    body = ".reg .b64 %d; ld.param.u64 %d, [o]; st.global.f32 [%d], -1.5; st.global.f32 [%d+4], -0f3F800000; ret;"
+    out = np.zeros(2, np.float32)
+    ptx.load(f"{HEAD}.visible .entry k(.param .u64 o) {{ {body} }}").launch("k", 1, 1, [out])
+    assert out.tolist() == [-1.5, -1.0]
 
 
 def test_a_misaligned_vector_is_an_error() -> None:

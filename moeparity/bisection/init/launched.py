@@ -19,6 +19,8 @@ from moeparity.profiles.launch.report import Launch, LaunchSide
 from moeparity.profiles.launch.text import warning_line
 
 _WIDTH = 116
+ROLES = ("trainer", "server")
+"""Who is the reference and who the candidate."""
 _SERVERS = ("server", "rollout")
 
 
@@ -51,6 +53,11 @@ class LaunchedSides:
     temperature: float | None
 
 
+def profile_file(out: Path, role: str) -> Path:
+    """Where the profile of a side goes that no shipped one is, beside the recipe `out`."""
+    return out.with_name(f"{out.stem}.{role}.yaml")
+
+
 def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tuple[Launched, Launched]:
     """The trainer's side and the server's; one file may start both. Raises SpecError where one is missing."""
     files = dict.fromkeys(path for path in (server, trainer) if path is not None)
@@ -78,15 +85,15 @@ def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, o
     both = both[0], _sampled(both[1], temperature)
     profiles: dict[Path, str] = {}
     blocks, obstacles = [], []
-    for name, role, one in zip(("reference", "candidate"), ("trainer", "server"), both, strict=True):
+    for name, role, one in zip(("reference", "candidate"), ROLES, both, strict=True):
         profile = one.side.profile
         if one.side.further or one.side.sets:
-            path = out.with_name(f"{out.stem}.{role}.yaml")
+            path = profile_file(out, role)
             profiles[path] = combined(one.side, one.launch, f"{out.stem}_{role}")
             profile = f"./{path.name}"
         left = () if name == "candidate" and one.launch.file == both[0].launch.file else _left(one.launch)
         blocks.append(_block(name, [*_taken(role, one), *left], one.side, profile, one.side.dtype or dtype))
-        reason = _obstacle(one, profiles.get(out.with_name(f"{out.stem}.{role}.yaml")), graph, dtype, out)
+        reason = _obstacle(one, profiles.get(profile_file(out, role)), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
         text="\n".join(blocks),

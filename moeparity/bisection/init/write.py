@@ -12,7 +12,15 @@ from pathlib import Path
 import torch
 
 from moeparity import paths
-from moeparity.bisection.init.launched import LaunchedSides, comments, launched, sides_of_recipe
+from moeparity.bisection.init.launched import (
+    ROLES,
+    Launched,
+    LaunchedSides,
+    comments,
+    launched,
+    profile_file,
+    sides_of_recipe,
+)
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
@@ -72,7 +80,7 @@ def write_starter(
     _refuse_present((out, tokens_file), force=force)
     config = Config(checkpoint / "config.json")
     graph = expand(config)
-    both = None if server is None and trainer is None else launched(checkpoint, server, trainer)
+    both = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
     if weight_files is not None:
@@ -105,6 +113,16 @@ def write_starter(
         other_models=sides.other_models,
         obstacle=sides.obstacle,
     )
+
+
+def _launched(checkpoint: Path, server: Path | None, trainer: Path | None, out: Path) -> tuple[Launched, Launched]:
+    """Both sides, of launch files that are none of the profiles that may be written beside the recipe."""
+    beside = {f"the {role}'s profile beside --out": profile_file(out, role) for role in ROLES}
+    with paths.reserved(beside):
+        both = launched(checkpoint, server, trainer)
+        for name, path in beside.items():
+            paths.refuse_asked_for(name, path)
+    return both
 
 
 def _refuse_present(files: Sequence[Path], *, force: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from moeparity.errors import LogError, Where
 from moeparity.logs.formats import own
 from moeparity.logs.formats.fields import Address, Fields
+from moeparity.logs.formats.footer import BrokenFooterError, Group, row_groups
 from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 from moeparity.paths import LIMIT_FACTOR, limit
@@ -41,20 +43,27 @@ class ParquetFile:
         except self._broken as error:
             raise LogError(f"{self.where}: not a whole parquet file: {str(error).splitlines()[0][:200]}.") from None
         self.columns: list[str] = self._file.schema_arrow.names
-        metadata = self._file.metadata
-        self._refuse_bombs(metadata)
-        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        self._starts = [sum(groups[:group]) for group in range(len(groups))]
+        groups = self._row_groups(path)
+        self._refuse_bombs(groups)
+        self._starts = list(accumulate((group.rows for group in groups[:-1]), initial=0))
         self._group: tuple[int, Any] = (-1, None)
 
-    def _refuse_bombs(self, metadata: Any) -> None:
+    def _row_groups(self, path: Path) -> list[Group]:
+        try:
+            with path.open("rb") as file:
+                return row_groups(file)
+        except BrokenFooterError:
+            raise LogError(
+                f"{self.where}: not a whole parquet file: its footer does not say how many values its columns hold."
+            ) from None
+
+    def _refuse_bombs(self, groups: list[Group]) -> None:
         """Run lengths make a column of billions of values out of a kilobyte."""
-        for group in range(metadata.num_row_groups):
-            parts = metadata.row_group(group)
-            values = max(parts.num_rows, *(parts.column(i).num_values for i in range(parts.num_columns)))
+        for number, group in enumerate(groups):
+            values = max(group.rows, group.values)
             if values > limit(_MOST_VALUES):
                 raise LogError(
-                    f"{self.where}: row group {group} holds {values:,} values in a column; at most "
+                    f"{self.where}: row group {number} holds {values:,} values in a column; at most "
                     f"{limit(_MOST_VALUES):,} are read ({LIMIT_FACTOR} raises that)."
                 )
 

@@ -19,6 +19,8 @@ def _(opcode: Opcode) -> Operation:
         return _reduction(opcode, count)
     if opcode.types or opcode.modifiers & {"popc", "and", "or"}:
         raise opcode.unknown("no such barrier")
+    if count not in {1, 2}:
+        raise opcode.unknown("a barrier, and how many threads it waits for, were expected")
 
     def compute(lanes: Lanes, barrier: Array, threads: Array | None = None) -> None:
         lanes.machine.barriers.arrive(lanes.index, barrier, threads, waits=kind == "sync")
@@ -34,6 +36,8 @@ def _reduction(opcode: Opcode, count: int) -> Operation:
     """`bar.red`: the block's predicates counted, or joined; the result is written when the barrier opens."""
     word = opcode.one_of(("popc", "and", "or"))
     result = opcode.type_of(("u32",) if word == "popc" else ("pred",))
+    if count not in {3, 4}:
+        raise opcode.unknown("a result, a barrier, how many threads it waits for, and a predicate were expected")
 
     def compute(lanes: Lanes, barrier: Array, *rest: Array) -> None:
         threads = rest[0] if len(rest) == 2 else None

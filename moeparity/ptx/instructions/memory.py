@@ -13,6 +13,7 @@ import numpy as np
 from moeparity.ptx.formats import Array, dtype_of
 from moeparity.ptx.machine import Lanes
 from moeparity.ptx.spaces import view
+from moeparity.ptx.syntax import PtxError
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
 
 _SPACES = ("global", "shared", "local", "param", "const")
@@ -69,10 +70,14 @@ def _(opcode: Opcode) -> Operation:
         raise opcode.unknown("of `cp` only `cp.async` of up to 16 bytes is built")
     if opcode.modifiers & {"commit_group", "wait_group", "wait_all"}:
         return nothing()
-    space = "shared"
+    space, sources = "shared", ("address", "address", "u32", "u32")[: len(opcode.statement.operands)]
+    if len(sources) < 3:
+        raise opcode.unknown("two addresses and a size were expected")
 
     def compute(lanes: Lanes, target: Array, source: Array, size: Array, filled: Array | None = None) -> None:
         count = int(size[0])
+        if count not in {4, 8, 16}:
+            raise PtxError(f"Line {opcode.statement.line}: `{opcode.text}` of {count} bytes; 4, 8 or 16 were expected.")
         memory = lanes.machine.memory
         to = np.broadcast_to(memory.positions(space, target, lanes, count), lanes.index.shape)
         kept = np.broadcast_to(size if filled is None else filled, lanes.index.shape)
@@ -84,7 +89,6 @@ def _(opcode: Opcode) -> Operation:
                                       lanes.some(copied), 1)  # fmt: skip
                 memory.octets[to[copied] + at] = memory.octets[of]
 
-    sources = ("address", "address", "u32", "u32")[: len(opcode.statement.operands)]
     return Operation(results=(), sources=sources, compute=compute, lanes=True, memory=True)
 
 

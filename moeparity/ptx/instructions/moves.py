@@ -8,7 +8,6 @@ import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
 from moeparity.ptx.spaces import WINDOWS, inside
-from moeparity.ptx.syntax import Group
 from moeparity.ptx.table import Opcode, Operation, declare
 
 _TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)), "f32", "f64", "pred")
@@ -25,7 +24,7 @@ def _(opcode: Opcode) -> Operation:
     part, whole = f"b{width // count}", f"b{width}"
     if width // count not in {8, 16, 32}:
         raise opcode.unknown(f"{count} parts of {width} bits")
-    if isinstance(opcode.statement.operands[0], Group):
+    if opcode.has_group:
         return Operation(results=(part,) * count, sources=(whole,), compute=lambda a: _apart(a, count, part))
     return Operation(results=(whole,), sources=(part,) * count, compute=lambda *parts: _together(parts, whole))
 

@@ -10,7 +10,6 @@ import numpy as np
 from moeparity.ptx.formats import Array, dtype_of, flush, widen
 from moeparity.ptx.instructions.integers import INTEGERS
 from moeparity.ptx.instructions.packed import HALVES
-from moeparity.ptx.syntax import Group
 from moeparity.ptx.table import Opcode, Operation, declare
 
 _PLAIN: dict[str, Callable[[Array, Array], Any]] = {
@@ -30,7 +29,7 @@ _MODIFIERS = " ".join((*_COMPARISONS, *_JOINS, "ftz"))
 def _(opcode: Opcode) -> Operation:
     type_ = opcode.type_of((*_BITS, *INTEGERS, "f32", "f64", *HALVES))
     compare, join = _comparison(opcode, type_), _join(opcode)
-    pair = isinstance(opcode.statement.operands[0], Group)
+    pair = opcode.has_group
     sources = (type_, type_, "pred") if join else (type_, type_)
 
     def compute(a: Array, b: Array, c: Array | None = None) -> Any:

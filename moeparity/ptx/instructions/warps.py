@@ -13,7 +13,6 @@ import numpy as np
 from moeparity.ptx.formats import Array, dtype_of
 from moeparity.ptx.machine import Lanes
 from moeparity.ptx.special import WARP
-from moeparity.ptx.syntax import Group
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
 
 _REDUCTIONS: dict[str, Any] = {
@@ -28,7 +27,7 @@ def _(opcode: Opcode) -> Operation:
     if not opcode.has("sync"):
         raise opcode.unknown("shuffles without `.sync` are not of this architecture")
     mode = opcode.one_of(("up", "down", "bfly", "idx"))
-    pair = isinstance(opcode.statement.operands[0], Group)
+    pair = opcode.has_group
 
     def compute(lanes: Lanes, value: Array, b: Array, c: Array, mask: Array) -> Any:
         lane = lanes.index % WARP
@@ -83,7 +82,7 @@ def _(opcode: Opcode) -> Operation:
     """The lanes of the mask with the same value; of `all` 0 where they are not all alike."""
     type_ = opcode.type_of(("b32", "b64"))
     every = opcode.one_of(("any", "all")) == "all"
-    pair = isinstance(opcode.statement.operands[0], Group)
+    pair = opcode.has_group
 
     def compute(lanes: Lanes, value: Array, mask: Array) -> Any:
         here, values = _spread(lanes, value, 0)

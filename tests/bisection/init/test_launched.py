@@ -43,6 +43,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_profile_is_not_written_over_a_launch_file(folder: Path) -> None:
+    launch = (folder / "train.yaml").rename(folder / "r.trainer.yaml")
+    with pytest.raises(MoeparityError, match=r"r\.trainer\.yaml: this run reads that file, and would write over it"):
+        write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=launch, force=True)
+    assert launch.read_text("utf-8") == NEMO_RL
+
+
 def test_both_sides_are_what_the_launch_files_start(folder: Path) -> None:
     starter = write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
     recipe = reader.read_recipe(starter.recipe)

@@ -1,0 +1,51 @@
+"""PTX text given to `moeparity.ptx`, as if that were a command: every kernel is read, and run for a moment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from moeparity import ptx
+from moeparity.cli.failures import report_error
+from moeparity.output.words import printable
+
+PROGRAMS = Path(__file__).parents[1] / "ptx" / "programs" / "reductions.ptx"
+_KERNELS = ("row_sum_of_squares", "switched", "pairs")
+"""Loops, barriers and shuffles; a table of branches; halves of registers."""
+_STEPS = 2_000
+
+
+def text() -> str:
+    """A module of some kernels."""
+    head, *kernels = PROGRAMS.read_text("utf-8").split(".visible .entry ")
+    return ".visible .entry ".join([head, *(kernel for kernel in kernels if kernel.startswith(_KERNELS))])
+
+
+def run_kernels() -> None:
+    """What stands for the console script: all kernels of the file that `sys.argv` names, on zeros; exits with 2 for the
+    error that `moeparity.ptx` promises.
+    """
+    raw = Path(sys.argv[-1]).read_bytes()
+    failed = False
+    module = None
+    try:
+        module = ptx.load(raw.decode("utf-8", "replace"))
+    except ptx.PtxError as error:
+        failed = _told(error)
+    for kernel in module.kernels if module else ():
+        try:
+            sizes = [(parameter.size, parameter.type) for parameter in module.parameters(kernel)]
+            module.contractible(kernel)
+            args = [np.zeros(4096, np.uint8) if size == 8 else bytes(size) for size, _ in sizes]
+            run = module.launch(kernel, 1, 64, args, shared=1024, limit=_STEPS)
+            print(printable(f"{kernel}: {run.instructions} instructions"))
+        except ptx.PtxError as error:
+            failed = _told(error)
+    sys.exit(2 if failed else 0)
+
+
+def _told(error: ptx.PtxError) -> bool:
+    report_error(str(error))
+    return True

@@ -160,7 +160,7 @@ class Interpreter:
             self._taken([second])
         elif result is None:
             self._branches(
-                [(self._told(first, met=wanted), lambda one: one.statement(second))],
+                [(self._told(first, met=wanted), lambda branch: branch.statement(second))],
                 self.expander.where(node),
                 exhaustive=False,
             )
@@ -230,8 +230,8 @@ class Interpreter:
             if result is True and not open_arms:
                 self._taken(body)
                 return
-            told = "" if condition is None or result is True else self._told(condition, met=True)
-            open_arms.append((both(before, told), partial(_walk, nodes=body)))
+            condition_text = "" if condition is None or result is True else self._told(condition, met=True)
+            open_arms.append((both(before, condition_text), partial(_walk, nodes=body)))
             if result is True:
                 self._branches(open_arms, where, exhaustive=True)
                 return
@@ -286,8 +286,8 @@ class Interpreter:
                 return
             if not known(text):
                 catches_all = catches_all or "*" in patterns
-                told = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
-                arms.append((told, partial(_walk, nodes=body)))
+                condition_text = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
+                arms.append((condition_text, partial(_walk, nodes=body)))
         if arms:
             self._branches(arms, self.expander.where(node), exhaustive=catches_all)
 
@@ -328,7 +328,9 @@ class Interpreter:
     def _perhaps(self, node: Node, body: Node) -> None:
         """A loop whose rounds are not counted is walked once, and may not have been."""
         self._branches(
-            [(self._told(node, met=True), lambda one: one.statement(body))], self.expander.where(node), exhaustive=False
+            [(self._told(node, met=True), lambda branch: branch.statement(body))],
+            self.expander.where(node),
+            exhaustive=False,
         )
 
     def _command_name(self, node: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,28 +29,26 @@ def expand(config: Config, path: Path | None = None) -> Graph:
 
     Raises GraphError and CheckpointError.
     """
-    path = path or _shipped_graph(config)
-    spec = reader.read_graph(path)
+    path, spec = _shipped_graph(config) if path is None else (path, reader.read_graph(path))
     graph = _Expansion(path, spec, config).graph()
     config.check_pairs()
     return graph
 
 
-@functools.cache
-def _shipped_types() -> dict[str, Path]:
-    """The shipped graph of each model_type; they are part of the package and read once."""
-    return {name: path for path in reader.shipped("models").values() for name in reader.read_graph(path).model_type}
-
-
-def _shipped_graph(config: Config) -> Path:
-    by_type = _shipped_types()
-    if config.model_type not in by_type:
-        raise CheckpointError(
-            f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
-            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type, cutoff=_MISSPELT)} "
-            "A new model is a YAML file: see CONTRIBUTING.md."
-        )
-    return by_type[config.model_type]
+def _shipped_graph(config: Config) -> tuple[Path, graph_schema.GraphFile]:
+    """The shipped graph of a checkpoint's model_type."""
+    known: list[str] = []
+    # Most are called after the one kind of model they are of: reading all takes longer than what is done with one.
+    for path in sorted(reader.shipped("models").values(), key=lambda path: path.stem != config.model_type):
+        spec = reader.read_graph(path)
+        if config.model_type in spec.model_type:
+            return path, spec
+        known += spec.model_type
+    raise CheckpointError(
+        f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
+        f"{listed(known)}.{did_you_mean(config.model_type, known, cutoff=_MISSPELT)} "
+        "A new model is a YAML file: see CONTRIBUTING.md."
+    )
 
 
 class _Expansion:

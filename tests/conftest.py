@@ -117,6 +117,14 @@ def _own_signals() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def brief_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which known choices a user's function made is looked for, but not for long: for tests of something else."""
+    from moeparity.bisection.nearest import observe
+
+    monkeypatch.setattr(observe, "WORK", observe.LEAST)
+
+
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """0.12 GB on disk, removed when the session ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text("utf-8")
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_a_word_of_the_glossary_is_defined_once() -> None:
+    lines = (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| ")]
+    defined = Counter(term for cell in cells for term in re.findall(r"\*\*(.*?)\*\*", cell))
+    assert len(defined) > 100
+    assert [term for term, times in defined.items() if times > 1] == []
 
 
 def test_the_glossary_is_led_to() -> None:

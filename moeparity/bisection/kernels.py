@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
-from moeparity.engine.work import kernel_settings
+from moeparity.engine.computation import kernel_settings
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.sides import Side

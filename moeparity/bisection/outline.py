@@ -113,7 +113,7 @@ def outline_recipe(path: Path) -> Outline:
     variants = (recipe.reference, recipe.candidate)
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
-    phases = tuple(phase for phase in PHASES if any(phase in own for own in may_have))
+    phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
     reference, candidate = (_side(path, variant, graph, dtype, phases) for variant in variants)
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)

@@ -87,12 +87,12 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     )
     drawn = torch.zeros_like(lasts)
     while bool((drawn < sample.new_tokens).any()):
-        here = lasts + drawn
-        known = slice(0, int(here.max()))
-        rows, logits = forward(ids[:, known], mask[:, known], here - 1)
+        columns = lasts + drawn
+        known = slice(0, int(columns.max()))
+        rows, logits = forward(ids[:, known], mask[:, known], columns - 1)
         waiting = drawn[rows] < sample.new_tokens
         rows, logits = rows[waiting], logits[waiting]
-        cells = rows, here[rows]
+        cells = rows, columns[rows]
         ids[cells] = draw(logits.double(), sample.temperature, uniform[rows, drawn[rows]])
         mask[cells] = True
         drawn[rows] += 1

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Grid
 from moeparity.engine.joined import joined_rows
 from moeparity.engine.walker import Name, Walker
-from moeparity.engine.work import Numerics, Task, Work
+from moeparity.engine.work import Task, Work
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.memory import INTEGER, Call, Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment

@@ -17,12 +17,13 @@ from itertools import chain, repeat
 import torch
 
 from moeparity.engine import functions
+from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.values import Block, Identities, assemble, reblocked
 from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.walker import Name, Walker
-from moeparity.engine.work import Numerics, Replay, Task, Work
+from moeparity.engine.work import Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.progress import Callback, Progress

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 
 from moeparity.engine.grid import Batch
 from moeparity.numerics.bits import int_view
+
+FEW = 2
+"""So many tensors are compared as they are; of more, only those whose fingerprints agree in some cell."""
+
+WORDS = 1 << 16
+"""So many words of a tensor are taken to its fingerprints at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,9 +53,24 @@ class _Bits:
 
     @cached_property
     def by_token(self) -> torch.Tensor:
-        """One row for each token: [n, values]."""
+        """One row for each token, in as wide integers as it divides into: [n, words]."""
         bits = self.bits.movedim(self.axis, 1)
-        return bits.reshape(bits.shape[0] * bits.shape[1], -1)
+        rows = bits.flatten(0, 1).flatten(1) if bits.dim() > 2 else bits.reshape(-1, 1)
+        if rows.shape[1] * rows.itemsize % 8:
+            return rows
+        aligned = rows.is_contiguous() and rows.storage_offset() * rows.itemsize % 8 == 0
+        return (rows if aligned else rows.clone(memory_format=torch.contiguous_format)).view(torch.int64)
+
+    @cached_property
+    def prints(self) -> Mapping[int, int]:
+        """By cell, a number that is the same for the same bits, and hardly ever for others."""
+        rows, batch = self.by_token, self.batch
+        # Products and sums of whole numbers wrap around, in whichever order.
+        parts = torch.split(rows, max(1, WORDS // max(1, rows.shape[1])))
+        of_token = torch.cat([(part * _odd(rows.shape[1], rows.device)).sum(-1) for part in parts]).cpu()
+        placed = of_token * _odd(batch.grid.sequences * batch.grid.length)[batch.index]
+        of_cell = placed.new_zeros(len(batch.cells)).index_add_(0, batch.cell_of, placed)
+        return dict(zip(batch.cells, of_cell.tolist(), strict=True))
 
 
 class Identities:
@@ -78,10 +99,22 @@ class Identities:
         return self._same.setdefault((batch, numbers, block.layout), block)
 
     def _met(self, bits: _Bits) -> list[tuple[_Bits, tuple[int, ...]]]:
-        """What has something of the same kind in the same cells, of the same batch first."""
+        """What has something of the same kind in the same cells, of the same batch first; of many only what may have
+        the same bits in some cell.
+        """
         every = (known for cell in bits.batch.cells for known in self._known.get(cell, ()))
-        met = {id(known[0]): known for known in every if known[0].kind == bits.kind}
-        return sorted(met.values(), key=lambda known: known[0].batch is not bits.batch)
+        met = list({id(known[0]): known for known in every if known[0].kind == bits.kind}.values())
+        if len(met) > FEW:
+            prints = bits.prints.items()
+            met = [known for known in met if not prints.isdisjoint(known[0].prints.items())]
+        return sorted(met, key=lambda known: known[0].batch is not bits.batch)
+
+
+@cache
+def _odd(count: int, device: torch.device | None = None) -> torch.Tensor:
+    """Random odd numbers, int64 [count]."""
+    generator = torch.Generator().manual_seed(count)
+    return (torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator) | 1).to(device)
 
 
 def _take_equal(ids: list[int | None], bits: _Bits, other: _Bits, other_ids: Sequence[int]) -> None:

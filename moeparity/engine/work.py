@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import torch
-
-from moeparity.engine import functions
+from moeparity.engine.computation import Numerics, op_numerics, region_numerics
 from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
-from moeparity.inputs.weights.store import Loaded
-from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.joined import Steps
-from moeparity.ops.declaration import EDGE, RefusedError
+from moeparity.ops.declaration import EDGE
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule
 
 Alike = tuple[object, ...]
-Size = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
-    """What computes a node's values: a key that is equal where the same is computed, and the computation.
-
-    `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
-    function.
-    `varlen`: whether it takes sequences that do not see each other in a pack one by one.
-    `copies_history`: whether it may be handed views of what it reads of earlier tokens.
-    `sees_rows`: whether the bits at one token depend on which others are computed with it. What is computed
-    has so many sequences and tokens as `compute` is told last.
-    """
-
-    key: tuple[object, ...]
-    partials: int
-    active: Mapping[str, object]
-    compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size, Steps | None], tuple[torch.Tensor, ...]]
-    sees_rows: bool = True
-    joins: bool = False
-    varlen: bool = False
-    copies_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +273,7 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
     history = tuple(value in earlier for value in inputs)
     if region is not None:
         _refuse_history(walker, region)
-        numerics = _of_region(plan, node, region, walker.functions[region.call])
+        numerics = region_numerics(plan, node, region, walker.functions[region.call])
         return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
     rounded_edges = plan.edges(node)
     numerics = op_numerics(plan, node, {})
@@ -363,56 +334,3 @@ def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> 
         if f"{value}{EDGE}{reader}" in handed:
             return f"{value}{EDGE}{reader}"
     return value
-
-
-def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
-    """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
-    choices = {**plan.told_to(node), **plan.active(node)}
-    active = {**choices, **rounded}
-    at = kernel_settings(node, active)
-    dtype, kernel = plan.dtype_of(node.name), node.op.load()
-
-    def compute(
-        tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size, steps: Steps | None
-    ) -> tuple[torch.Tensor, ...]:
-        joined = {} if steps is None else {"steps": steps}
-        try:
-            out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at, **joined)
-        except RefusedError as error:
-            origin = plan.settings[node.name, error.attribute].origin
-            raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
-        return out if isinstance(out, tuple) else (out,)
-
-    partials = plan.partials[node.values[0]]
-    return Numerics(
-        key=(dtype, *active.items()),
-        partials=partials,
-        active=active,
-        compute=compute,
-        sees_rows=node.op.sees_rows(choices, node.params),
-        joins=node.op.joins(choices),
-        varlen=node.op.varlen(choices),
-        copies_history=node.op.copies_history(choices),
-    )
-
-
-def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
-    """Active values of a node as its kernel takes them: roundings as torch's dtypes."""
-    return node.op.settings(active)
-
-
-def _of_region(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
-    dtype = plan.dtype_of(node.name)
-
-    def compute(
-        tensors: Sequence[torch.Tensor | None], loaded: Loaded, size: Size, _: Steps | None
-    ) -> tuple[torch.Tensor, ...]:
-        weights = {
-            f"{functions.short(name)}.{port}": tensor
-            for name in region.nodes
-            for port, tensor in loaded[name, plan.dtype_of(name)].items()
-        }
-        custom_node = functions.custom_node(region, plan.graph, weights, torch_dtype(dtype))
-        return functions.call(function, [t for t in tensors if t is not None], custom_node, region, node, size)
-
-    return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

@@ -18,14 +18,6 @@ from moeparity.errors import LogError, Where
 from moeparity.inputs.tokens.tokenset import LARGEST_LOGPROB
 
 LogprobsMode = Literal["raw", "processed"]
-EXTRA = {
-    "ref": "fp64 [n], log P of the reference policy",
-    "current": "fp64 [n], log P of the weights while being updated; `trainer` holds those at the batch's start",
-    "advantages": "fp64 [n]",
-    "routed_experts": "int64 [n, layers, K], experts of the sampler; -1 where there is none",
-    "trainer_routed_experts": "int64 [n, layers, K], experts of the trainer",
-}
-"""What `Sequence.extra` may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +49,11 @@ class Sequence:
     step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 where unknown.
     several: whether it is known to be of more than one version, also where the log does not say which token is whose.
     trainer_version: the weight version that scored.
-    group: environment or prompt group. entropy: fp64 [n] in nats. extra: as `EXTRA` lists.
+    group: environment or prompt group. entropy: fp64 [n] in nats.
+    extra: what else a log may hold: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the
+        weights while being updated (`trainer` holds those at the batch's start); `advantages`, fp64 [n];
+        `routed_experts`, int64 [n, layers, K], experts of the sampler, -1 where there is none;
+        `trainer_routed_experts`, the same of the trainer.
     """
 
     id: str

@@ -184,6 +184,8 @@ def _on_line(x: Tensor) -> Tensor:
     int32 for the 16-bit dtypes and int64 for the others, so that a difference of two places fits (fp64 excepted).
     """
     raw = int_view(x)
-    lowest = torch.iinfo(raw.dtype).min
-    places = raw.to(torch.int32 if raw.dtype == torch.int16 else torch.int64)
-    return torch.where(places < 0, lowest - places, places)
+    kind = torch.iinfo(raw.dtype)
+    # Of a negative value -1, whose bits without the sign are turned over and counted down from there; of others 0.
+    negative = raw >> kind.bits - 1
+    places = (negative & kind.max).bitwise_xor_(raw).sub_(negative)
+    return places.to(torch.int32 if raw.dtype == torch.int16 else torch.int64)

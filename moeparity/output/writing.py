@@ -132,8 +132,8 @@ def _temporary(path: Path) -> Iterator[Path]:
     created: list[Path] = []
 
     def discard() -> None:
-        for one in created:
-            one.unlink(missing_ok=True)
+        for temporary in created:
+            temporary.unlink(missing_ok=True)
 
     def interrupted() -> None:
         discard()

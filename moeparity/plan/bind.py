@@ -96,7 +96,9 @@ class BoundGraph:
             return frozenset()
         # Most settings are the very same ones.
         others = ((place, s, like.settings[place]) for place, s in self.settings.items())
-        set_otherwise = {place[0] for place, own, other in others if own is not other and own.value != other.value}
+        set_otherwise = {
+            place[0] for place, setting, other in others if setting is not other and setting.value != other.value
+        }
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
         return frozenset(on_whole) - set_otherwise

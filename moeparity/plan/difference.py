@@ -127,8 +127,8 @@ def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
     if len(pair.phases) == 1 or places[0][1] == DTYPE:
         return whole
     parts = [_difference(places, pair, (phase,), shown=(phase,)) for phase in phases]
-    named = tuple(replace(part, attribute=f"{part.attribute}{PHASE}{part.phases[0]}") for part in parts)
-    return replace(whole, parts=named)
+    by_phase = tuple(replace(part, attribute=f"{part.attribute}{PHASE}{part.phases[0]}") for part in parts)
+    return replace(whole, parts=by_phase)
 
 
 def _difference(

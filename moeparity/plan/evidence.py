@@ -23,8 +23,8 @@ def evidence(members: Sequence[Difference], reference: BoundGraph, candidate: Bo
     A value that takes no effect on a side is nothing to rest on there. Without differences (another micro-batch), and
     where no profile speaks, what the recipe says.
     """
-    one, other = (_lowest(members, plan) for plan in (reference, candidate))
-    return one, other
+    lowest, other = (_lowest(members, plan) for plan in (reference, candidate))
+    return lowest, other
 
 
 def in_words(levels: tuple[str, str]) -> str:

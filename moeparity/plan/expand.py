@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
 from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.plan.references import Scope
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import graph_schema, reader
 
 _MISSPELT = 0.9
 """How alike two names of a kind of model are to be one that was misspelt: another kind cannot be run in its stead."""
@@ -30,32 +29,30 @@ def expand(config: Config, path: Path | None = None) -> Graph:
 
     Raises GraphError and CheckpointError.
     """
-    path = path or _shipped_graph(config)
-    spec = reader.read_graph(path)
+    path, spec = _shipped_graph(config) if path is None else (path, reader.read_graph(path))
     graph = _Expansion(path, spec, config).graph()
     config.check_pairs()
     return graph
 
 
-@functools.cache
-def _shipped_types() -> dict[str, Path]:
-    """The shipped graph of each model_type; they are part of the package and read once."""
-    return {name: path for path in reader.shipped("models").values() for name in reader.read_graph(path).model_type}
-
-
-def _shipped_graph(config: Config) -> Path:
-    by_type = _shipped_types()
-    if config.model_type not in by_type:
-        raise CheckpointError(
-            f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
-            f"{listed(by_type)}.{did_you_mean(config.model_type, by_type, cutoff=_MISSPELT)} "
-            "A new model is a YAML file: see CONTRIBUTING.md."
-        )
-    return by_type[config.model_type]
+def _shipped_graph(config: Config) -> tuple[Path, graph_schema.GraphFile]:
+    """The shipped graph of a checkpoint's model_type."""
+    known: list[str] = []
+    # Most are called after the one kind of model they are of: reading all takes longer than what is done with one.
+    for path in sorted(reader.shipped("models").values(), key=lambda path: path.stem != config.model_type):
+        spec = reader.read_graph(path)
+        if config.model_type in spec.model_type:
+            return path, spec
+        known += spec.model_type
+    raise CheckpointError(
+        f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
+        f"{listed(known)}.{did_you_mean(config.model_type, known, cutoff=_MISSPELT)} "
+        "A new model is a YAML file: see CONTRIBUTING.md."
+    )
 
 
 class _Expansion:
-    def __init__(self, path: Path, spec: schema.GraphFile, config: Config) -> None:
+    def __init__(self, path: Path, spec: graph_schema.GraphFile, config: Config) -> None:
         self.path, self.spec, self.config = path, spec, config
         self.scope = Scope(path, spec.sizes, config)
         self.outer: dict[str, str] = {source: source for source in SOURCES}
@@ -152,7 +149,7 @@ class _Expansion:
         return self._value(block.output, local, Where(self.path, block.line_of("output"))), nodes
 
     def _nodes(
-        self, prefix: str, specs: schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
+        self, prefix: str, specs: graph_schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
     ) -> list[Node]:
         """Nodes of one block in the order written; `local` maps the names they may use to value names, and grows."""
         nodes = []
@@ -169,13 +166,15 @@ class _Expansion:
             nodes.append(node)
         return nodes
 
-    def _case(self, cases: schema.Node | list[schema.Node]) -> schema.Node | None:
+    def _case(self, cases: graph_schema.Node | list[graph_schema.Node]) -> graph_schema.Node | None:
         for case in cases if isinstance(cases, list) else [cases]:
             if self.scope.holds(case.when, Where(self.path, case.line)):
                 return case
         return None
 
-    def _node(self, name: str, spec: schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str) -> Node:
+    def _node(
+        self, name: str, spec: graph_schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str
+    ) -> Node:
         where = Where(self.path, spec.line)
         op = OPS.get(spec.op)
         if op is None:
@@ -215,7 +214,7 @@ class _Expansion:
             )
         return full_name
 
-    def _params(self, name: str, op: Op, spec: schema.Node, where: Where) -> dict[str, Any]:
+    def _params(self, name: str, op: Op, spec: graph_schema.Node, where: Where) -> dict[str, Any]:
         declared = {p.name: p for p in op.parameters}
         _refuse_unknown(where, f"{name}: parameter", spec.params, declared)
         return {p.name: self._param(name, p, spec.params, where) for p in op.parameters}
@@ -245,7 +244,7 @@ class _Expansion:
             )
         return value
 
-    def _weights(self, name: str, op: Op, spec: schema.Node, prefix: str) -> dict[str, WeightRef]:
+    def _weights(self, name: str, op: Op, spec: graph_schema.Node, prefix: str) -> dict[str, WeightRef]:
         where = Where(self.path, spec.line)
         ports = {port.name: port for port in op.weights}
         _refuse_unknown(where, f"{name}: weight", spec.weights, ports)
@@ -258,7 +257,7 @@ class _Expansion:
                 refs[port.name] = self._weight(weight, prefix, each=port.each)
         return refs
 
-    def _weight(self, weight: schema.Weight, prefix: str, *, each: bool) -> WeightRef:
+    def _weight(self, weight: graph_schema.Weight, prefix: str, *, each: bool) -> WeightRef:
         where = Where(self.path, weight.line)
         name = prefix + weight.name
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
@@ -278,7 +277,9 @@ class _Expansion:
         names = tuple(name.replace("{e}", str(e)) for e in range(experts))
         return WeightRef(names=names, shape=shape, each=each, keep_fp32=keep_fp32, where=where)
 
-    def _stack_shape(self, sizes: Sequence[Any], weight: schema.Weight, name: str, where: Where) -> tuple[int, ...]:
+    def _stack_shape(
+        self, sizes: Sequence[Any], weight: graph_schema.Weight, name: str, where: Where
+    ) -> tuple[int, ...]:
         """The shape of a tensor that holds every expert's part."""
         if weight.each is not None or "{e}" in name or len(sizes) != len(weight.shape) + 1:
             raise GraphError(

@@ -44,8 +44,8 @@ class Pair:
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
         plans = {phase: (first.at_phase(phase), second.at_phase(phase)) for phase in self.phases}
-        distinct = {(id(one), id(other)): InPhase(one, other) for one, other in plans.values()}
-        self._in = {phase: distinct[id(one), id(other)] for phase, (one, other) in plans.items()}
+        distinct = {(id(reference), id(other)): InPhase(reference, other) for reference, other in plans.values()}
+        self._in = {phase: distinct[id(reference), id(other)] for phase, (reference, other) in plans.items()}
         self._distinct = tuple(distinct.values())
 
     @cached_property

@@ -64,14 +64,14 @@ def micro_batches(side: Side) -> MicroBatches:
 def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
     """The phases of some schedules of one grid, and of all mixtures of two of them. Raises SpecError."""
     every = dict.fromkeys(schedules)
-    for one, other in combinations(schedules, 2):
-        names = parts(one, other)
+    for schedule, other in combinations(schedules, 2):
+        names = parts(schedule, other)
         # Of many parts not every mixture: it is single parts and pairs that bring a phase.
         most = len(names) if len(names) <= _MANY else 3
         taken = chain.from_iterable(combinations(names, count) for count in range(1, most))
-        every |= dict.fromkeys(mixed(one, other, some) for some in taken)
-    found = {phase for one in every for phase in walked(one, grid, where).phases}
-    return tuple(phase for phase in PHASES if phase in found)
+        every |= dict.fromkeys(mixed(schedule, other, some) for some in taken)
+    phases = {phase for schedule in every for phase in walked(schedule, grid, where).phases}
+    return tuple(phase for phase in PHASES if phase in phases)
 
 
 def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:

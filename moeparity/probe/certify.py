@@ -140,7 +140,7 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
     if any(equal(masks.sums(rows, first_factors), out) < SUMS for _ in range(PASSES)):
         raise NoTree(f"{SUMS} sums made again gave other bits")
     scaled = [Way(order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
-    ways = [way for one in scaled for way in (by_product(one, claim.product) if masks.of.products else [one])]
+    ways = [way for leaf in scaled for way in (by_product(leaf, claim.product) if masks.of.products else [leaf])]
     made = max((way.sums(rows, first_factors, masks.output) for way in ways), key=lambda sums: equal(sums, out))
     equal_sums = equal(made, out)
     shape = reveal(masks.ask, masks.n, masks.capacity)

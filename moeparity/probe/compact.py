@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from moeparity.numerics.orders import AnyTree, Level, Order, OrderError, Sum, parse, tree
 from moeparity.probe.shape import Clusters, Shape, clusters, numbers, parents, shape_of, tree_of
 
-Levels = tuple[Level, ...]
-
 _DEEPEST = 4
 _DIVISORS = 64
 _WIDTHS = 64

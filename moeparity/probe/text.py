@@ -175,8 +175,8 @@ def verdict_text(function: Function, claim: Claim, verdicts: Sequence[Verdict], 
 def _stated(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
     """What a node or a launch rule comes to, for each order the numbers of rows that have it."""
     rows: dict[str, list[int]] = {}
-    named = claim.order is not None and (claim.order in RULES or claim.order != claim.text)
-    for verdict in verdicts if named else []:
+    is_named = claim.order is not None and (claim.order in RULES or claim.order != claim.text)
+    for verdict in verdicts if is_named else []:
         rows.setdefault(str(claim.order_at(verdict.setup)), []).append(verdict.setup.m)
     name = f"{claim.order}, " if claim.order in RULES else ""
     return [f"{name}M = {runs(numbers)}: {_shortened(order)}" for order, numbers in rows.items()]

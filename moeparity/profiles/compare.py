@@ -191,7 +191,7 @@ def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, 
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
     statements: dict[str, list[set[bool]]] = {}
     in_phases = ((first.at_phase(phase), second.at_phase(phase)) for phase in first.phases)
-    for plans in {(id(one), id(other)): (one, other) for one, other in in_phases}.values():
+    for plans in {(id(reference), id(other)): (reference, other) for reference, other in in_phases}.values():
         for node in first.graph.nodes:
             active = [plan.active(node) for plan in plans]
             for attribute in node.attributes:

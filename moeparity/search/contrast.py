@@ -80,7 +80,7 @@ class Contrast:
         # A sequence without divergence still counts, with whatever the share is there.
         low, high = bounds(share, [max(total, sys.float_info.min) for total in totals])
         mean, one_more = math.fsum(share) / math.fsum(totals), max(totals) / (math.fsum(totals) + max(totals))
-        parts = [min(max(own / total, 0.0), 1.0) for own, total in zip(share, totals, strict=True) if total > 0]
+        parts = [min(max(part / total, 0.0), 1.0) for part, total in zip(share, totals, strict=True) if total > 0]
         down, up = max(mean - min(parts), 0.0), max(max(parts) - mean, 0.0)
         return low - down * one_more, high + up * one_more
 

@@ -85,7 +85,7 @@ def test_rates_stand_for_each_other_by_width() -> None:
     ("change", "words"),
     [
         ("envelope: 1000000000", "this pass would take at least"),
-        ("tokens: {file: T, sample: {from: candidate, new_tokens: 100000000, temperature: 1.0}}", "memory|sampling"),
+        ("tokens: {file: T, sample: {from: candidate, new_tokens: 1000000, temperature: 1.0}}", "memory|sampling"),
     ],
 )
 def test_what_would_run_for_days_is_refused(tmp_path: Path, change: str, words: str) -> None:

@@ -128,7 +128,7 @@ CASES = {
     "two micro-batches": Case("hf-eager", "fp32", 64, 128, (64, 16), 6),
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
     "decode": Case("hf-eager", "fp32", 32, 192, (32,), 2, dominated=False, schedule="decode"),
-    "flat": Case("hf-default", "fp32", 24, 128, (24,), 2, dominated=False, schedule="flat"),
+    "flat": Case("hf-default", "fp32", 16, 96, (16,), 2, dominated=False, schedule="flat"),
     "fp64": Case("oracle", "fp32", 8, 256, (8,), 4),
     "log-probabilities": Case("hf-eager", "bf16", *REPORTED, {"form": "log_softmax", "temperature": 0.7}),
     "log-probabilities, an order written out": Case(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics.joined import call
 from moeparity.ops.kernels import combine as combines
 from moeparity.ops.kernels import elementwise, log_softmax, rope, router
 from moeparity.ops.kernels import experts as expert
@@ -78,7 +79,7 @@ def clamped_at(case: Case) -> At:
 def clamped(case: Case, at: At) -> Outputs:
     """gpt-oss's, gate and up alternating."""
     x, p = case["x"], {"limit": case["limit"], "alpha": case["alpha"]}
-    return {"output": expert._clamped(x[..., ::2], x[..., 1::2], p, at["experts"])}
+    return {"output": expert._clamped(x[..., ::2], x[..., 1::2], p, at["experts"], call)}
 
 
 def rotary_at(case: Case, table: torch.dtype | None = None, **at: Any) -> At:

@@ -23,9 +23,9 @@ Truth = tuple[Tensor, Routes]
 """Logits [B, T, V] and the routes."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
-    """The checkpoint as transformers loads it; the last one is kept."""
+    """The checkpoint as transformers loads it; those of the last profiles and dtypes are kept."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
     return model.eval()
 

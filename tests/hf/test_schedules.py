@@ -27,7 +27,8 @@ NOT_ISOLATED = {"gpt_oss", "gpt_oss_mha"}
 """transformers 5.17.0 and 5.23.0, GptOssModel.forward, builds its masks without position_ids: packed sequences see
 those before them."""
 
-
+BY_MODEL = pytest.mark.parametrize("name", MODELS, scope="module")
+"""All tests of a model come together, so that it is loaded once."""
 ATTEND, SAVED = "layers[0].attention.attend", "layers.0.attention.attend"
 
 
@@ -61,7 +62,7 @@ def truth_by_step(
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", MODELS)
+@BY_MODEL
 def test_steps_against_a_filled_cache(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
     model = opened(request.getfixturevalue(name))
     ids = tokens(model.vocab_size, (3, 19))
@@ -100,7 +101,7 @@ def without_end(model: PreTrainedModel) -> Iterator[None]:
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", MODELS)
+@BY_MODEL
 def test_generate_with_padding_in_front(
     request: pytest.FixtureRequest, name: str, profile: str, dtype: str, cache: str
 ) -> None:
@@ -151,7 +152,7 @@ def packed(*, isolated: bool) -> tuple[Step, ...]:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", MODELS)
+@BY_MODEL
 def test_packs(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
     """Positions that begin anew; the same with transformers' default cache, which does not look at them; running on."""
     model = opened(request.getfixturevalue(name))

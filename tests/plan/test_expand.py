@@ -10,6 +10,8 @@ from transformers import AutoConfig
 
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
+from moeparity.plan.spec import reader
+from moeparity.plan.spec.graph_schema import GraphFile
 from tests.errors.base import BASE, shapes
 from tests.plan.configs import (
     DEEPSEEK_V3,
@@ -49,6 +51,18 @@ def test_qwen3_moe_takes_exactly_the_tensors_of_the_hub(tmp_path: Path) -> None:
     assert [segment.name for segment in expanded.segments] == ["before", "layers[0]", "layers[1]", "after"]
     assert (expanded.layers, expanded.output, expanded.model_type) == (2, "lm_head", "qwen3_moe")
     assert (expanded.scores, expanded.nodes[-1].op.name) == ("log_probs", "log_softmax")
+
+
+def test_one_shipped_graph_is_read_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, paths = reader.read_graph, list[str]()
+
+    def counted(path: Path) -> GraphFile:
+        paths.append(path.stem)
+        return read(path)
+
+    monkeypatch.setattr(reader, "read_graph", counted)
+    assert graph(tmp_path, QWEN3_MOE).model_type == "qwen3_moe"
+    assert paths == ["qwen3_moe"]
 
 
 def test_values_run_from_block_to_block(tmp_path: Path) -> None:

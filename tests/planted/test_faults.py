@@ -18,6 +18,7 @@ def found() -> dict[int, dict[str, Found]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.usefixtures("brief_search")
 def test_a_fault_that_touches_few_tokens_is_found(
     qwen3_moe: Path, tmp_path: Path, found: dict[int, dict[str, Found]], case: Case
 ) -> None:

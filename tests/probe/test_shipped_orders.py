@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from moeparity.bisection.outline import outline_checkpoint
-from moeparity.engine.work import kernel_settings
+from moeparity.engine.computation import kernel_settings
 from moeparity.errors import MoeparityError
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.orders import NATIVE, parse

@@ -42,10 +42,10 @@ def other_values(view: NodeView, a: Name, b: Name, tokens: Tensor) -> Tensor:
     pairs = [(view.by_token(a, port), view.by_token(b, port)) for port in range(len(view.outputs[a]))]
     # Only sequences of which some token is asked for are compared.
     rows = tokens.any(-1)
-    here = rows.to(pairs[0][0].device)
+    marked = rows.to(pairs[0][0].device)
     differs = torch.zeros_like(tokens)
     for x, y in pairs:
-        differs[rows] |= _rows_differ(x[here], y[here]).cpu()
+        differs[rows] |= _rows_differ(x[marked], y[marked]).cpu()
     return differs & tokens
 
 

@@ -85,21 +85,25 @@ def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, o
     both = both[0], _sampled(both[1], temperature)
     profiles: dict[Path, str] = {}
     blocks, obstacles = [], []
-    for name, role, one in zip(("reference", "candidate"), ROLES, both, strict=True):
-        profile = one.side.profile
-        if one.side.further or one.side.sets:
+    for name, role, launched in zip(("reference", "candidate"), ROLES, both, strict=True):
+        profile = launched.side.profile
+        if launched.side.further or launched.side.sets:
             path = profile_file(out, role)
-            profiles[path] = combined(one.side, one.launch, f"{out.stem}_{role}")
+            profiles[path] = combined(launched.side, launched.launch, f"{out.stem}_{role}")
             profile = f"./{path.name}"
-        left = () if name == "candidate" and one.launch.file == both[0].launch.file else _left(one.launch)
-        blocks.append(_block(name, [*_taken(role, one), *left], one.side, profile, one.side.dtype or dtype))
-        reason = _obstacle(one, profiles.get(profile_file(out, role)), graph, dtype, out)
+        left = () if name == "candidate" and launched.launch.file == both[0].launch.file else _left(launched.launch)
+        blocks.append(
+            _block(name, [*_taken(role, launched), *left], launched.side, profile, launched.side.dtype or dtype)
+        )
+        reason = _obstacle(launched, profiles.get(profile_file(out, role)), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
         text="\n".join(blocks),
         profiles=profiles,
-        warnings=tuple(dict.fromkeys(line for one in both for line in one.warnings)),
-        other_models=tuple(dict.fromkeys(one.launch.another_model for one in both if one.launch.another_model)),
+        warnings=tuple(dict.fromkeys(line for launched in both for line in launched.warnings)),
+        other_models=tuple(
+            dict.fromkeys(launched.launch.another_model for launched in both if launched.launch.another_model)
+        ),
         obstacle="; ".join(obstacles),
         temperature=temperature,
     )
@@ -122,14 +126,14 @@ def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtyp
     return "\n".join([*lines, f"  dtype: {dtype}", "  micro_batch: 8"])
 
 
-def _taken(role: str, one: Launched) -> Iterator[str]:
-    launch = one.launch
+def _taken(role: str, launched: Launched) -> Iterator[str]:
+    launch = launched.launch
     yield f"The {role}: {launch.engine} {launch.version}, as {launch.file} starts it."
     for setting in launch.settings:
-        if setting.given and setting.role == one.side.role:
+        if setting.given and setting.role == launched.side.role:
             yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
     for decision in launch.decisions:
-        if decision.role == one.side.role:
+        if decision.role == launched.side.role:
             yield f"{launch.engine} decides: {decision.says} [{decision.source}]"
 
 
@@ -140,12 +144,14 @@ def _left(launch: Launch) -> Iterator[str]:
         yield f"{key.where}: left {key.name}: it was not looked at"
 
 
-def _obstacle(one: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:
+def _obstacle(launched: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:
     """Why this side does not run on the model, in the words of what refuses it; empty where it does."""
     try:
-        loaded = load_combined(profile) if profile else load_profile(one.side.profile, Where(out))
-        variant = Variant(profile=one.side.profile, placement=Placement.model_validate(dict(one.side.placement)))
-        bound_side(graph, variant, loaded, one.side.dtype or dtype, Where(out))
+        loaded = load_combined(profile) if profile else load_profile(launched.side.profile, Where(out))
+        variant = Variant(
+            profile=launched.side.profile, placement=Placement.model_validate(dict(launched.side.placement))
+        )
+        bound_side(graph, variant, loaded, launched.side.dtype or dtype, Where(out))
     except SpecError as error:
         return str(error).partition(": ")[2] or str(error)
     return ""
@@ -154,7 +160,7 @@ def _obstacle(one: Launched, profile: str | None, graph: Graph, dtype: str, out:
 def _temperature(both: tuple[Launched, Launched]) -> float | None:
     """The sampler's temperature, by either launch file: a trainer asks a server of its own for it. None: not set."""
     names = ("temperature", "rollout_temperature")
-    settings = (s for one in reversed(both) for s in one.launch.settings)
+    settings = (s for launched in reversed(both) for s in launched.launch.settings)
     values = [s.value for s in settings if s.given and s.name.rpartition(".")[2] in names]
     try:
         return float(values[0]) if values else None

@@ -104,8 +104,10 @@ def write_starter(
     for path, lines in {tokens_file: prompt_set.lines, **(sides.profiles if sides else {}), out: text}.items():
         write_text(path, lines)
     starter = Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
-    if sides is None:
-        return starter
+    return _launched_starter(starter, sides) if sides else starter
+
+
+def _launched_starter(starter: Starter, sides: LaunchedSides) -> Starter:
     return replace(
         starter,
         profiles=tuple(sides.profiles),

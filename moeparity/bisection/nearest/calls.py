@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.nearest.vocabulary import Choices, Replaced
-from moeparity.engine.work import op_numerics
+from moeparity.engine.computation import op_numerics
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
 from moeparity.metrics.divergence import compare

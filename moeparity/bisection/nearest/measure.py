@@ -11,6 +11,6 @@ from moeparity.bisection.prepare import Plan
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Empty where no user's function runs; nothing is said of one that gives other bits when it is called again."""
-    unsteady = {(one.call, one.node) for one in report["not_deterministic"]}
+    unsteady = {(unstable.call, unstable.node) for unstable in report["not_deterministic"]}
     answers = observed.sections.get("nearest", ())
     return {"nearest": tuple(answer for answer in answers if (answer.call, answer.node) not in unsteady)}

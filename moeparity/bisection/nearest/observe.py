@@ -222,8 +222,8 @@ class Question:
 
     def _starts(self) -> Iterator[Choices]:
         """What the function's side would compute without it, and what each engine profile would."""
-        own = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
-        yield from dict.fromkeys(choices for choices in (*own, *profiles_choices(self.replaced)) if choices)
+        own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
+        yield from dict.fromkeys(choices for choices in (*own_choices, *profiles_choices(self.replaced)) if choices)
 
     @property
     def _limit(self) -> float:
@@ -270,8 +270,8 @@ def questions(plan: Plan) -> list[Question]:
     memories: dict[str, Memory] = {}
     asked = []
     for node in plan.model.graph.nodes:
-        for name, own in sides.items():
-            region, base = own.region(node.name), sides[others[name]]
+        for name, plan_of_side in sides.items():
+            region, base = plan_of_side.region(node.name), sides[others[name]]
             other = base.region(node.name)
             if region is None or (other is not None and (other.call, other.nodes) == (region.call, region.nodes)):
                 continue
@@ -279,8 +279,8 @@ def questions(plan: Plan) -> list[Question]:
             asked.append(
                 Question(
                     region=region,
-                    replaced=Replaced.of(region, base, own),
-                    walkers=(*walkers, name) if _readable(region, base, own) else walkers,
+                    replaced=Replaced.of(region, base, plan_of_side),
+                    walkers=(*walkers, name) if _readable(region, base, plan_of_side) else walkers,
                     other=REFERENCE if name == CANDIDATE else SHADOW,
                     memory=memories.setdefault(region.call, Memory()),
                 )
@@ -293,10 +293,10 @@ def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:
     nodes behind go along with.
     """
     nodes = [node for node in plan.graph.nodes if node.name in region.nodes]
-    told = [
+    pairs = [
         (plan.told_to(node)[name], maker.told_to(node)[name])
         for node in nodes
         for name, by in node.op.told.items()
         if dict(zip(node.ports, node.inputs, strict=True)).get(by.port) in region.inputs
     ]
-    return all(a == b for a, b in told) and all(plan.partials[value] == 1 for value in region.inputs)
+    return all(a == b for a, b in pairs) and all(plan.partials[value] == 1 for value in region.inputs)

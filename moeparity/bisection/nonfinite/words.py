@@ -58,11 +58,11 @@ def _kinds(entry: FirstNonfinite) -> str:
     return "NaN" if entry.nan else "infinities"
 
 
-def _both(one: FirstNonfinite, other: FirstNonfinite) -> str:
+def _both(first: FirstNonfinite, other: FirstNonfinite) -> str:
     """What it means that both sides have some."""
-    where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (one, other)]
+    where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (first, other)]
     if where[0] == where[1]:
         return "Both sides have it there: no difference between them is needed for it."
-    if one.node == other.node:
-        return f"Both sides have some from {one.node} on, first at other tokens."
-    return f"Both sides have some, from other nodes on: {enumerated([one.node, other.node])}."
+    if first.node == other.node:
+        return f"Both sides have some from {first.node} on, first at other tokens."
+    return f"Both sides have some, from other nodes on: {enumerated([first.node, other.node])}."

@@ -112,11 +112,11 @@ def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
 def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
     """The recorder's side against the record, token by token, and how the record is rounded."""
     assert records.logprobs is not None
-    mask, own = records.mask.cpu(), records.of(records.recorder)
+    mask, of_recorder = records.mask.cpu(), records.of(records.recorder)
     # Left-hand pads are no positions of a sequence.
     positions = plan.tokens.attention_mask.cumsum(-1) - 1
     half_unit, last_digit = half_units(records.logprobs.cpu()[mask])
-    draws = {_name(key): (records.of(key) - own).abs() for key in records.draws}
+    draws = {_name(key): (records.of(key) - of_recorder).abs() for key in records.draws}
     floors = {name: draw for name, draw in draws.items() if bool(draw.isfinite().all())}
     compared = Compared(
         sequence=mask.nonzero(as_tuple=True)[0],
@@ -152,23 +152,25 @@ def _routes(records: Records) -> RouteRecord:
     """Routes as log-probabilities: token-layers with another set than recorded, against those of the draws."""
     layers = _layers(records, records.recorder)
     counts = sum((records.routed[layer] for layer in layers), torch.zeros(len(records.mask))).double()
-    own = _other_sets(records, records.recorder)
-    floor = max((_other_sets(records, draw) for draw in records.draws), key=torch.sum, default=torch.zeros_like(own))
-    over, within = excess(own, floor, torch.zeros_like(own), counts)
+    of_recorder = _other_sets(records, records.recorder)
+    floor = max(
+        (_other_sets(records, draw) for draw in records.draws), key=torch.sum, default=torch.zeros_like(of_recorder)
+    )
+    over, within = excess(of_recorder, floor, torch.zeros_like(of_recorder), counts)
     return RouteRecord(layers=tuple(_layer_records(records, layers)), excess=over, reproduced=within)
 
 
 def _layer_records(records: Records, layers: list[int]) -> Iterator[LayerRecord]:
     for layer in layers:
-        own = records.other_sets[records.recorder, layer]
+        of_recorder = records.other_sets[records.recorder, layer]
         draws = (records.other_sets[draw, layer] for draw in records.draws)
-        floor = max(draws, key=torch.sum, default=torch.zeros_like(own))
-        sums = (own.double(), floor.double(), torch.zeros(len(own), dtype=torch.float64))
+        floor = max(draws, key=torch.sum, default=torch.zeros_like(of_recorder))
+        sums = (of_recorder.double(), floor.double(), torch.zeros(len(of_recorder), dtype=torch.float64))
         _, within = excess(*sums, records.routed[layer].double())
         yield LayerRecord(
             layer=layer,
             token_layers=int(records.routed[layer].sum()),
-            other_sets=int(own.sum()),
+            other_sets=int(of_recorder.sum()),
             floor=int(floor.sum()),
             reproduced=within,
         )

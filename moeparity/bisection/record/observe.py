@@ -74,8 +74,8 @@ class Records:
         self.routed[layer][rows] = present.sum(-1).cpu()
         for walker in (REFERENCE, CANDIDATE, *self.draws):
             if view.ran(walker, self.recorder):
-                own = view.tensor(self.recorder) if walker in self.draws else record
-                others = present & ~same_sets(own, view.tensor(walker))
+                recorded = view.tensor(self.recorder) if walker in self.draws else record
+                others = present & ~same_sets(recorded, view.tensor(walker))
                 key = (walker, layer)
                 self.other_sets.setdefault(key, torch.zeros_like(self.routed[layer]))[rows] = others.sum(-1).cpu()
 

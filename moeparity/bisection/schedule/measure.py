@@ -47,7 +47,7 @@ def seeing(plan: BoundGraph) -> dict[str, int]:
 def _sees(plan: BoundGraph, node: Node) -> bool:
     """Whether a token's result at a node may depend on the schedule, in some phase or by which phase it is."""
     phases = plan.distinct
-    return any(one.sees_rows(node) or one.active(node) != plan.active(node) for one in phases)
+    return any(in_phase.sees_rows(node) or in_phase.active(node) != plan.active(node) for in_phase in phases)
 
 
 def steps_of(plan: Plan, side: Side) -> Iterator[Steps]:

@@ -91,15 +91,15 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     routed = Mixtures(plan, routes=IDS, progress=progress)
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
-    found = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
+    fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
     return Blame(
         shares=shares,
         forced=forced,
         apart=judged_apart(apart, memo, forced_memo, over_sequences),
         inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
         interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
-        fixes=found,
-        kept=keep(found, plan.recipe.costs or None),
+        fixes=fixes,
+        kept=keep(fixes, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
         mixtures=natural.walked + routed.walked,
         passes=natural.passes + routed.passes,

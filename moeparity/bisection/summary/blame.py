@@ -45,15 +45,19 @@ def blame(
 
 
 def _by_trials(acting: Sequence[ToggleResult], total: float) -> str:
-    alike = [one for one in acting if one.large and one.legal and not one.masked and _seems_large(one, total)]
+    alike = [
+        toggle
+        for toggle in acting
+        if toggle.large and toggle.legal and not toggle.masked and _seems_large(toggle, total)
+    ]
     if len(alike) > 1:
-        parts = [_alone(one, total) for one in alike]
+        parts = [_alone(toggle, total) for toggle in alike]
         return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
-    enough = [one for one in acting if one.restored_change_high < 0 and _left(one, total) < _HARDLY]
+    enough = [toggle for toggle in acting if toggle.restored_change_high < 0 and _left(toggle, total) < _HARDLY]
     if len(enough) > 1:
-        least = max(_left(one, total) for one in enough)
+        least = max(_left(toggle, total) for toggle in enough)
         return f"{_either(enough)}: restoring one of them removes {_percent(1 - least)}"
-    most = min(acting, key=lambda one: _left(one, total))
+    most = min(acting, key=lambda toggle: _left(toggle, total))
     if most.restored_change_high < 0:
         return f"{most.name}: restoring it alone removes {_percent(1 - _left(most, total))}"
     return f"not decided with these sequences: most is {most.name}, {_alone(most, total):.0%} alone"
@@ -90,16 +94,16 @@ def to_set(
     if attribution is not None and attribution.fixes and attribution.fixes[0].toggles:
         fix = attribution.fixes[0]
         bits = ", for equal bits" if fix.exact else ""
-        return f"{_flags([one for one in acting if one.name in fix.toggles])}{bits}"
-    exact = [one for one in acting if one.restores_all]
+        return f"{_flags([toggle for toggle in acting if toggle.name in fix.toggles])}{bits}"
+    exact = [toggle for toggle in acting if toggle.restores_all]
     if exact:
         return f"{_flags(exact[:1])}, for equal bits"
-    ends = [one for one in acting if nonfinite and one.name in nonfinite.ended_by]
+    ends = [toggle for toggle in acting if nonfinite and toggle.name in nonfinite.ended_by]
     if ends:
         return f"{_flags(ends[:1])}, which ends what is not finite"
-    lowering = [one for one in acting if one.restored_change_high < 0]
+    lowering = [toggle for toggle in acting if toggle.restored_change_high < 0]
     if lowering:
-        best = min(lowering, key=lambda one: _left(one, total))
+        best = min(lowering, key=lambda toggle: _left(toggle, total))
         return f"{_flags([best])}, which leaves {_percent(_left(best, total))}"
     # Also what another choice hides: it would wake where the other is restored.
     return f"none alone surely lowers it; all {len(acting)}, for equal bits: {_flags(acting)}"
@@ -109,9 +113,9 @@ def _flags(toggles: Sequence[ToggleResult]) -> str:
     """The flags of the candidate that take toggles back, each once; those without a flag by name, parts of a schedule
     with what to set.
     """
-    flags = dict.fromkeys(one.candidate_changed_by for one in toggles if one.candidate_changed_by)
-    bare = [one.name for one in toggles if not one.candidate_changed_by]
-    parts = [f"{one.name} ({one.reference})" for one in toggles if one.name in NAMES]
+    flags = dict.fromkeys(toggle.candidate_changed_by for toggle in toggles if toggle.candidate_changed_by)
+    bare = [toggle.name for toggle in toggles if not toggle.candidate_changed_by]
+    parts = [f"{toggle.name} ({toggle.reference})" for toggle in toggles if toggle.name in NAMES]
     if not flags and len(parts) == len(bare):
         return f"restore {_few(parts)} on the candidate"
     if not flags:
@@ -121,7 +125,7 @@ def _flags(toggles: Sequence[ToggleResult]) -> str:
 
 
 def _acting(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:
-    return [one for one in toggles if one.parent is None and not one.had_no_effect]
+    return [toggle for toggle in toggles if toggle.parent is None and not toggle.had_no_effect]
 
 
 def _seems_large(toggle: ToggleResult, total: float) -> bool:
@@ -149,7 +153,7 @@ def _percent(part: float) -> str:
 
 
 def _either(toggles: Sequence[ToggleResult]) -> str:
-    names = [one.name for one in toggles]
+    names = [toggle.name for toggle in toggles]
     return " or ".join(names) if len(names) <= _NAMED else f"any of {_few(names)}"
 
 

@@ -68,7 +68,7 @@ def floor(measured: Floor | None, judged: Verdict) -> str:
 def sure(toggles: Sequence[ToggleResult], sequences: int, tokens: int, *, synthetic: bool) -> str:
     """How many of the values it rests on are how sure, and how many sequences were looked at."""
     active = [toggle for toggle in toggles if not toggle.had_no_effect and toggle.parent is None]
-    levels = Counter(level for one in active for level in (one.reference_evidence, one.candidate_evidence))
+    levels = Counter(level for toggle in active for level in (toggle.reference_evidence, toggle.candidate_evidence))
     if not levels:
         values = "nothing differs that acts"
     else:

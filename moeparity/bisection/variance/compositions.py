@@ -42,7 +42,7 @@ class Group:
     @property
     def is_one_model(self) -> bool:
         """See above."""
-        return not any(one.settings.hands_on for one in self.compositions)
+        return not any(composition.settings.hands_on for composition in self.compositions)
 
 
 def groups(own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:
@@ -86,7 +86,11 @@ def _wanted(
     for kind in dict.fromkeys((*bases, last)):
         base = bases.get(kind)
         sized = [] if base is None else [_batch(base, size, grid) for size in batches]
-        joining = [one for one in further if kind == last and (base is None or not _is_batch_of(one.settings, base))]
+        joining = [
+            composition
+            for composition in further
+            if kind == last and (base is None or not _is_batch_of(composition.settings, base))
+        ]
         yield kind, sized + joining
 
 
@@ -108,14 +112,14 @@ def _is_batch_of(of: ScheduleSettings, base: ScheduleSettings) -> bool:
 def _group(kind: Kind, wanted: Sequence[Composition], grid: TokenGrid, where: Where) -> Group:
     by_steps: dict[tuple[Step, ...], Composition] = {}
     left_out = []
-    for one in wanted:
+    for composition in wanted:
         try:
-            refuse_unfit(one.settings, grid, where)
-            steps = schedule(one.settings, grid, where).steps
+            refuse_unfit(composition.settings, grid, where)
+            steps = schedule(composition.settings, grid, where).steps
         except SpecError as error:
-            left_out.append(f"{one.name}: {error}")
+            left_out.append(f"{composition.name}: {error}")
             continue
-        same = by_steps.setdefault(steps, one)
-        if same is not one:
-            left_out.append(f"{one.name} has the steps of {same.name}")
+        same = by_steps.setdefault(steps, composition)
+        if same is not composition:
+            left_out.append(f"{composition.name} has the steps of {same.name}")
     return Group(kind=kind, compositions=tuple(by_steps.values()), left_out=tuple(left_out))

@@ -22,7 +22,7 @@ def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid) 
         kind=group.kind,
         against=first.name,
         is_one_model=group.is_one_model,
-        comparisons=tuple(_comparison(one, pair, grid) for one, pair in zip(others, compared, strict=True)),
+        comparisons=tuple(_comparison(other, pair, grid) for other, pair in zip(others, compared, strict=True)),
         left_out=group.left_out,
     )
 

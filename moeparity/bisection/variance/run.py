@@ -99,7 +99,7 @@ def _groups(plan: Plan, request: Request) -> GroupsOf:
     is_one_plan = all(toggle.kind == "schedule" for toggle in plan.toggles)
     if is_one_plan and len(by_side) > 1 and by_side[REFERENCE] == by_side[CANDIDATE]:
         return {SIDES: by_side[REFERENCE]}
-    return {(side,): own for side, own in by_side.items()}
+    return {(side,): of_side for side, of_side in by_side.items()}
 
 
 def _side(plan: Plan, name: str) -> Side:
@@ -113,7 +113,12 @@ def _recipe(plan: Plan, name: str) -> schema.Variant:
 
 def _bound(plan: Plan, groups_of: GroupsOf, options: Options) -> Plan:
     """The plan bound for every phase that some composition has."""
-    every = {one.settings for own in groups_of.values() for group in own for one in group.compositions}
+    every = {
+        composition.settings
+        for of_side in groups_of.values()
+        for group in of_side
+        for composition in group.compositions
+    }
     there = {phase for settings in every for phase in walked(settings, plan.grid, Where(plan.path)).phases}
     if there <= set(plan.reference.plan.phases):
         return plan
@@ -126,23 +131,27 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     """All compositions in one pass, and what was seen of them."""
     start = time.perf_counter()
     walkers_of = {
-        (sides, group.kind): _walkers(plan, sides[0], group) for sides, own in groups_of.items() for group in own
+        (sides, group.kind): _walkers(plan, sides[0], group)
+        for sides, of_side in groups_of.items()
+        for group in of_side
     }
     groups_of_walkers = tuple(walkers_of.values())
     ids, real, scored = plan.tokens_on_device
     pairs = [(first, other) for first, *others in groups_of_walkers for other in others]
     observer = Variance(plan.model.graph, pairs, ids, scored, real)
     flat = FlatLogits(plan.model.graph.scores, scored, tuple(first.name for first, *_ in groups_of_walkers))
-    every = [one for own in groups_of_walkers for one in own]
+    every = [walk for walks in groups_of_walkers for walk in walks]
     finished = plan.passes(progress).run(every, [observer, flat])
     sides = tuple(
         SideVariance(
             sides=names,
             variant=variant(_recipe(plan, names[0]), _side(plan, names[0])),
             seeing=seeing(_side(plan, names[0]).plan),
-            groups=tuple(group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid) for group in own),
+            groups=tuple(
+                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid) for group in of_side
+            ),
         )
-        for names, own in groups_of.items()
+        for names, of_side in groups_of.items()
     )
     degenerate = degeneracy(plan, flat)
     return VarianceReport(
@@ -156,8 +165,11 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
 
 
 def _walkers(plan: Plan, side: str, group: Group) -> tuple[Walker, ...]:
-    sides = {one.name: replace(_side(plan, side), schedule=one.settings) for one in group.compositions}
-    return tuple(walker(plan, (side, group.kind, name), own) for name, own in sides.items())
+    sides = {
+        composition.name: replace(_side(plan, side), schedule=composition.settings)
+        for composition in group.compositions
+    }
+    return tuple(walker(plan, (side, group.kind, name), composed) for name, composed in sides.items())
 
 
 def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
@@ -172,7 +184,7 @@ def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
 
 def _of_run(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Run:
     sequences, length = plan.tokens.input_ids.shape
-    steps = sum(len(one.schedule.on(sequences, length).steps) for one in walkers)
+    steps = sum(len(walk.schedule.on(sequences, length).steps) for walk in walkers)
     scored = plan.tokens.loss_mask.clone()
     scored[:, 0] = False
     return Run(

@@ -70,27 +70,27 @@ def _title(side: SideVariance, group: GroupVariance) -> str:
 def _tables(group: GroupVariance) -> Iterator[RenderableType]:
     """Where every composition first varies, and how far that goes."""
     yield bullets(map(_first_line, group.comparisons))
-    if any(one.first_op is not None for one in group.comparisons):
+    if any(comparison.first_op is not None for comparison in group.comparisons):
         table = plain_table(
             "ratio != 1", "lowest", "highest", "mean", "k3", "max |delta|", names="composition", names_first=True
         )
-        for one in group.comparisons:
-            table.add_row(one.composition, *_figures(one))
+        for varied in group.comparisons:
+            table.add_row(varied.composition, *_figures(varied))
         yield table
     if group.left_out:
         yield Words(f"left out: {'; '.join(group.left_out)}", style="dim")
 
 
-def _first_line(one: Comparison) -> str:
-    first = one.first_op
+def _first_line(comparison: Comparison) -> str:
+    first = comparison.first_op
     if first is None:
-        return f"{one.composition}: equal bits at every token of every op"
+        return f"{comparison.composition}: equal bits at every token of every op"
     rows = f"rows {first.against} there and {first.rows} here"
-    return f"{one.composition}: {first.node} ({first.op}), {rows}; {where(first)}"
+    return f"{comparison.composition}: {first.node} ({first.op}), {rows}; {where(first)}"
 
 
-def _figures(one: Comparison) -> tuple[str, ...]:
-    ratio, distance = one.ratio, one.distance
+def _figures(comparison: Comparison) -> tuple[str, ...]:
+    ratio, distance = comparison.ratio, comparison.distance
     share = percent(ratio.off / ratio.scored) if ratio.scored else ""
     return (
         share,

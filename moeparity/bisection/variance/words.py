@@ -90,12 +90,12 @@ def headline(sides: Sequence[SideVariance]) -> str:
 
 def worst(varying: Sequence[Varying]) -> Varying:
     """The comparison with the most ratios that are off, of several the one that goes farthest."""
-    return max(varying, key=lambda one: (one[0].ratio.off, one[0].distance.mean_abs_delta))
+    return max(varying, key=lambda pair: (pair[0].ratio.off, pair[0].distance.mean_abs_delta))
 
 
 def _varying(sides: Sequence[SideVariance]) -> list[Varying]:
     comparisons = (comparison for side in sides for comparison in side.comparisons)
-    return [(one, one.first_op) for one in comparisons if one.first_op is not None]
+    return [(comparison, comparison.first_op) for comparison in comparisons if comparison.first_op is not None]
 
 
 def where(first_op: FirstOp) -> str:

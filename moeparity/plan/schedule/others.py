@@ -23,7 +23,7 @@ def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, Sch
     """
     if of.recorded is not None:
         return {}
-    known, named = [schedule(of, grid, where).steps], {}
+    known, schedules = [schedule(of, grid, where).steps], {}
     for name, other in _candidates(of, grid):
         try:
             refuse_unfit(other, grid, where)
@@ -33,8 +33,8 @@ def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, Sch
             continue
         if steps not in known:
             known.append(steps)
-            named[name] = other
-    return dict(list(named.items())[:MOST])
+            schedules[name] = other
+    return dict(list(schedules.items())[:MOST])
 
 
 def _candidates(of: ScheduleSettings, grid: TokenGrid) -> Iterator[tuple[str, ScheduleSettings]]:

@@ -105,11 +105,6 @@ class Step:
         """How many rows an op sees."""
         return self.tokens + self.padding
 
-    @property
-    def keys(self) -> int:
-        """The most tokens that one of its queries may see."""
-        return max(span.last for span in self.spans)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -182,11 +177,6 @@ class MicroBatches:
     @property
     def has_copies(self) -> bool:
         """Every token is computed."""
-        return False
-
-    @property
-    def mixes_sequences(self) -> bool:
-        """There is no pack."""
         return False
 
     @property

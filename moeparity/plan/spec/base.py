@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidatorFunctionWrapHandler,
@@ -20,6 +21,9 @@ from pydantic import (
 from moeparity.plan.spec import yaml
 
 Setting = str | int | float
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+"""What nodes, sizes, blocks and fusions are called."""
 
 Side = Literal["candidate", "reference"]
 

@@ -14,14 +14,14 @@ from pydantic_core import ErrorDetails
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
-from moeparity.plan.spec import schema, yaml
+from moeparity.plan.spec import graph_schema, schema, yaml
 from moeparity.plan.spec.kernel import KernelFile
 from moeparity.plan.spec.scheduling import Scheduling
 
-File = TypeVar("File", schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile)
+File = TypeVar("File", graph_schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile)
 
 KINDS: dict[str, type[BaseModel]] = {
-    "graph": schema.GraphFile,
+    "graph": graph_schema.GraphFile,
     "profile": schema.ProfileFile,
     "recipe": schema.RecipeFile,
     "log": schema.LogCheck,
@@ -29,9 +29,9 @@ KINDS: dict[str, type[BaseModel]] = {
 }
 
 
-def read_graph(path: Path) -> schema.GraphFile:
+def read_graph(path: Path) -> graph_schema.GraphFile:
     """A graph file. Raises SpecError."""
-    return _read(path, schema.GraphFile)
+    return _read(path, graph_schema.GraphFile)
 
 
 def read_profile(path: Path) -> schema.ProfileFile:

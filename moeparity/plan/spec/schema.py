@@ -1,100 +1,19 @@
-"""What the three files may hold, as pydantic models: strict, frozen, unknown keys refused.
-
-A `Reference` is `$name` (a declared size, else a config.json field), a literal, or a list of references of which the
-first that resolves counts. It is checked where it is resolved, in `moeparity.plan`.
-"""
+"""What profiles, recipes and checks of logs may hold, as pydantic models: strict, frozen, unknown keys refused."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.plan.schedule.steps import Phase
-from moeparity.plan.spec.base import By, Model, Settings, Side
+from moeparity.plan.spec.base import By, Model, Name, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
 from moeparity.plan.spec.gates import Gate, Gates
 from moeparity.plan.spec.scheduling import Scheduling
-
-Reference = Any
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-
-
-class Tied(Model):
-    """A weight that is another tensor when `when` holds."""
-
-    to: str
-    when: Reference
-
-
-class Weight(Model):
-    """One tensor of the checkpoint, or one per expert: with `each` (`{e}` in the name), or `stacked` in one tensor.
-
-    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file.
-    """
-
-    name: str
-    shape: list[Reference]
-    each: Reference = None
-    stacked: list[Reference] | None = None
-    dtype: Literal["model", "fp32"] = "model"
-    when: Reference = True
-    tied: Tied | None = None
-
-
-class Node(Model):
-    """One op of a graph."""
-
-    op: str
-    inputs: Annotated[list[str], Field(alias="in")]
-    weights: dict[Name, Weight] = {}
-    params: dict[Name, Reference] = {}
-    when: Reference = True
-
-
-Nodes = dict[Name, Node | list[Node]]
-
-
-class Block(Model):
-    """A run of nodes with one input and one output, stacked by the layers."""
-
-    input: str
-    nodes: Nodes
-    output: str
-
-
-class Layers(Model):
-    """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
-
-    The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
-    `window` names the rule for the sliding window of each layer, which its nodes read as `$window`.
-    """
-
-    count: Reference
-    input: str
-    output: str
-    weights: str
-    rule: str
-    kinds: dict[str, list[str]]
-    window: str | None = None
-
-
-class GraphFile(Model):
-    """`kind: graph`: one model family."""
-
-    kind: Literal["graph"]
-    model_type: list[str]
-    sizes: dict[Name, Reference] = {}
-    expects: dict[str, list[Any]] = {}
-    before: Nodes
-    blocks: dict[Name, Block]
-    layers: Layers
-    after: Nodes
-    output: str
-    ignore: list[str] = []
 
 
 class Evidence(Model):

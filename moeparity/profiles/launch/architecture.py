@@ -84,8 +84,8 @@ class Model:
 def model_of(name: str | None, beside: Path) -> Model:
     """The model of that name: a folder or config.json (relative to `beside`, or to here), else a name on the hub."""
     if not name or "$" in name:
-        given = f"{name} is not resolved" if name else "the launch configuration names no model"
-        return Model(name=name or "", architecture=None, known_by=given)
+        reason = f"{name} is not resolved" if name else "the launch configuration names no model"
+        return Model(name=name or "", architecture=None, known_by=reason)
     for base in (beside, Path()):
         folder = base / Path(name).expanduser()
         config = folder if folder.name == "config.json" else folder / "config.json"

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, rl_trainers, servers, trainers
+from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, verl
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.files import read_sources
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
-    *(servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL, megatron.SLIME, megatron.MEGATRON),
+    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, megatron.SLIME, megatron.MEGATRON),
     *(rl_trainers.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
 )
 _SERVERS = (servers.VLLM, servers.SGLANG)
@@ -28,7 +28,7 @@ _COMMANDS = {
     "sglang.Engine": servers.SGLANG,
     "sglang.Runtime": servers.SGLANG,
     "sglang.ServerArgs": servers.SGLANG,
-    "verl.trainer.main_ppo": trainers.VERL,
+    "verl.trainer.main_ppo": verl.VERL,
     "openrlhf.cli.train_ppo_ray": rl_trainers.OPENRLHF,
     "trl.GRPOConfig": rl_trainers.TRL,
     "trl.RLOOConfig": rl_trainers.TRL,
@@ -55,8 +55,8 @@ def _has(*together: str) -> Callable[[Collection[str]], bool]:
 
 
 _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
-    (_starts("actor_rollout_ref."), trainers.VERL),
-    (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), trainers.NEMO_RL),
+    (_starts("actor_rollout_ref."), verl.VERL),
+    (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
     (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), rl_trainers.SKYRL),
     (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
     (_has("hf_checkpoint", "rollout_batch_size"), megatron.SLIME),

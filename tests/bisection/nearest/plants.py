@@ -21,7 +21,7 @@ CODE = '''
 import torch
 import torch.nn.functional as F
 
-from moeparity.engine.work import kernel_settings
+from moeparity.engine.computation import kernel_settings
 from moeparity.ops.registry import OPS
 
 SETTINGS = {settings!r}

@@ -25,6 +25,8 @@ def o(x, *, node):
     (weight,) = node.weights.values()
     return F.linear(x, weight) * {down}
 """
+# What the functions compute is no question here.
+pytestmark = pytest.mark.usefixtures("brief_search")
 NODES = ("layers[1].attention.v_proj", "layers[1].attention.o_proj")
 PAIR = [f"{node}:impl" for node in NODES]
 

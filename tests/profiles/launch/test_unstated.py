@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError
-from moeparity.profiles.launch import read, servers, sglang_unstated, trainers, vllm_unstated
+from moeparity.profiles.launch import nemo_rl, read, servers, sglang_unstated, verl, vllm_unstated
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.report import Launch
 from tests.command import inside
@@ -110,7 +110,7 @@ def test_an_option_that_nobody_knows_is_not_looked_at_and_changes_no_warning(tmp
     assert not found.warnings
 
 
-@pytest.mark.parametrize("program", [servers.VLLM, servers.SGLANG, trainers.VERL, trainers.NEMO_RL])
+@pytest.mark.parametrize("program", [servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL])
 def test_no_option_stands_in_two_lists(program: Program) -> None:
     names = [name for option in program.options for name in option.names]
     assert sorted(names) == sorted(set(names))
@@ -145,8 +145,8 @@ AWKWARD = ("", "0", "-1", "null", "{}", '{"a": 1}', "[1]", "${X}", "nan", "1e9",
     [
         (servers.VLLM, "vllm serve m"),
         (servers.SGLANG, "sglang serve Qwen/Qwen3-30B-A3B"),
-        (trainers.VERL, VERL),
-        (trainers.NEMO_RL, ""),
+        (verl.VERL, VERL),
+        (nemo_rl.NEMO_RL, ""),
     ],
 )
 def test_no_value_of_any_option_ends_in_a_trace(tmp_path: Path, program: Program, command: str, seed: int) -> None:

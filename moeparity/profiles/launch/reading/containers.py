@@ -94,8 +94,12 @@ def _text(item: Any) -> str:
 
 def _compose(service: Mapping[str, Any], path: Path, notes: list[Note]) -> Iterator[Started]:
     """A string is split as a shell does; `${X:-default}` is compose's own."""
-    given = service.get("environment") or {}
-    pairs = given.items() if isinstance(given, dict) else [str(item).partition("=")[::2] for item in _listed(given)]
+    variables = service.get("environment") or {}
+    pairs = (
+        variables.items()
+        if isinstance(variables, dict)
+        else [str(item).partition("=")[::2] for item in _listed(variables)]
+    )
     at = _at(service, "environment", path)
     environment = [(str(name), Word(_of_compose(_text(value)), at)) for name, value in pairs]
     if "env_file" in service:
@@ -137,7 +141,7 @@ def of_unit(text: str, path: Path, notes: list[Note]) -> Iterator[Started]:
         where = Where(path, number)
         if key.strip() == "Environment":
             pairs = (word.partition("=") for word in _shell_words(value, where))
-            environment |= {name: Word(_specifiers(given), where) for name, _, given in pairs}
+            environment |= {name: Word(_specifiers(text), where) for name, _, text in pairs}
         elif key.strip() == "EnvironmentFile":
             notes.append(Note(says=f"`{line.strip()}` is not read: what it sets is not known", where=where))
         elif key.strip() == "ExecStart" and value.strip():

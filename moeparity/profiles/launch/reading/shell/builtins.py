@@ -53,8 +53,8 @@ class Builtins:
         elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):
             self._nested(words[1:] if name == "eval" else words[_letter_c(words) + 1 :][:1], where)
         elif name not in _SILENT:
-            given = (*environment(self.scope.variables), *prefix)
-            self.scope.commands.append(Command(words, given, where, self.scope.condition))
+            variables = (*environment(self.scope.variables), *prefix)
+            self.scope.commands.append(Command(words, variables, where, self.scope.condition))
 
     def _set(self, words: tuple[Word, ...]) -> None:
         """`set -- words` are the script's arguments from here on; `set -a` hands on all that is set."""

@@ -162,8 +162,8 @@ class Expander:
             return None
         if words[0] in ("cd", "realpath", "readlink"):
             return posixpath.normpath(asked[0])
-        named = {"dirname": posixpath.dirname(asked[0]) or ".", "basename": posixpath.basename(asked[0])}
-        return named.get(words[0])
+        parts = {"dirname": posixpath.dirname(asked[0]) or ".", "basename": posixpath.basename(asked[0])}
+        return parts.get(words[0])
 
 
 def _expansions(node: Node) -> Iterator[Node]:

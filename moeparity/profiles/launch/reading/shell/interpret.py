@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +14,12 @@ from tree_sitter import Node
 
 from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
+from moeparity.profiles.launch.reading.shell.assignments import assigned, declared
 from moeparity.profiles.launch.reading.shell.builtins import Builtins
+from moeparity.profiles.launch.reading.shell.commands import assigned_before, words_of
 from moeparity.profiles.launch.reading.shell.conditions import Token, outcome, tested
 from moeparity.profiles.launch.reading.shell.expand import Expander
-from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item, goes_on
+from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
 from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain, unresolved
@@ -82,44 +83,13 @@ class Interpreter:
             self.scope.note(f"`{one_line(node)}` is not followed", self.expander.where(node))
 
     def _variable_assignment(self, node: Node) -> None:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None or name.type == "subscript":
-            written = text_of(name).partition("[")[0] if name is not None else ""
-            self.scope.assign(written, (Word(unresolved(one_line(node)), self.expander.where(node)),))
-            return
-        where = self.expander.where(value or node)
-        adds = any(child.type == "+=" for child in node.children)
-        before = self.scope.variables.get(text_of(name))
-        if value is not None and value.type == "array":
-            parts = [child for child in value.children if child.is_named and child.type != "comment"]
-            words = tuple(word for child in parts for word in self.expander.words(child))
-            words = (before.words if adds and before is not None else ()) + words
-            self._limit(words, where)
-            self.scope.assign(text_of(name), words, array=True)
-            return
-        text = self.expander.text(value) if value is not None else ""
-        if adds and before is not None and before.array:
-            words = (replace(before.words[0], text=before.text + text), *before.words[1:]) if before.words else ()
-            self.scope.assign(text_of(name), words or (Word(text, where),), array=True)
-            return
-        text = (before.text if adds and before is not None else "") + text
-        self.scope.budget.step(where, len(text))
-        self.scope.assign(text_of(name), (Word(text, where),))
-
-    def _limit(self, words: Sequence[Word], where: Where) -> None:
-        self.scope.budget.step(where, sum(len(word.text) + 8 for word in words))
+        assigned(node, self.scope, self.expander)
 
     def _variable_assignments(self, node: Node) -> None:
         self.all_of(node.named_children)
 
     def _declaration_command(self, node: Node) -> None:
-        exports = text_of(node.children[0]) == "export" or any(text_of(c) == "-x" for c in node.named_children)
-        for child in node.named_children:
-            if child.type == "variable_assignment":
-                self._variable_assignment(child)
-            target = child.child_by_field_name("name") if child.type == "variable_assignment" else child
-            if exports and target is not None and target.type == "variable_name":
-                self.scope.export(text_of(target), self.expander.where(child))
+        declared(node, self.scope, self.expander)
 
     def _unset_command(self, node: Node) -> None:
         for child in node.named_children:
@@ -190,7 +160,7 @@ class Interpreter:
             self._taken([second])
         elif result is None:
             self._branches(
-                [(self._told(first, met=wanted), lambda one: one.statement(second))],
+                [(self._told(first, met=wanted), lambda branch: branch.statement(second))],
                 self.expander.where(node),
                 exhaustive=False,
             )
@@ -210,7 +180,7 @@ class Interpreter:
             result = self.condition(node.named_children[-1])
             return None if result is None else not result
         if node.type == "command":
-            words = self._words(node)
+            words = words_of(node, self.expander)
             name = words[0].text if words else ""
             if name in ("true", ":", "false"):
                 return name != "false"
@@ -260,8 +230,8 @@ class Interpreter:
             if result is True and not open_arms:
                 self._taken(body)
                 return
-            told = "" if condition is None or result is True else self._told(condition, met=True)
-            open_arms.append((both(before, told), partial(_walk, nodes=body)))
+            condition_text = "" if condition is None or result is True else self._told(condition, met=True)
+            open_arms.append((both(before, condition_text), partial(_walk, nodes=body)))
             if result is True:
                 self._branches(open_arms, where, exhaustive=True)
                 return
@@ -316,8 +286,8 @@ class Interpreter:
                 return
             if not known(text):
                 catches_all = catches_all or "*" in patterns
-                told = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
-                arms.append((told, partial(_walk, nodes=body)))
+                condition_text = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
+                arms.append((condition_text, partial(_walk, nodes=body)))
         if arms:
             self._branches(arms, self.expander.where(node), exhaustive=catches_all)
 
@@ -358,36 +328,20 @@ class Interpreter:
     def _perhaps(self, node: Node, body: Node) -> None:
         """A loop whose rounds are not counted is walked once, and may not have been."""
         self._branches(
-            [(self._told(node, met=True), lambda one: one.statement(body))], self.expander.where(node), exhaustive=False
+            [(self._told(node, met=True), lambda branch: branch.statement(body))],
+            self.expander.where(node),
+            exhaustive=False,
         )
-
-    def _words(self, node: Node) -> tuple[Word, ...]:
-        parts = [child for child in node.children if child.is_named and child.type != "variable_assignment"]
-        parts = [child for child in parts if not child.type.endswith("redirect") and child.type != "comment"]
-        words: list[Word] = []
-        for before, child in zip([None, *parts], parts, strict=False):
-            further = self.expander.words(child)
-            if before is not None and words and further and goes_on(node, before, child):
-                words[-1] = replace(words[-1], text=words[-1].text + further[0].text)
-                further = further[1:]
-            words += further
-        return tuple(words)
 
     def _command_name(self, node: Node) -> None:
         self._command(node)
 
     def _command(self, node: Node, behind: tuple[Word, ...] = ()) -> None:
-        words = (*self._words(node), *behind)
-        prefix = []
-        for child in node.children:
-            value = child.child_by_field_name("value") if child.type == "variable_assignment" else None
-            name = child.child_by_field_name("name") if value is not None else None
-            if value is not None and name is not None:
-                prefix.append((text_of(name), Word(self.expander.text(value), self.expander.where(child))))
+        words, prefix = (*words_of(node, self.expander), *behind), assigned_before(node, self.expander)
         if words:
             where = self.expander.where(node)
             self.scope.budget.step(where, sum(len(word.text) for word in words))
-            Builtins(self.scope, self.path, Interpreter).run(words, tuple(prefix), where)
+            Builtins(self.scope, self.path, Interpreter).run(words, prefix, where)
 
 
 def _walk(interpreter: Interpreter, nodes: Sequence[Node]) -> None:

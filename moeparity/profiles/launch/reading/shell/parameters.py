@@ -99,8 +99,8 @@ def _elements(
         start = int(numbers[0])
         words = words[start : start + int(numbers[1])] if len(numbers) > 1 else words[start:]
     if quoted and star:
-        one = " ".join(word.text for word in words)
-        fields.add(unresolved(written) if any(word.condition for word in words) else one)
+        joined = " ".join(word.text for word in words)
+        fields.add(unresolved(written) if any(word.condition for word in words) else joined)
         return
     if quoted:
         fields.array(words)
@@ -109,7 +109,7 @@ def _elements(
         fields.close()
         split = Fields(word.where)
         split.split(word.text)
-        fields.array(one.under(word.condition) for one in split.words())
+        fields.array(part.under(word.condition) for part in split.words())
 
 
 def _maybe(expander: _Expander, words: tuple[Word, ...], after: list[Node], fields: Fields, *, quoted: bool) -> None:

@@ -1,0 +1,89 @@
+"""What a graph file may hold, as pydantic models: strict, frozen, unknown keys refused.
+
+A `Reference` is `$name` (a declared size, else a config.json field), a literal, or a list of references of which the
+first that resolves counts. It is checked where it is resolved, in `moeparity.plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from moeparity.plan.spec.base import Model, Name
+
+Reference = Any
+
+
+class Tied(Model):
+    """A weight that is another tensor when `when` holds."""
+
+    to: str
+    when: Reference
+
+
+class Weight(Model):
+    """One tensor of the checkpoint, or one per expert: with `each` (`{e}` in the name), or `stacked` in one tensor.
+
+    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file.
+    """
+
+    name: str
+    shape: list[Reference]
+    each: Reference = None
+    stacked: list[Reference] | None = None
+    dtype: Literal["model", "fp32"] = "model"
+    when: Reference = True
+    tied: Tied | None = None
+
+
+class Node(Model):
+    """One op of a graph."""
+
+    op: str
+    inputs: Annotated[list[str], Field(alias="in")]
+    weights: dict[Name, Weight] = {}
+    params: dict[Name, Reference] = {}
+    when: Reference = True
+
+
+Nodes = dict[Name, Node | list[Node]]
+
+
+class Block(Model):
+    """A run of nodes with one input and one output, stacked by the layers."""
+
+    input: str
+    nodes: Nodes
+    output: str
+
+
+class Layers(Model):
+    """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
+
+    The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
+    `window` names the rule for the sliding window of each layer, which its nodes read as `$window`.
+    """
+
+    count: Reference
+    input: str
+    output: str
+    weights: str
+    rule: str
+    kinds: dict[str, list[str]]
+    window: str | None = None
+
+
+class GraphFile(Model):
+    """`kind: graph`: one model family."""
+
+    kind: Literal["graph"]
+    model_type: list[str]
+    sizes: dict[Name, Reference] = {}
+    expects: dict[str, list[Any]] = {}
+    before: Nodes
+    blocks: dict[Name, Block]
+    layers: Layers
+    after: Nodes
+    output: str
+    ignore: list[str] = []

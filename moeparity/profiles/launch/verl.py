@@ -1,0 +1,165 @@
+"""verl as launched, a trainer and a rollout: read from verl 035682ed7d."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeparity.profiles.launch import (
+    mbridge,
+    megatron_rules,
+    megatron_unstated,
+    server_rules,
+    servers,
+    trainers_unstated,
+    vllm_unstated,
+)
+from moeparity.profiles.launch.options import (
+    Implied,
+    Program,
+    Settings,
+    count,
+    embedded,
+    number,
+    prefixed,
+    word,
+    words,
+)
+from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, vllm_tensor_ranks
+from moeparity.profiles.launch.trainers import (
+    FSDP,
+    MEGATRON,
+    enforce_eager,
+    megatron_ranks,
+    nearest_bf16,
+    rollout_engine,
+    sequence_parallel,
+    temperature,
+    temperatures,
+)
+
+
+def _verls_temperature(value: Any) -> Implied:
+    """As every trainer's, but for FSDP's rounding."""
+    implied, nearest = temperature(value), nearest_bf16(value)
+    if value in (0, nearest):
+        return implied
+    return Implied(says=f"{implied.says}, and {nearest} with FSDP, which rounds it to bf16")
+
+
+_STRATEGIES = {"megatron": MEGATRON, "fsdp": FSDP, "fsdp2": FSDP}
+_ROLLOUT, _ACTOR, _MODEL = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor.", "actor_rollout_ref.model."
+_MEGATRON_ACTOR = f"{_ACTOR}megatron."
+_FIELDS = f"{_MEGATRON_ACTOR}override_transformer_config."
+_VLLM_KWARGS, _SGLANG_KWARGS = f"{_ROLLOUT}engine_kwargs.vllm.", f"{_ROLLOUT}engine_kwargs.sglang."
+
+
+def _sent_of_data(value: Any) -> Implied:
+    return Implied(says="one replica" if value == 1 else f"{value} replicas of attention")
+
+
+_ENGINES = {
+    "none": Implied(says="as the actor's strategy says"),
+    "megatron": MEGATRON,
+    "dp": FSDP,
+    "fsdp": FSDP,
+    "fsdp2": FSDP,
+}
+
+
+def _config_name(value: Any) -> Implied:
+    return MEGATRON if "megatron" in str(value) else Implied(says="the actor's strategy says which trainer")
+
+
+def _on_megatron(settings: Settings) -> bool:
+    """Whether verl's trainer is Megatron-LM: the last that is set of its engine, the configuration and the strategy."""
+    if settings["model_engine"] != "none":
+        return bool(settings["model_engine"] == "megatron")
+    return settings[f"{_ACTOR}strategy"] == "megatron" or "megatron" in str(settings["config_name"])
+
+
+def _of_verl(settings: Settings) -> Mapping[str, str]:
+    """Options of engines that verl does not start."""
+    rollout = settings[f"{_ROLLOUT}name"]
+    inactive = {} if _on_megatron(settings) else {_MEGATRON_ACTOR: "the trainer is not Megatron-LM"}
+    for name, prefix in (("vllm", _VLLM_KWARGS), ("sglang", _SGLANG_KWARGS)):
+        inactive |= {} if rollout == name else {prefix: f"the rollout is {rollout}"}
+    return inactive
+
+
+def _vllm_of_verl(settings: Settings) -> Mapping[str, Any]:
+    if settings[f"{_ROLLOUT}name"] != "vllm":
+        return {}
+    return {
+        "tensor_parallel_size": settings[f"{_ROLLOUT}tensor_model_parallel_size"],
+        "data_parallel_size": settings[f"{_ROLLOUT}data_parallel_size"],
+        "enable_expert_parallel": settings.ranks(f"{_ROLLOUT}expert_parallel_size") > 1,
+    }
+
+
+def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
+    if settings[f"{_ROLLOUT}name"] != "sglang":
+        return {}
+    return {
+        "tp_size": settings[f"{_ROLLOUT}tensor_model_parallel_size"],
+        "ep_size": settings[f"{_ROLLOUT}expert_parallel_size"],
+        "dp_size": settings[f"{_ROLLOUT}data_parallel_size"],
+    }
+
+
+VERL = Program(
+    name="verl",
+    engine="verl",
+    version="035682ed7d",
+    source="verl/trainer/config/rollout/rollout.yaml",
+    start={"trainer": "verl-fsdp", "rollout": "vllm"},
+    options=(
+        rollout_engine(f"{_ROLLOUT}name", ("vllm", "sglang", "hf", "trtllm")),
+        vllm_tensor_ranks(f"{_ROLLOUT}tensor_model_parallel_size", default=2, role="rollout"),
+        count(f"{_ROLLOUT}data_parallel_size", implies=_sent_of_data, role="rollout", quiet=True),
+        expert_ranks(f"{_ROLLOUT}expert_parallel_size", role="rollout"),
+        word(f"{_ROLLOUT}dtype", default="bfloat16", implies=dtype, role="rollout"),
+        enforce_eager(f"{_ROLLOUT}enforce_eager"),
+        number(f"{_ROLLOUT}temperature", implies=_verls_temperature, role="rollout"),
+        logprobs_mode(f"{_ROLLOUT}logprobs_mode", default="processed_logprobs", role="rollout"),
+        word(
+            f"{_ACTOR}strategy",
+            default="fsdp",
+            implies=words(_STRATEGIES, "{}"),
+            choices=("fsdp", "fsdp2", "megatron"),
+            role="trainer",
+        ),
+        word("config_name", default="none", implies=_config_name, role="trainer"),
+        word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
+        *megatron_ranks(_MEGATRON_ACTOR),
+        *mbridge.switches(_MEGATRON_ACTOR),
+        sequence_parallel(_MEGATRON_ACTOR, default=True),
+        *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),
+        *megatron_unstated.fields(_FIELDS),
+        *trainers_unstated.VERL,
+        *prefixed(servers.VLLM.options, _VLLM_KWARGS, "rollout"),
+        *prefixed(servers.SGLANG.options, _SGLANG_KWARGS, "rollout"),
+    ),
+    model=(f"{_MODEL}path",),
+    rules=(
+        megatron_rules.placement(
+            _MEGATRON_ACTOR, _FIELDS, _on_megatron, lambda s: str(s[f"{_FIELDS}moe_token_dispatcher_type"])
+        ),
+        mbridge.defaults(_MEGATRON_ACTOR, _FIELDS, _on_megatron),
+        temperatures(
+            f"{_ROLLOUT}temperature",
+            mode=f"{_ROLLOUT}logprobs_mode",
+            rollout=f"{_ROLLOUT}name",
+            fsdp=lambda s: not _on_megatron(s),
+        ),
+        *(embedded(rule, _VLLM_KWARGS, "rollout", _vllm_of_verl) for rule in servers.VLLM.rules[:2]),
+        *(embedded(rule, _SGLANG_KWARGS, "rollout", _sglang_of_verl) for rule in servers.SGLANG.rules[:2]),
+        server_rules.stored_quantised("rollout"),
+    ),
+    irrelevant=trainers_unstated.OF_VERL
+    | megatron_unstated.irrelevant(_FIELDS)
+    | vllm_unstated.IRRELEVANT
+    | {f"{_VLLM_KWARGS}{name}" for name in servers.VLLM.irrelevant}
+    | {f"{_SGLANG_KWARGS}{name}" for name in servers.SGLANG.irrelevant},
+    inactive=_of_verl,
+)

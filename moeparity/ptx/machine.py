@@ -64,6 +64,16 @@ class Lanes:
         """Which of the resident blocks each is of."""
         return self.machine.block[self.index]
 
+    @property
+    def rank(self) -> Array:
+        """Which of the ranks each is of; one 0 for all where there is one."""
+        return self.machine.rank[self.index] if self.machine.ranks > 1 else np.zeros(1, np.int64)
+
+    def mate(self, number: Array) -> Array:
+        """Of the resident blocks each one's own where `number` is 0, or block `number` - 1 of its cluster; -1: none."""
+        own, mates = self.block, self.machine.shape.mates
+        return np.where(number == 0, own, np.where(number <= mates, own // mates * mates + number - 1, -1))
+
     def order(self) -> Any:
         """In which order they reach memory: as numbered, or as the seed has it."""
         rng = self.machine.rng
@@ -91,7 +101,9 @@ class Machine:
         self.block = self.every // threads
         self.assumed: set[str] = set()
         self.instructions = 0
-        self.barriers = Barriers(self.block, blocks)
+        self.rank = shape.resident[self.block] // shape.blocks
+        self.ranks = int(self.rank.max()) + 1
+        self.barriers = Barriers(self.block, blocks, shape.mates)
         x, y, z = shape.block
         self._place = np.where(self.every % threads < x * y * z, 0, _ENDED).astype(np.int64)
         self._resume = np.zeros(self.lanes, np.int64)
@@ -186,6 +198,12 @@ class Machine:
         """Under a seed: some of the threads, whole warps of them where the instruction waits for warps."""
         assert self.rng is not None
         warps = active // WARP
+        if self.ranks > 1 and self.rng.random() < 0.5:
+            # A rank may be far ahead of another.
+            goes = self.rng.random(self.ranks) < 0.5
+            kept = active[goes[self.rank[active]]]
+            active = kept if kept.size else active
+            warps = active // WARP
         if segment.sync is Sync.WARP or self.rng.random() < 0.75:
             goes = self.rng.random(self.lanes // WARP) < self.rng.choice([0.2, 0.5, 0.9])
             some = active[goes[warps]]

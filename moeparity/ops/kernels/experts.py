@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics.blocks import in_blocks
+from moeparity.numerics.cuda import fast_product
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
-from moeparity.ops.kernels.exponentials import sigmoid, silu
+from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of, places_tried
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
@@ -216,4 +217,7 @@ def swiglu(
     gate: torch.Tensor, up: torch.Tensor, *, activation: torch.dtype, output: torch.dtype, logistic: str
 ) -> torch.Tensor:
     """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
-    return product(rounded(silu(_computed_for(activation, gate), logistic), activation), up, output)
+    activated = rounded(silu(_computed_for(activation, gate), logistic), activation)
+    if logistic == CUDA_FAST and activated.dtype == torch.float32:
+        return rounded(fast_product(activated, up.float()), output)
+    return product(activated, up, output)

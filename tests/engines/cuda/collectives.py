@@ -1,0 +1,161 @@
+"""All-reduces over simulated ranks: vLLM's one-stage and two-stage kernels, FlashInfer's one-shot and two-shot ones."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from moeparity import ptx
+from moeparity.numerics.collectives.execute import all_reduce
+from moeparity.numerics.collectives.registry import COLLECTIVES
+from moeparity.ptx.arguments import Argument, Struct
+from tests.engines.cuda import toolchain
+from tests.engines.cuda.combines import zero_sums
+from tests.engines.cuda.compared import BF16, Compared, compare, timed
+from tests.engines.cuda.norms import EPS, profile_norm
+
+_MOST_RANKS = 16
+_SIGNAL = 2 * 36 * _MOST_RANKS * 4 + 36 * 4
+_SIGNAL_BYTES = -(-_SIGNAL // 128) * 128
+"""struct Signal of csrc/custom_collective_common.cuh: two flags for each of 36 blocks and 16 ranks, one for a block."""
+_FUSION = "flashinfer::trtllm_allreduce_fusion::"
+RANKS = (2, 4, 8)
+
+
+@lru_cache(maxsize=1)
+def vllm() -> ptx.Module:
+    """csrc/custom_all_reduce.cu."""
+    return ptx.load(toolchain.vllm("custom_all_reduce.cu"))
+
+
+@lru_cache(maxsize=1)
+def flashinfer() -> ptx.Module:
+    """comm/trtllm_allreduce_fusion.cuh: the sum alone, and with residual and norm; additions rounded, and in fp32."""
+    instances = ["using bf16 = __nv_bfloat16;\nusing namespace flashinfer::trtllm_allreduce_fusion;\n"]
+    for ranks, pattern, wide in itertools.product(RANKS, ("kAllReduce", "kARResidualRMSNorm"), ("false", "true")):
+        head = f"template __global__ void {_FUSION}allreduce_fusion_kernel_"
+        of = f"AllReduceFusionPattern::{pattern}, bf16, {ranks}, {wide}"
+        tokens = f"std::array<int, {ranks}>"
+        instances.append(f"{head}oneshot_lamport<{of}, true>(AllReduceFusionParams<bf16>);\n")
+        instances.append(f"{head}twoshot_sync<{of}>(AllReduceFusionParams<bf16>, {tokens}, {tokens});\n")
+    header = "flashinfer/comm/trtllm_allreduce_fusion.cuh"
+    return ptx.load(toolchain.flashinfer(header, "".join(instances), "--expt-relaxed-constexpr"))
+
+
+def inputs(ranks: int, tokens: int, hidden: int) -> list[torch.Tensor]:
+    """What each rank has, in bf16: in every other column the ranks add up to 0, and what is left is roundings."""
+    g = torch.Generator().manual_seed(ranks * tokens + hidden)
+    parts = zero_sums(tokens, ranks, hidden).transpose(0, 1).contiguous()
+    parts[..., ::2] = torch.randn(ranks, tokens, hidden // 2, generator=g).to(BF16)
+    parts[0, :, ::64] = -0.0
+    return list(parts)
+
+
+def vllm_all_reduce(ranks: int, tokens: int, hidden: int, stages: int, *, seed: int | None = None) -> Compared:
+    """`CustomAllreduce::allreduce`: 512 threads, up to 36 blocks; 1 or 2 stages, as VLLM_CUSTOM_ALLREDUCE_ALGO has it."""
+    x, size = inputs(ranks, tokens, hidden), tokens * hidden // 8
+    room = 2 * tokens * hidden + 4096 if stages == 2 else 0
+    signals = [torch.zeros(_SIGNAL_BYTES + room, dtype=torch.uint8) for _ in range(ranks)]
+    unused = [0] * (_MOST_RANKS - ranks)
+    data, pads = (Struct(f"{_MOST_RANKS}P", [*parts, *unused]) for parts in (x, signals))
+    y = [torch.zeros_like(part) for part in x]
+    args: list[list[Argument]] = [[data, pads, signals[rank], y[rank], rank, size] for rank in range(ranks)]
+    name = f"cross_device_reduce_{stages}stageI13__nv_bfloat16Li{ranks}E"
+    blocks = min(36, -(-size // 512))
+    launch = timed(lambda: vllm().launch_ranks(name, blocks, 512, args, seed=seed))
+    collective = f"vllm.{'one' if stages == 1 else 'two'}_stage"
+    expected = all_reduce(COLLECTIVES[collective], x)
+    other = all_reduce(COLLECTIVES["vllm.two_stage" if stages == 1 else "vllm.one_stage"], x)[0]
+    return compare(
+        f"vLLM cross_device_reduce_{stages}stage", f"{ranks} ranks, {tokens} x {hidden}", launch,
+        list(zip(y, expected, strict=True)), against=f"`collective: {collective}`",
+        claims={"all_reduce": {"collective": collective}}, control=other,
+    )  # fmt: skip
+
+
+class _Workspace:
+    """What every rank's table points to: buffers of sums and flags, Lamport's slots, and counters (6 words)."""
+
+    def __init__(self, ranks: int, tokens: int, hidden: int) -> None:
+        message = 2 * tokens * hidden
+        slots = ranks * message
+        self._sums = [torch.zeros(2 * message, dtype=torch.uint8) for _ in range(ranks)]
+        self._flags = [torch.zeros(256 * ranks, dtype=torch.int32) for _ in range(ranks)]
+        # -0 in bf16: nothing has arrived.
+        empty = torch.full((3 * slots // 2,), -0.0, dtype=BF16)
+        self._slots = [empty.clone() for _ in range(ranks)]
+        self._counters = [torch.tensor([0, 0, 0, slots, 0, 0], dtype=torch.int32) for _ in range(ranks)]
+
+    def of(self, rank: int) -> torch.Tensor | Struct:
+        """A rank's table, by its address."""
+        pointers = [*self._sums, *self._flags, *self._slots, self._counters[rank]]
+        return Struct(f"{len(pointers)}P", pointers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A launch of the fused kernels: allreduce_fusion_kernel_launcher of trtllm_allreduce_fusion.cuh."""
+
+    blocks: int
+    threads: int
+    cluster: int
+
+    @classmethod
+    def of(cls, tokens: int, hidden: int, *, multiprocessors: int = 132, most_threads: int = 1024) -> Grid:
+        """Eight blocks for a token, fewer where threads do not divide, are under 128, or SMs are not enough."""
+        threads_of_token = hidden // 8
+        cluster = next(size for size in (8, 4, 2, 1) if threads_of_token % size == 0)
+        threads = threads_of_token // cluster
+        while threads < 128 and cluster >= 2:
+            threads, cluster = threads * 2, cluster // 2
+        while tokens * cluster > multiprocessors and cluster > 1 and threads <= most_threads // 2:
+            threads, cluster = threads * 2, cluster // 2
+        return cls(blocks=min(multiprocessors, tokens * cluster) // cluster * cluster, threads=threads, cluster=cluster)
+
+
+def flashinfer_all_reduce(
+    ranks: int, tokens: int, hidden: int, *, shots: int = 1, fp32: bool = False, norm: bool = False,
+    seed: int | None = None,
+) -> Compared:  # fmt: skip
+    """One-shot by Lamport's flags (a slot that holds -0 is empty), or two-shot by barriers; with residual and norm."""
+    x = inputs(ranks, tokens, hidden)
+    g = torch.Generator().manual_seed(hidden)
+    residual = torch.randn(tokens, hidden, generator=g).to(BF16)
+    weight = (1 + 0.1 * torch.randn(hidden, generator=g)).to(BF16)
+    y, total = ([torch.zeros_like(part) for part in x] for _ in range(2))
+    spaces = _Workspace(ranks, tokens, hidden)
+    split = [tokens // ranks + (rank < tokens % ranks) for rank in range(ranks)]
+    grid = Grid.of(tokens if shots == 1 else max(split), hidden)
+    args: list[list[Argument]] = []
+    for rank in range(ranks):
+        pointers = [spaces.of(rank), x[rank], 0 if norm else y[rank], residual if norm else 0, total[rank] if norm else 0,
+                    y[rank] if norm else 0, 0, 0, weight if norm else 0]  # fmt: skip
+        values = [ranks, rank, tokens * hidden, hidden, *pointers, EPS, 0.0, 0, shots == 1, 0, 0, int(norm), True, 0, 0]
+        own: list[Argument] = [Struct("iiiiPPPPPPPPPffP?iPi?ii0P", values)]
+        if shots == 2:
+            starts = [sum(split[:at]) for at in range(ranks)]
+            own += [Struct(f"{ranks}i", starts), Struct(f"{ranks}i", split)]
+        args.append(own)
+    kind = "oneshot_lamport" if shots == 1 else "twoshot_sync"
+    name = f"allreduce_fusion_kernel_{kind}ILNS0_22AllReduceFusionPatternE{int(norm)}E13__nv_bfloat16Li{ranks}ELb{int(fp32)}E"
+    launch = timed(
+        lambda: flashinfer().launch_ranks(name, grid.blocks, grid.threads, args, cluster=grid.cluster, seed=seed)
+    )
+    collective = f"flashinfer.{'one' if shots == 1 else 'two'}_shot{'_fp32' if fp32 else ''}"
+    summed = all_reduce(COLLECTIVES[collective], x)
+    claims: dict[str, dict[str, str]] = {"all_reduce": {"collective": collective}}
+    pairs, control = list(zip(y, summed, strict=True)), all_reduce(COLLECTIVES[collective], x[::-1])[0]
+    if norm:
+        stream = [(part.float() + residual.float()).to(BF16) for part in summed]
+        order = f"trtllm.{'all_reduce' if shots == 1 else 'two_shot'}_rms_norm"
+        normed = [profile_norm(part, weight, order, ranks=ranks) for part in stream]
+        pairs = [*zip(y, normed, strict=True), *zip(total, stream, strict=True)]
+        control = profile_norm(stream[0], weight, "sequential")
+        claims["rms_norm"] = {"order": order}
+    return compare(
+        f"FlashInfer allreduce_fusion_kernel_{kind}", f"{ranks} ranks, {tokens} x {hidden}{', norm' if norm else ''}",
+        launch, pairs, against=f"`collective: {collective}`", claims=claims, control=control,
+    )  # fmt: skip

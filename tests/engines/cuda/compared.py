@@ -1,0 +1,138 @@
+"""A kernel's outputs beside this project's on the same numbers: what was compared, and what it verifies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import graphs
+from moeparity import ptx
+from moeparity.errors import Where
+from moeparity.numerics.bits import int_view
+from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, torch_dtype
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.expand import expand
+from tests.engines.cuda import toolchain
+
+BF16, FP32 = torch.bfloat16, torch.float32
+VLLM = f"vLLM {toolchain.VLLM}"
+FLASHINFER = f"FlashInfer {toolchain.FLASHINFER.partition('==')[2]}"
+COMPILER = "nvcc 13.5.37"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What one comparison without a difference verifies: values of an op's attributes, by which kernel, built how."""
+
+    op: str
+    values: Mapping[str, Value]
+    kernel: str
+    version: str
+    compiler: str
+    flags: str
+    architecture: str
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One kernel at one shape: numbers compared, how many differ, the farthest in ulp, what was assumed, seconds."""
+
+    kernel: str
+    version: str
+    flags: str
+    shape: str
+    against: str
+    numbers: int
+    differ: int
+    control: int | None
+    """How many of the first output differ from the same node with another value, which the data can tell apart."""
+    ulp: int
+    assumed: tuple[str, ...]
+    seconds: float
+    claims: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+    @property
+    def verified(self) -> tuple[Verified, ...]:
+        """What it verifies, op by op; nothing where a bit differs."""
+        return tuple(
+            Verified(
+                op=op,
+                values=values,
+                kernel=self.kernel,
+                version=self.version,
+                compiler=COMPILER,
+                flags=self.flags,
+                architecture=toolchain.ARCHITECTURE,
+                assumed=self.assumed,
+            )
+            for op, values in self.claims.items()
+            if self.differ == 0
+        )
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A launch with its seconds."""
+
+    run: ptx.Run
+    seconds: float
+
+
+def timed(launch: Callable[[], ptx.Run]) -> Timed:
+    """Runs it."""
+    begin = time.perf_counter()
+    run = launch()
+    return Timed(run, time.perf_counter() - begin)
+
+
+def compare(
+    kernel: str,
+    shape: str,
+    launch: Timed,
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    *,
+    against: str,
+    claims: Mapping[str, Mapping[str, Value]] | None = None,
+    control: torch.Tensor | None = None,
+) -> Compared:
+    """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name."""
+    distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
+    engine, _, name = kernel.partition(" ")
+    return Compared(
+        kernel=name,
+        version={"vLLM": VLLM, "FlashInfer": FLASHINFER}[engine],
+        flags=" ".join(toolchain.FAST_MATH) if engine == "FlashInfer" else "",
+        shape=shape,
+        against=against,
+        numbers=sum(distance.numel() for distance in distances),
+        differ=sum(int((distance != 0).sum()) for distance in distances),
+        control=None if control is None else int((int_view(pairs[0][0]) != int_view(control)).sum()),
+        ulp=max(int(distance.max()) for distance in distances),
+        assumed=launch.run.assumed,
+        seconds=launch.seconds,
+        claims=claims or {},
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_values(profile: str, model: str, op: str, name: str = "") -> Mapping[str, Any]:
+    """The values in effect at the first node of an op, of whose name `name` is a part, dtypes as torch has them."""
+    where = Where(Path("tests/engines/cuda"))
+    graph = expand(Config(Path(graphs.__file__).parent / "configs" / f"{model}.json"))
+    plan = bind(graph, load_profile(profile, where), "bf16")
+    node = next(node for node in graph.nodes if node.op.name == op and name in node.name)
+    return {key: _typed(value) for key, value in plan.active(node).items()}
+
+
+def _typed(value: Value) -> Any:
+    return torch_dtype(value) if value in {*FLOAT_NAMES, *FP8_NAMES} else value

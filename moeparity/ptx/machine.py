@@ -110,6 +110,12 @@ class Machine:
         self._line = 0
         self._ahead = _ENDED
         self._specials: dict[str, Array] = {}
+        self._pace = np.ones(self.lanes // WARP) if rng is None else self._paces(rng)
+
+    def _paces(self, rng: np.random.Generator) -> Array:
+        """How often a warp goes on: some are far behind the others, and some ranks."""
+        of_rank = rng.choice([1.0, 0.3, 0.03], self.ranks)[self.rank[::WARP]]
+        return np.asarray(rng.choice([1.0, 0.3, 0.03], self.lanes // WARP) * of_rank)
 
     def index(self, active: Active) -> Array:
         """Numbers of the active threads."""
@@ -152,7 +158,7 @@ class Machine:
 
     def _next(self, segments: Sequence[Segment], steps: int) -> tuple[int, Active]:
         """The place that goes on and its threads; -1 when all have ended."""
-        places = self._places(steps)
+        places, waits = self._places(steps), None
         for place in places:
             here = self._place == place
             self._ahead = min((other for other in places if other > place), default=_ENDED)
@@ -164,9 +170,13 @@ class Machine:
                 if self.rng is None and active.size == self.lanes:
                     return place, _ALL
             if active.size and self.rng is not None:
+                # Someone has to go on: of those that came first some warp, where none is drawn.
+                waits = waits or (place, active[active // WARP == self.rng.choice(active // WARP)])
                 active = self._drawn(active, segments[place])
             if active.size:
                 return place, active
+        if waits is not None:
+            return waits
         if (self._place == _ENDED).all():
             return -1, _ALL
         raise PtxError(self._deadlock(segments))
@@ -195,21 +205,14 @@ class Machine:
         return active[~joins | (mask & alive & ~come == 0)]
 
     def _drawn(self, active: Array, segment: Segment) -> Array:
-        """Under a seed: some of the threads, whole warps of them where the instruction waits for warps."""
+        """Under a seed: some of the threads, whole warps of them where the instruction waits for warps; or none."""
         assert self.rng is not None
         warps = active // WARP
-        if self.ranks > 1 and self.rng.random() < 0.5:
-            # A rank may be far ahead of another.
-            goes = self.rng.random(self.ranks) < 0.5
-            kept = active[goes[self.rank[active]]]
-            active = kept if kept.size else active
-            warps = active // WARP
+        goes = self.rng.random(self.lanes // WARP) < self._pace * self.rng.choice([0.2, 0.5, 0.9])
+        some = active[goes[warps]]
         if segment.sync is Sync.WARP or self.rng.random() < 0.75:
-            goes = self.rng.random(self.lanes // WARP) < self.rng.choice([0.2, 0.5, 0.9])
-            some = active[goes[warps]]
-            return some if some.size else active[warps == self.rng.choice(warps)]
-        some = active[self.rng.random(active.size) < 0.5]
-        return some if some.size else active
+            return some
+        return some[self.rng.random(some.size) < 0.5]
 
     def _go(self, segments: Sequence[Segment], place: int, active: Active) -> int | None:
         """Runs a segment; where all its threads go next, or None where they part, end or wait (that is then noted)."""

@@ -221,7 +221,8 @@ def test_sigmoid(form: str) -> None:
 @pytest.mark.parametrize(
     ("p", "at"),
     [({}, {"softmax": "reciprocal", "denominator": "fold_lo"}),
-     ({}, {"softmax": "divide", "denominator": "sequential"}), ({"score": "sigmoid"}, {"sigmoid": "exp"}), ({"score": "sigmoid"}, {"sigmoid": "tanh"})],
+     ({}, {"softmax": "divide", "denominator": "sequential"}),
+     ({"score": "sigmoid"}, {"sigmoid": "exp"}), ({"score": "sigmoid"}, {"sigmoid": "tanh"})],
 )  # fmt: skip
 def test_a_gpus_exp_and_tanh(whose: str, p: dict[str, Any], at: dict[str, Any]) -> None:
     assert not torch.equal(both(p, at | {"math": whose}), both(p, at))

@@ -31,18 +31,22 @@ def vllm() -> ptx.Module:
     return ptx.load(toolchain.vllm("custom_all_reduce.cu"))
 
 
-@lru_cache(maxsize=1)
-def flashinfer() -> ptx.Module:
+def instances() -> tuple[str, str, str]:
     """comm/trtllm_allreduce_fusion.cuh: the sum alone, and with residual and norm; additions rounded, and in fp32."""
-    instances = ["using bf16 = __nv_bfloat16;\nusing namespace flashinfer::trtllm_allreduce_fusion;\n"]
+    text = ["using bf16 = __nv_bfloat16;\nusing namespace flashinfer::trtllm_allreduce_fusion;\n"]
     for ranks, pattern, wide in itertools.product(RANKS, ("kAllReduce", "kARResidualRMSNorm"), ("false", "true")):
         head = f"template __global__ void {_FUSION}allreduce_fusion_kernel_"
         of = f"AllReduceFusionPattern::{pattern}, bf16, {ranks}, {wide}"
         tokens = f"std::array<int, {ranks}>"
-        instances.append(f"{head}oneshot_lamport<{of}, true>(AllReduceFusionParams<bf16>);\n")
-        instances.append(f"{head}twoshot_sync<{of}>(AllReduceFusionParams<bf16>, {tokens}, {tokens});\n")
-    header = "flashinfer/comm/trtllm_allreduce_fusion.cuh"
-    return ptx.load(toolchain.flashinfer(header, "".join(instances), "--expt-relaxed-constexpr"))
+        text.append(f"{head}oneshot_lamport<{of}, true>(AllReduceFusionParams<bf16>);\n")
+        text.append(f"{head}twoshot_sync<{of}>(AllReduceFusionParams<bf16>, {tokens}, {tokens});\n")
+    return "flashinfer/comm/trtllm_allreduce_fusion.cuh", "".join(text), "--expt-relaxed-constexpr"
+
+
+@lru_cache(maxsize=1)
+def flashinfer() -> ptx.Module:
+    """Those instances."""
+    return ptx.load(toolchain.flashinfer(*instances()))
 
 
 def inputs(ranks: int, tokens: int, hidden: int) -> list[torch.Tensor]:
@@ -54,8 +58,10 @@ def inputs(ranks: int, tokens: int, hidden: int) -> list[torch.Tensor]:
     return list(parts)
 
 
-def vllm_all_reduce(ranks: int, tokens: int, hidden: int, stages: int, *, seed: int | None = None) -> Compared:
-    """`CustomAllreduce::allreduce`: 512 threads, up to 36 blocks; 1 or 2 stages, as VLLM_CUSTOM_ALLREDUCE_ALGO has it."""
+def vllm_all_reduce(
+    ranks: int, tokens: int, hidden: int, stages: int, *, seed: int | None = None, module: ptx.Module | None = None
+) -> Compared:
+    """`CustomAllreduce::allreduce`: 512 threads, up to 36 blocks; 1 or 2 stages by VLLM_CUSTOM_ALLREDUCE_ALGO."""
     x, size = inputs(ranks, tokens, hidden), tokens * hidden // 8
     room = 2 * tokens * hidden + 4096 if stages == 2 else 0
     signals = [torch.zeros(_SIGNAL_BYTES + room, dtype=torch.uint8) for _ in range(ranks)]
@@ -65,7 +71,7 @@ def vllm_all_reduce(ranks: int, tokens: int, hidden: int, stages: int, *, seed: 
     args: list[list[Argument]] = [[data, pads, signals[rank], y[rank], rank, size] for rank in range(ranks)]
     name = f"cross_device_reduce_{stages}stageI13__nv_bfloat16Li{ranks}E"
     blocks = min(36, -(-size // 512))
-    launch = timed(lambda: vllm().launch_ranks(name, blocks, 512, args, seed=seed))
+    launch = timed(lambda: (module or vllm()).launch_ranks(name, blocks, 512, args, seed=seed))
     collective = f"vllm.{'one' if stages == 1 else 'two'}_stage"
     expected = all_reduce(COLLECTIVES[collective], x)
     other = all_reduce(COLLECTIVES["vllm.two_stage" if stages == 1 else "vllm.one_stage"], x)[0]
@@ -89,7 +95,7 @@ class _Workspace:
         self._slots = [empty.clone() for _ in range(ranks)]
         self._counters = [torch.tensor([0, 0, 0, slots, 0, 0], dtype=torch.int32) for _ in range(ranks)]
 
-    def of(self, rank: int) -> torch.Tensor | Struct:
+    def of(self, rank: int) -> Struct:
         """A rank's table, by its address."""
         pointers = [*self._sums, *self._flags, *self._slots, self._counters[rank]]
         return Struct(f"{len(pointers)}P", pointers)
@@ -116,33 +122,68 @@ class Grid:
         return cls(blocks=min(multiprocessors, tokens * cluster) // cluster * cluster, threads=threads, cluster=cluster)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """The fused all-reduce at one shape: in one shot (Lamport's flags: a slot that holds -0 is empty) or two."""
+
+    ranks: int
+    tokens: int
+    hidden: int
+    shots: int = 1
+    fp32: bool = False
+    norm: bool = False
+
+    @property
+    def split(self) -> list[int]:
+        """Tokens of each rank, in two shots."""
+        return [self.tokens // self.ranks + (rank < self.tokens % self.ranks) for rank in range(self.ranks)]
+
+    @property
+    def grid(self) -> Grid:
+        """Its launch."""
+        return Grid.of(self.tokens if self.shots == 1 else max(self.split), self.hidden)
+
+    @property
+    def kernel(self) -> str:
+        """Its name without template arguments."""
+        return f"allreduce_fusion_kernel_{'oneshot_lamport' if self.shots == 1 else 'twoshot_sync'}"
+
+    @property
+    def mangled(self) -> str:
+        """Words of its mangled name."""
+        pattern = f"ILNS0_22AllReduceFusionPatternE{int(self.norm)}E13__nv_bfloat16"
+        return f"{self.kernel}{pattern}Li{self.ranks}ELb{int(self.fp32)}E"
+
+    def arguments(self, rank: int, table: Struct, pointers: list[torch.Tensor | int]) -> list[Argument]:
+        """AllReduceFusionParams, and the tokens of each rank."""
+        size = self.tokens * self.hidden
+        values = [
+            self.ranks, rank, size, self.hidden, table, *pointers, EPS, 0.0, 0, self.shots == 1, 0, 0,
+            int(self.norm), True, 0, 0,
+        ]  # fmt: skip
+        params = Struct("iiiiPPPPPPPPPffP?iPi?ii0P", values)
+        starts = [sum(self.split[:at]) for at in range(self.ranks)]
+        return [params] if self.shots == 1 else [params, *(Struct(f"{self.ranks}i", x) for x in (starts, self.split))]
+
+
 def flashinfer_all_reduce(
     ranks: int, tokens: int, hidden: int, *, shots: int = 1, fp32: bool = False, norm: bool = False,
-    seed: int | None = None,
+    seed: int | None = None, module: ptx.Module | None = None,
 ) -> Compared:  # fmt: skip
-    """One-shot by Lamport's flags (a slot that holds -0 is empty), or two-shot by barriers; with residual and norm."""
-    x = inputs(ranks, tokens, hidden)
-    g = torch.Generator().manual_seed(hidden)
+    """`allreduce_fusion_op`: the sum alone, or with residual and norm."""
+    case = Fused(ranks=ranks, tokens=tokens, hidden=hidden, shots=shots, fp32=fp32, norm=norm)
+    x, g = inputs(ranks, tokens, hidden), torch.Generator().manual_seed(hidden)
     residual = torch.randn(tokens, hidden, generator=g).to(BF16)
     weight = (1 + 0.1 * torch.randn(hidden, generator=g)).to(BF16)
     y, total = ([torch.zeros_like(part) for part in x] for _ in range(2))
     spaces = _Workspace(ranks, tokens, hidden)
-    split = [tokens // ranks + (rank < tokens % ranks) for rank in range(ranks)]
-    grid = Grid.of(tokens if shots == 1 else max(split), hidden)
-    args: list[list[Argument]] = []
+    args = []
     for rank in range(ranks):
-        pointers = [spaces.of(rank), x[rank], 0 if norm else y[rank], residual if norm else 0, total[rank] if norm else 0,
-                    y[rank] if norm else 0, 0, 0, weight if norm else 0]  # fmt: skip
-        values = [ranks, rank, tokens * hidden, hidden, *pointers, EPS, 0.0, 0, shots == 1, 0, 0, int(norm), True, 0, 0]
-        own: list[Argument] = [Struct("iiiiPPPPPPPPPffP?iPi?ii0P", values)]
-        if shots == 2:
-            starts = [sum(split[:at]) for at in range(ranks)]
-            own += [Struct(f"{ranks}i", starts), Struct(f"{ranks}i", split)]
-        args.append(own)
-    kind = "oneshot_lamport" if shots == 1 else "twoshot_sync"
-    name = f"allreduce_fusion_kernel_{kind}ILNS0_22AllReduceFusionPatternE{int(norm)}E13__nv_bfloat16Li{ranks}ELb{int(fp32)}E"
+        own = [0, residual, total[rank], y[rank], 0, 0, weight] if norm else [y[rank], 0, 0, 0, 0, 0, 0]
+        args.append(case.arguments(rank, spaces.of(rank), [x[rank], *own]))
+    loaded, grid = module or flashinfer(), case.grid
     launch = timed(
-        lambda: flashinfer().launch_ranks(name, grid.blocks, grid.threads, args, cluster=grid.cluster, seed=seed)
+        lambda: loaded.launch_ranks(case.mangled, grid.blocks, grid.threads, args, cluster=grid.cluster, seed=seed)
     )
     collective = f"flashinfer.{'one' if shots == 1 else 'two'}_shot{'_fp32' if fp32 else ''}"
     summed = all_reduce(COLLECTIVES[collective], x)
@@ -156,6 +197,6 @@ def flashinfer_all_reduce(
         control = profile_norm(stream[0], weight, "sequential")
         claims["rms_norm"] = {"order": order}
     return compare(
-        f"FlashInfer allreduce_fusion_kernel_{kind}", f"{ranks} ranks, {tokens} x {hidden}{', norm' if norm else ''}",
-        launch, pairs, against=f"`collective: {collective}`", claims=claims, control=control,
+        f"FlashInfer {case.kernel}", f"{ranks} ranks, {tokens} x {hidden}{', norm' if norm else ''}", launch, pairs,
+        against=f"`collective: {collective}`", claims=claims, control=control,
     )  # fmt: skip

@@ -117,7 +117,8 @@ def main() -> None:
         )
         cells = (
             row.version, row.kernel, row.shape, row.against, f"{row.numbers:,}", f"{row.differ:,}",
-            "" if row.control is None else f"{row.control:,}", values, listed(f"`{name}`" for name in row.assumed) or "nothing",
+            "" if row.control is None else f"{row.control:,}", values,
+            listed(f"`{name}`" for name in row.assumed) or "nothing",
         )  # fmt: skip
         print(f"| {' | '.join(map(str, cells))} | {row.seconds:.2f} |", flush=True)
 

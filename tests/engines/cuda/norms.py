@@ -20,7 +20,8 @@ EPS = 1e-6
 _T = "using bf16 = __nv_bfloat16;\n"
 _NUMBERS = "const uint32_t, const uint32_t, const uint32_t"
 _NORMS = (
-    f"{_T}template __global__ void flashinfer::norm::RMSNormKernel<8, bf16>(bf16*, bf16*, bf16*, {_NUMBERS}, float, float);\n"
+    f"{_T}template __global__ void flashinfer::norm::RMSNormKernel<8, bf16>("
+    f"bf16*, bf16*, bf16*, {_NUMBERS}, float, float);\n"
     "template __global__ void flashinfer::norm::FusedAddRMSNormKernel<8, bf16>("
     f"bf16*, bf16*, bf16*, {_NUMBERS}, float, float);\n"
     "template __global__ void flashinfer::norm::QKRMSNormKernel<8, bf16>("
@@ -86,7 +87,7 @@ class Rows:
 
 def _claims(order: str, **added: str) -> Mapping[str, Mapping[str, Any]]:
     sums = {"add": added} if added else {}
-    return {"rms_norm": {name: value for name, value in values(order).items() if name not in {"tensor"}}, **sums}
+    return {"rms_norm": {name: value for name, value in values(order).items() if name != "tensor"}, **sums}
 
 
 def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:

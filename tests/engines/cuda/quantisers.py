@@ -11,7 +11,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.kv_cache import kv_cache, to_fp8
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
-from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
+from tests.engines.cuda.compared import BF16, Compared, compare, plan_values, timed
 from tests.engines.cuda.norms import EPS, Rows, profile_norm
 
 FP8 = torch.float8_e4m3fn

@@ -14,10 +14,10 @@ from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
 
+_HEADS, _STRIDES = ", ".join(["__nv_bfloat16*"] * 4), ", ".join(["uint32_t"] * 4 + ["size_t"] * 8)
 _ROPE = "".join(
-    f"template __global__ void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<{pairs}, 128, 8, 16, __nv_bfloat16, "
-    "int32_t>(__nv_bfloat16*, __nv_bfloat16*, __nv_bfloat16*, __nv_bfloat16*, float*, int32_t*, uint32_t, uint32_t, "
-    "uint32_t, uint32_t, size_t, size_t, size_t, size_t, size_t, size_t, size_t, size_t);\n"
+    f"template __global__ void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<{pairs}, 128, 8, 16, "
+    f"__nv_bfloat16, int32_t>({_HEADS}, float*, int32_t*, {_STRIDES});\n"
     for pairs in ("true", "false")
 )
 
@@ -82,8 +82,9 @@ def vllm_rotary(tokens: int, heads: tuple[int, int], dim: int, turned: int, *, p
     launch = timed(lambda: vllm().launch(name, tokens, min(heads[0] * turned // 2, 512), args))
     expected = by_node(q, k, cache[positions], at, pairs=pairs)
     control = by_node(q, k, cache[positions], {**at, "contraction": "none"}, pairs=pairs)[0]
+    shape = f"{tokens} x {heads[0]}+{heads[1]} x {dim}, {turned} {'pairs' if pairs else 'halves'}"
     return compare(
-        "vLLM rotary_embedding_kernel", f"{tokens} x {heads[0]}+{heads[1]} x {dim}, {turned} {'pairs' if pairs else 'halves'}",
+        "vLLM rotary_embedding_kernel", shape,
         launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`", claims={"rope": at}, control=control,
     )  # fmt: skip
 
@@ -101,7 +102,8 @@ def flashinfer_rotary(tokens: int, heads: tuple[int, int], *, pairs: bool) -> Co
     launch = timed(lambda: flashinfer().launch(name, -(-tokens // 8), (16, 8), args))
     expected = by_node(q, k, cache[positions.long()], at, pairs=pairs)
     control = by_node(q, k, cache[positions.long()], {**at, "contraction": "none"}, pairs=pairs)[0]
+    shape = f"{tokens} x {heads[0]}+{heads[1]}, {'pairs' if pairs else 'halves'}"
     return compare(
-        "FlashInfer BatchQKApplyRotaryPosIdsCosSinCacheKernel", f"{tokens} x {heads[0]}+{heads[1]}, {'pairs' if pairs else 'halves'}",
+        "FlashInfer BatchQKApplyRotaryPosIdsCosSinCacheKernel", shape,
         launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`", claims={"rope": at}, control=control,
     )  # fmt: skip

@@ -22,8 +22,8 @@ import pytest
 
 FOLDER = Path(sys.prefix) / "live" / "cuda"
 PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
-COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6",
-            "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
+COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-runtime==13.5.37",
+            "nvidia-cuda-cccl==13.3.5.0.6", "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
 HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
 _METADATA = ("setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2", "cmake", "ninja", "wheel",
              "grpcio-tools")  # fmt: skip

@@ -13,6 +13,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.elementwise import swiglu
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
 
 
@@ -62,7 +63,7 @@ def vllm_silu_and_mul(tokens: int, width: int) -> Compared:
     launch = timed(lambda: vllm().launch(name, tokens, threads, args))
     return compare(
         "vLLM act_and_mul_kernel (silu)", f"{tokens} x {width}", launch, [(y, by_node(x, at))],
-        against="`swiglu`, within `experts` too", claims={"swiglu": at},
+        against="`swiglu`, within `experts` too", claims=[Claim("swiglu", at, lambda values: [by_node(x, values)])],
         control=by_node(x, {**at, "logistic": "native", "activation": FP32}),
     )  # fmt: skip
 
@@ -77,5 +78,7 @@ def flashinfer_silu_and_mul(tokens: int, width: int) -> Compared:
     launch = timed(lambda: flashinfer().launch(name, tokens, min(width // size, 256), args))
     return compare(
         "FlashInfer act_and_mul_kernel (silu)", f"{tokens} x {width}", launch, [(y, by_node(x, at))],
-        against="`swiglu`", claims={"swiglu": at}, control=by_node(x, {**at, "activation": BF16}),
+        against="`swiglu`",
+        claims=[Claim("swiglu", at, lambda values: [by_node(x, values)])],
+        control=by_node(x, {**at, "activation": BF16}),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from moeparity.numerics.collectives.execute import all_reduce
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.ptx.arguments import Argument, Struct
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.combines import zero_sums
 from tests.engines.cuda.compared import BF16, Compared, compare, timed
 from tests.engines.cuda.norms import EPS, profile_norm
@@ -78,7 +79,7 @@ def vllm_all_reduce(
     return compare(
         f"vLLM cross_device_reduce_{stages}stage", f"{ranks} ranks, {tokens} x {hidden}", launch,
         list(zip(y, expected, strict=True)), against=f"`collective: {collective}`",
-        claims={"all_reduce": {"collective": collective}}, control=other,
+        claims=[Claim("all_reduce", {"collective": collective})], control=other,
     )  # fmt: skip
 
 
@@ -187,7 +188,7 @@ def flashinfer_all_reduce(
     )
     collective = f"flashinfer.{'one' if shots == 1 else 'two'}_shot{'_fp32' if fp32 else ''}"
     summed = all_reduce(COLLECTIVES[collective], x)
-    claims: dict[str, dict[str, str]] = {"all_reduce": {"collective": collective}}
+    claims = [Claim("all_reduce", {"collective": collective})]
     pairs, control = list(zip(y, summed, strict=True)), all_reduce(COLLECTIVES[collective], x[::-1])[0]
     if norm:
         stream = [(part.float() + residual.float()).to(BF16) for part in summed]
@@ -195,7 +196,7 @@ def flashinfer_all_reduce(
         normed = [profile_norm(part, weight, order, ranks=ranks) for part in stream]
         pairs = [*zip(y, normed, strict=True), *zip(total, stream, strict=True)]
         control = profile_norm(stream[0], weight, "sequential")
-        claims["rms_norm"] = {"order": order}
+        claims = [Claim("rms_norm", {"order": order})]
     return compare(
         f"FlashInfer {case.kernel}", f"{ranks} ranks, {tokens} x {hidden}{', norm' if norm else ''}", launch, pairs,
         against=f"`collective: {collective}`", claims=claims, control=control,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 
 BF16, FP32 = torch.bfloat16, torch.float32
 VLLM = f"vLLM {toolchain.VLLM}"
@@ -59,11 +60,12 @@ class Compared:
     ulp: int
     assumed: tuple[str, ...]
     seconds: float
-    claims: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
 
     @property
     def verified(self) -> tuple[Verified, ...]:
-        """What it verifies, op by op; nothing where a bit differs."""
+        """What it verifies, op by op; nothing where a bit differs, nor of what the data does not tell."""
+        told = {} if self.differ else {claim.op: claim.told(self.control) for claim in self.claims}
         return tuple(
             Verified(
                 op=op,
@@ -75,8 +77,8 @@ class Compared:
                 architecture=toolchain.ARCHITECTURE,
                 assumed=self.assumed,
             )
-            for op, values in self.claims.items()
-            if self.differ == 0
+            for op, values in told.items()
+            if values
         )
 
 
@@ -102,7 +104,7 @@ def compare(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
     *,
     against: str,
-    claims: Mapping[str, Mapping[str, Value]] | None = None,
+    claims: Sequence[Claim] = (),
     control: torch.Tensor | None = None,
 ) -> Compared:
     """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name."""
@@ -120,7 +122,7 @@ def compare(
         ulp=max(int(distance.max()) for distance in distances),
         assumed=launch.run.assumed,
         seconds=launch.seconds,
-        claims=claims or {},
+        claims=claims,
     )
 
 

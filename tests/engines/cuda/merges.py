@@ -13,6 +13,7 @@ from moeparity.numerics.fma import fma
 from moeparity.ops.kernels import flash
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, Compared, compare, timed
 
 _STATES = (
@@ -59,7 +60,7 @@ def vllm_merge(tokens: int, heads: int, dim: int) -> Compared:
     return compare(
         "vLLM merge_attn_states_kernel", f"{tokens} x {heads} x {dim}", launch,
         [(y, merged.out), (y_lse, merged.lse[..., 0].t().contiguous())], against="`merge: pairwise`",
-        claims={"mla": {"merge": "pairwise"}}, control=reversed_.out,
+        claims=[Claim("mla", {"merge": "pairwise"})], control=reversed_.out,
     )  # fmt: skip
 
 

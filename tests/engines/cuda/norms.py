@@ -14,6 +14,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, timed
 
 EPS = 1e-6
@@ -85,9 +86,14 @@ class Rows:
         return f"{self.rows} x {self.hidden}"
 
 
-def _claims(order: str, **added: str) -> Mapping[str, Mapping[str, Any]]:
-    sums = {"add": added} if added else {}
-    return {"rms_norm": {name: value for name, value in values(order).items() if name != "tensor"}, **sums}
+def _claims(x: torch.Tensor, rows: Rows, order: str, *, offset: int = 0) -> list[Claim]:
+    """What equal bits of the norm of x would verify."""
+    at = {name: value for name, value in values(order, offset=offset).items() if name != "tensor"}
+
+    def node(changed: Mapping[str, Any]) -> list[torch.Tensor]:
+        return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**changed, "tensor": 1})]
+
+    return [Claim("rms_norm", at, node)]
 
 
 def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:
@@ -99,7 +105,7 @@ def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:
     expected = profile_norm(rows.x, rows.weight, order, offset=int(gemma))
     return compare(
         f"FlashInfer RMSNormKernel{' (gemma)' if gemma else ''}", rows.shape, launch, [(y, expected)],
-        against=f"`order: {order}`", claims=_claims(order),
+        against=f"`order: {order}`", claims=_claims(rows.x, rows, order, offset=int(gemma)),
         control=profile_norm(rows.x, rows.weight, "sequential", offset=int(gemma)),
     )  # fmt: skip
 
@@ -115,7 +121,7 @@ def flashinfer_add_rms_norm(rows: Rows) -> Compared:
     pairs = [(x, profile_norm(total, rows.weight, order)), (residual, total.to(BF16))]
     return compare(
         "FlashInfer FusedAddRMSNormKernel", rows.shape, launch, pairs, against=f"`order: {order}`, sum in fp32",
-        claims=_claims(order, output="fp32"), control=profile_norm(total, rows.weight, "sequential"),
+        claims=_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
     )  # fmt: skip
 
 
@@ -129,7 +135,8 @@ def flashinfer_qk_rms_norm(tokens: int, heads: int, dim: int) -> Compared:
     order = "flashinfer.rms_norm"
     return compare(
         "FlashInfer QKRMSNormKernel", f"{tokens} x {heads} x {dim}", launch,
-        [(y, profile_norm(rows.x, rows.weight, order))], against=f"`order: {order}`", claims=_claims(order),
+        [(y, profile_norm(rows.x, rows.weight, order))], against=f"`order: {order}`",
+        claims=_claims(rows.x, rows, order),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
 
@@ -143,7 +150,7 @@ def vllm_rms_norm(rows: Rows) -> Compared:
     launch = timed(lambda: vllm().launch(name, rows.rows, threads, args))
     return compare(
         "vLLM rms_norm_kernel", rows.shape, launch, [(y, profile_norm(rows.x, rows.weight, "vllm.rms_norm"))],
-        against="`order: vllm.rms_norm`", claims=_claims("vllm.rms_norm"),
+        against="`order: vllm.rms_norm`", claims=_claims(rows.x, rows, "vllm.rms_norm"),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
 
@@ -159,5 +166,5 @@ def vllm_add_rms_norm(rows: Rows) -> Compared:
     pairs = [(x, profile_norm(total, rows.weight, order)), (residual, total)]
     return compare(
         "vLLM fused_add_rms_norm_kernel", rows.shape, launch, pairs, against=f"`order: {order}`",
-        claims=_claims(order, output="bf16"), control=profile_norm(total, rows.weight, "sequential"),
+        claims=_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
     )  # fmt: skip

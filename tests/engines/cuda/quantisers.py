@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.kv_cache import kv_cache, to_fp8
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, Compared, compare, plan_values, timed
 from tests.engines.cuda.norms import EPS, Rows, profile_norm
 
@@ -111,10 +114,17 @@ def norm_fp8(rows: Rows) -> Compared:
     launch = timed(
         lambda: loaded.launch(f"32rms_norm_static_fp8_quant_kernel{_T}Li{vector}E", rows.rows, threads, args)
     )
+
+    def again(at: Mapping[str, Any]) -> list[torch.Tensor]:
+        normed = profile_norm(rows.x, rows.weight, at["order"]).float()
+        return [_quantised(normed * (1 / scale)).view(torch.uint8)]
+
     return compare(
         "vLLM rms_norm_static_fp8_quant_kernel", rows.shape, launch,
         [(y, _quantised(normed * (1 / scale)).view(torch.uint8))], against="`order: vllm.rms_norm`, `to_fp8`",
-        claims={"rms_norm": {"order": "vllm.rms_norm"}}, control=_quantised(normed / scale).view(torch.uint8),
+
+        claims=[Claim("rms_norm", {"order": "vllm.rms_norm"}, again)],
+        control=_quantised(normed / scale).view(torch.uint8),
     )  # fmt: skip
 
 
@@ -136,14 +146,16 @@ def cache_store(tokens: int, heads: int, dim: int, *, fp8: bool) -> Compared:
     stored = [part[slots] for part in cache]
     if fp8:
         stored = [(x.view(FP8).float() * s).to(BF16) for x, s in zip(stored, scales, strict=True)]
-    shaped = (x.view(1, tokens, heads, dim) for x in (k.clone(), v.clone()))
-    key, value = shaped
-    read = [
-        x[0].transpose(0, 1).reshape(tokens, width) for x in kv_cache(key.transpose(1, 2), value, w={}, p={}, at=at)
-    ]
+
+    def read(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        key, value = (x.view(1, tokens, heads, dim) for x in (k.clone(), v.clone()))
+        outputs = kv_cache(key.transpose(1, 2), value, w={}, p={}, at=values)
+        return [x[0].transpose(0, 1).reshape(tokens, width) for x in outputs]
+
     return compare(
         "vLLM reshape_and_cache_flash_kernel", f"{tokens} x {heads} x {dim}{', fp8' if fp8 else ''}", launch,
-        list(zip(stored, read, strict=True)), against="`kv_cache`", claims={"kv_cache": at}, control=k if fp8 else None,
+        list(zip(stored, read(at), strict=True)), against="`kv_cache`",
+        claims=[Claim("kv_cache", at, read)], control=k if fp8 else None,
     )  # fmt: skip
 
 
@@ -162,9 +174,13 @@ def latent_store(tokens: int, latent: int, rope: int, *, fp8: bool) -> Compared:
     launch = timed(lambda: loaded.launch(name, tokens, min(latent, 512), args))
     stored = cache[slots]
     stored = (stored.view(FP8).float() * scale).to(BF16) if fp8 else stored
-    keys, values = kv_cache(pe[None, None], c[None], w={}, p={}, at=at)
+
+    def read(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        keys, latents = kv_cache(pe[None, None], c[None], w={}, p={}, at=values)
+        return [torch.cat([latents[0, 0], keys[0, 0]], dim=-1).to(stored.dtype)]
+
     return compare(
         "vLLM concat_and_cache_mla_kernel", f"{tokens} x {latent}+{rope}{', fp8' if fp8 else ''}", launch,
-        [(stored, torch.cat([values[0, 0], keys[0, 0]], dim=-1).to(stored.dtype))], against="`kv_cache`",
-        claims={"kv_cache": at}, control=torch.cat([c, pe], dim=-1) if fp8 else None,
+        [(stored, read(at)[0])], against="`kv_cache`",
+        claims=[Claim("kv_cache", at, read)], control=torch.cat([c, pe], dim=-1) if fp8 else None,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.rope import rope
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
 
 _HEADS, _STRIDES = ", ".join(["__nv_bfloat16*"] * 4), ", ".join(["uint32_t"] * 4 + ["size_t"] * 8)
@@ -85,7 +86,9 @@ def vllm_rotary(tokens: int, heads: tuple[int, int], dim: int, turned: int, *, p
     shape = f"{tokens} x {heads[0]}+{heads[1]} x {dim}, {turned} {'pairs' if pairs else 'halves'}"
     return compare(
         "vLLM rotary_embedding_kernel", shape,
-        launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`", claims={"rope": at}, control=control,
+        launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`",
+        claims=[Claim("rope", at, lambda values: by_node(q, k, cache[positions], values, pairs=pairs))],
+        control=control,
     )  # fmt: skip
 
 
@@ -105,5 +108,7 @@ def flashinfer_rotary(tokens: int, heads: tuple[int, int], *, pairs: bool) -> Co
     shape = f"{tokens} x {heads[0]}+{heads[1]}, {'pairs' if pairs else 'halves'}"
     return compare(
         "FlashInfer BatchQKApplyRotaryPosIdsCosSinCacheKernel", shape,
-        launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`", claims={"rope": at}, control=control,
+        launch, [(new_q, expected[0]), (new_k, expected[1])], against="`rope`",
+        claims=[Claim("rope", at, lambda values: by_node(q, k, cache[positions.long()], values, pairs=pairs))],
+        control=control,
     )  # fmt: skip

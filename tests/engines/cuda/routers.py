@@ -13,6 +13,7 @@ from moeparity import ptx
 from moeparity.ops.kernels.router import router
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, Compared, compare, plan_values, timed
 
 SOFTMAX, SIGMOID = 0, 1
@@ -63,6 +64,10 @@ class Case:
         ids, weights = router(self.logits, w=w, p=p, at=at)
         return ids.int(), weights
 
+    def claim(self, at: Mapping[str, Any], score: str) -> Claim:
+        """What equal bits would verify."""
+        return Claim("router", at, lambda values: self.by_node(values, score))
+
 
 def denominator(experts: int) -> str:
     """In which order `topkGating` adds up a row of bf16: TopkConstants, 16 bytes a load, 4 for multiples of 64."""
@@ -97,7 +102,7 @@ def _unfused(case: Case, at: Mapping[str, Any], weights: torch.Tensor, ids: torc
     _, control = case.by_node({**at, "denominator": "sequential"}, "softmax")
     return compare(
         "vLLM moeSoftmax, moeTopK", case.shape, both, [(weights, expected), (ids, expected_ids)], against="`router`",
-        claims={"router": at}, control=control,
+        claims=[case.claim(at, "softmax")], control=control,
     )  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def _gated(case: Case, scoring: int, at: Mapping[str, Any], score: str) -> Compa
     _, torchs = case.by_node({**at, "math": "torch"}, score)
     return compare(
         f"vLLM topkGating ({score})", case.shape, launch, [(weights, expected), (ids, expected_ids)],
-        against="`router`", claims={"router": at}, control=torchs,
+        against="`router`", claims=[case.claim(at, score)], control=torchs,
     )  # fmt: skip
 
 
@@ -139,7 +144,8 @@ def grouped_top_k(case: Case) -> Compared:
     _, torchs = case.by_node({**at, "math": "torch"}, "sigmoid")
     return compare(
         "vLLM grouped_topk_fused_small_expert_count_kernel", case.shape, launch,
-        [(weights, expected), (ids, expected_ids)], against="`router`", claims={"router": at}, control=torchs,
+        [(weights, expected), (ids, expected_ids)], against="`router`",
+        claims=[case.claim(at, "sigmoid")], control=torchs,
     )  # fmt: skip
 
 
@@ -160,7 +166,8 @@ def single_group_top_k(case: Case) -> Compared:
     _, control = case.by_node({**at, "renormalize_order": "sequential"}, "sigmoid")
     return compare(
         f"vLLM single_group_topk_{'warp' if warp else 'block'}_kernel", case.shape, launch,
-        [(weights, expected), (ids, expected_ids)], against="`router`", claims={"router": at}, control=control,
+        [(weights, expected), (ids, expected_ids)], against="`router`",
+        claims=[case.claim(at, "sigmoid")], control=control,
     )  # fmt: skip
 
 
@@ -193,7 +200,7 @@ def generic_grouped_top_k(case: Case) -> Compared:
     _, control = case.by_node({**at, "renormalize_order": "sequential"}, "sigmoid")
     return compare(
         "vLLM grouped_topk_fused_kernel", case.shape, launch, [(weights, expected), (ids, expected_ids)],
-        against="`router`", claims={"router": at}, control=control,
+        against="`router`", claims=[case.claim(at, "sigmoid")], control=control,
     )  # fmt: skip
 
 
@@ -221,5 +228,6 @@ def no_aux_tc(case: Case) -> Compared:
     _, control = case.by_node({**at, "math": "cuda"}, "sigmoid")
     return compare(
         "FlashInfer deepseek_v3_topk_kernel (TensorRT-LLM)", case.shape, launch,
-        [(weights, expected), (ids, expected_ids)], against="`router`", claims={"router": at}, control=control,
+        [(weights, expected), (ids, expected_ids)], against="`router`",
+        claims=[case.claim(at, "sigmoid")], control=control,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.cuda import activations, collectives, combines, kernels, norms, routers
+from tests.engines.cuda import activations, collectives, combines, kernels, norms, ropes, routers
 from tests.engines.cuda.norms import Rows
 from tests.engines.cuda.routers import Case
 
@@ -50,6 +50,20 @@ def test_a_comparison_that_differs_verifies_nothing() -> None:
     assert [claim.op for claim in gate.verified] == ["router"]
     assert gate.verified[0].compiler == "nvcc 13.5.37"
     assert type(gate)(**{**vars(gate), "differ": 1}).verified == ()
+
+
+def test_what_the_data_cannot_tell_is_not_verified() -> None:
+    """Products of two numbers of bf16 are exact in fp32, and no fma differs from them; with cos in fp32 it does."""
+    blind, seen = (
+        {claim.op: claim.values for claim in compared.verified}["rope"]
+        for compared in (
+            ropes.vllm_rotary(9, (8, 2), 128, 128, pairs=False),
+            ropes.flashinfer_rotary(9, (8, 2), pairs=False),
+        )
+    )
+    assert "products" in blind
+    assert "contraction" not in blind
+    assert seen["contraction"] == "cos"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -32,6 +32,7 @@ class Contraction:
 
 def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """Lines of products and of the sums that read them, where neither is rounded explicitly: what may be fused."""
+    kernel = _with_signed_products(kernel)
     products: dict[_Register, set[int]] = {}
     for statement in kernel.statements:
         if _open(statement, ("mul",)) and isinstance(statement.operands[0], Name):
@@ -46,6 +47,7 @@ def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
 
 def contracted(kernel: Kernel) -> Contraction:
     """The kernel with an fma in the place of each sum that the rule fuses; a product nobody reads any more stays."""
+    kernel = _with_signed_products(kernel)
     block = _blocks(kernel)
     uses: dict[_Register, list[int]] = {}
     for at, statement in enumerate(kernel.statements):
@@ -66,6 +68,32 @@ def contracted(kernel: Kernel) -> Contraction:
         statements[at] = one[0]
         pairs.append((kernel.statements[one[1]].line, statements[at].line))
     return Contraction(replace(kernel, statements=tuple(statements)), tuple(sorted(pairs)))
+
+
+def _with_signed_products(kernel: Kernel) -> Kernel:
+    """The kernel with a product of its own, by the factor of the other sign, for each product that is negated."""
+    block, made = _blocks(kernel), {}
+    statements = list(kernel.statements)
+    for at, statement in enumerate(statements):
+        root, *parts = statement.opcode.split(".")
+        if _open(statement, ("mul",)) and statement.guard is None and isinstance(statement.operands[0], Name):
+            made[_key(kernel, statement, statement.operands[0].text)] = at
+        elif root == "neg" and parts[-1] in _FLOATS and isinstance(statement.operands[1], Name):
+            product = made.get(_key(kernel, statement, statement.operands[1].text))
+            if product is not None and block[product] == block[at] and not _changed(kernel, product, at):
+                _, a, b = kernel.statements[product].operands
+                same = kernel.statements[product].opcode
+                if same.split(".")[1:] == parts:
+                    statements[at] = replace(statement, opcode=same, operands=(statement.operands[0], _negated(a), b))
+    return replace(kernel, statements=tuple(statements))
+
+
+def _changed(kernel: Kernel, product: int, until: int) -> bool:
+    """Whether a factor, or the product itself, is written again before a statement."""
+    made = kernel.statements[product]
+    read = set(_names(kernel, made, made.operands))
+    between = kernel.statements[product + 1 : until]
+    return any(read & set(_names(kernel, other, other.operands[:1])) for other in between)
 
 
 def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tuple[Statement, int]:
@@ -91,9 +119,7 @@ def _fuses(kernel: Kernel, product: int, total: int, key: _Register, block: list
         return False
     if _names(kernel, reader, reader.operands[1:]).count(key) != 1 or made.scope != reader.scope[: len(made.scope)]:
         return False
-    factors = set(_names(kernel, made, made.operands[1:]))
-    between = kernel.statements[product + 1 : total]
-    return not any(factors & set(_names(kernel, other, other.operands[:1])) for other in between)
+    return not _changed(kernel, product, total)
 
 
 def _blocks(kernel: Kernel) -> list[int]:

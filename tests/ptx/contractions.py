@@ -22,6 +22,7 @@ CASES: dict[str, tuple[str, int]] = {
     "only the product flushed": ("mul.ftz.f32 %f6,%f1,%f2;\nadd.f32 %f7,%f6,%f3;", 0),
     "only the sum flushed": ("mul.f32 %f6,%f1,%f2;\nadd.ftz.f32 %f7,%f6,%f3;", 0),
     "behind a jump": ("mul.f32 %f6,%f1,%f2;\nsetp.gt.f32 %p1,%f4,%f5;\n@!%p1 bra $L;\nadd.f32 %f7,%f6,%f3;\nst.global.f32 [%o+4],%f7;\n$L:", 0),
+    "negated in between": ("mul.f32 %f6,%f1,%f2;\nneg.f32 %f8,%f6;\nadd.f32 %f7,%f8,%f3;", 1),
     "times a constant": ("mul.f32 %f6,%f1,0f3F000000;\nadd.f32 %f7,%f6,%f3;", 1),
     "a product of a product": ("mul.f32 %f6,%f1,%f2;\nmul.f32 %f8,%f6,%f3;\nadd.f32 %f7,%f8,%f4;", 1),
     "one after the other": ("mul.f32 %f6,%f1,%f2;\nmul.f32 %f8,%f3,%f4;\nadd.f32 %f9,%f6,%f5;\nadd.f32 %f7,%f9,%f8;", 2),

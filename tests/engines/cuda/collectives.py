@@ -180,7 +180,9 @@ def flashinfer_all_reduce(
     spaces = _Workspace(ranks, tokens, hidden)
     args = []
     for rank in range(ranks):
-        own = [0, residual, total[rank], y[rank], 0, 0, weight] if norm else [y[rank], 0, 0, 0, 0, 0, 0]
+        own: list[torch.Tensor | int] = [y[rank], 0, 0, 0, 0, 0, 0]
+        if norm:
+            own = [0, residual, total[rank], y[rank], 0, 0, weight]
         args.append(case.arguments(rank, spaces.of(rank), [x[rank], *own]))
     loaded, grid = module or flashinfer(), case.grid
     launch = timed(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from moeparity.errors import listed
 from tests.engines.cuda import activations, collectives, combines, merges, norms, quantisers, ropes, routers
 from tests.engines.cuda.compared import Compared
 from tests.engines.cuda.norms import Rows
@@ -105,26 +104,37 @@ def large() -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Prints the table, a row for each kernel."""
     torch.set_num_threads(1)
-    print("| engine | kernel | shape | against | numbers | differ | control | values verified | assumed | s |")
-    print("|---" * 10 + "|")
+    rows: dict[tuple[str, str, str], list[Compared]] = {}
     for comparison in large():
-        row = comparison()
-        values = "; ".join(
-            f"{claim.op}: {', '.join(f'{key} {_shown(value)}' for key, value in claim.values.items())}"
-            for claim in row.verified
-        )
+        compared = comparison()
+        rows.setdefault((compared.version, compared.kernel, compared.against), []).append(compared)
+    print("| engine | kernel | shapes | numbers | differ | control | values verified | assumed | most s |")
+    print("|---" * 9 + "|")
+    for (version, kernel, against), of_kernel in rows.items():
+        controls = [str(row.control) for row in of_kernel if row.control is not None]
         cells = (
-            row.version, row.kernel, row.shape, row.against, f"{row.numbers:,}", f"{row.differ:,}",
-            "" if row.control is None else f"{row.control:,}", values,
-            listed(f"`{name}`" for name in row.assumed) or "nothing",
+            version, kernel, "; ".join(row.shape for row in of_kernel), f"{sum(row.numbers for row in of_kernel):,}",
+            f"{sum(row.differ for row in of_kernel):,}", ", ".join(controls), _values(of_kernel) or f"none: {against}",
+            ", ".join(f"`{name}`" for name in sorted({name for row in of_kernel for name in row.assumed})) or "nothing",
+            f"{max(row.seconds for row in of_kernel):.2f}",
         )  # fmt: skip
-        print(f"| {' | '.join(map(str, cells))} | {row.seconds:.2f} |", flush=True)
+        print(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
 
 
-def _shown(value: object) -> str:
-    return str(value).removeprefix("torch.")
+def _values(of_kernel: list[Compared]) -> str:
+    """All values that some shape verifies, op by op."""
+    values: dict[str, dict[str, list[str]]] = {}
+    for claim in (claim for row in of_kernel for claim in row.verified):
+        for name, value in claim.values.items():
+            seen = values.setdefault(claim.op, {}).setdefault(name, [])
+            shown = str(value).removeprefix("torch.")
+            seen += [shown] * (shown not in seen)
+    ops = (
+        f"`{op}`: " + ", ".join(f"{name} {' / '.join(seen)}" for name, seen in of.items()) for op, of in values.items()
+    )
+    return "; ".join(ops)
 
 
 if __name__ == "__main__":

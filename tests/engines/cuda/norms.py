@@ -87,11 +87,12 @@ class Rows:
 
 
 def _claims(x: torch.Tensor, rows: Rows, order: str, *, offset: int = 0) -> list[Claim]:
-    """What equal bits of the norm of x would verify."""
-    at = {name: value for name, value in values(order, offset=offset).items() if name != "tensor"}
+    """What equal bits of the norm of x would verify; not the root, which is assumed to be rounded correctly."""
+    own = values(order, offset=offset)
+    at = {name: value for name, value in own.items() if name not in {"tensor", "rsqrt"}}
 
     def node(changed: Mapping[str, Any]) -> list[torch.Tensor]:
-        return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**changed, "tensor": 1})]
+        return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**own, **changed})]
 
     return [Claim("rms_norm", at, node)]
 

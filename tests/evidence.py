@@ -28,7 +28,6 @@ from moeparity.plan.graph import UNSET
 from moeparity.plan.setting import edges_of
 from moeparity.plan.spec.reader import read_placement
 from moeparity.profiles.fidelity import Compiled, How
-from moeparity.ptx.module import Module, Run
 
 FOLDER = "MOEPARITY_EVIDENCE"
 HERE = Where(Path("evidence"))
@@ -79,17 +78,6 @@ def record(
         else:
             found[name] = {str(given)}
     _write(op, found, Source(against, device, how, compiled))
-
-
-def compiled_by(module: Module, kernel: str, run: Run, *, flags: Iterable[str]) -> Compiled:
-    """What evidence says of the run of a kernel of a PTX module: who compiled it and for what stands in its text."""
-    return Compiled(
-        compiler=module.compiler,
-        architecture=module.target,
-        flags=tuple(flags),
-        assumed=run.assumed,
-        contractible=len(module.contractible(kernel)),
-    )
 
 
 @dataclass(frozen=True)

@@ -156,10 +156,10 @@ LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp"),
+    values=(NATIVE, "exp", "cuda", "cuda_fast"),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
-    "not a GPU's fast one",
+    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded",
 )
 """How an op computes a sigmoid."""
 

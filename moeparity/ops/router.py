@@ -121,8 +121,17 @@ ROUTER = Op(
             default="native",
             values=("native", "divide", "reciprocal"),
             given={"score": ("softmax",)},
-            says="torch's own kernel; or torch's exp(x - max), divided by its sum (SGLang), or multiplied with the "
-            "sum's reciprocal (vLLM's topk_softmax); a GPU's fast exp is not imitated",
+            says="torch's own kernel; or exp(x - max), divided by its sum (SGLang), or multiplied with the sum's "
+            "reciprocal (vLLM's topk_softmax)",
+        ),
+        Attribute(
+            name="math",
+            kind="form",
+            default="torch",
+            values=("torch", "cuda", "cuda_fast"),
+            when={"softmax": ("divide", "reciprocal", None), "sigmoid": ("exp", "tanh", None)},
+            says="whose exp and tanh: torch's, CUDA's, or CUDA's with -use_fast_math (__expf); of CUDA's the "
+            "approximate instructions are taken to be correctly rounded",
         ),
         sum_order(
             "denominator",
@@ -137,7 +146,7 @@ ROUTER = Op(
             values=("native", "exp", "tanh"),
             given={"score": ("sigmoid",)},
             says="torch's own kernel; 1 / (1 + exp(-x)) (vLLM's topk_sigmoid); or 0.5 tanh(0.5 x) + 0.5 (vLLM's "
-            "grouped_topk, TensorRT-LLM): each step rounded, with torch's exp and tanh, not a GPU's fast ones",
+            "grouped_topk, TensorRT-LLM): each step rounded",
         ),
         site(
             "scores",
@@ -155,6 +164,15 @@ ROUTER = Op(
         ),
         replace(site("correction", "the correction bias is rounded to this dtype", default="fp32"), weight="bias"),
         replace(site("choice", "score + correction bias is rounded to this dtype", default="fp32"), weight="bias"),
+        Attribute(
+            name="chosen",
+            kind="form",
+            default="scores",
+            values=("scores", "unbiased"),
+            weight="bias",
+            says="the chosen experts' weights are made of their scores; or of score + bias, from which the bias is "
+            "subtracted again (vLLM's single_group_topk_warp_kernel)",
+        ),
         Attribute(
             name="group_score",
             kind="semantics",

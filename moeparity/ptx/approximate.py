@@ -76,6 +76,11 @@ def _divide(a: Array, b: Array) -> Array:
     return canonical(a / b)
 
 
+def _by_reciprocal(a: Array, b: Array) -> Array:
+    """a times 1 / b, which is 0 where |b| is above 2^126 (PTX ISA, `div`); below, correctly rounded."""
+    return canonical(np.where(np.abs(b) > np.float32(2.0**126), a * np.copysign(np.float32(0), b), a / b))
+
+
 _EXACT: dict[str, tuple[Callable[[Array], Array], Callable[[Decimal], Decimal]]] = {
     "ex2": (np.exp2, _two_to),
     "tanh": (np.tanh, _tangent),
@@ -93,7 +98,7 @@ APPROXIMATIONS: Mapping[str, Callable[..., Array]] = MappingProxyType({
     "rsqrt.approx.f32": lambda x: canonical((1 / np.sqrt(x.astype(np.float64))).astype(np.float32)),
     "sin.approx.f32": _trigonometric(np.sin),
     "cos.approx.f32": _trigonometric(np.cos),
-    "div.approx.f32": _divide,
+    "div.approx.f32": _by_reciprocal,
     "div.full.f32": _divide,
 })  # fmt: skip
 """Name without `.ftz` -> what it is taken to compute."""

@@ -85,6 +85,9 @@ def _register(slot: int, register: str, type_: str, *, negated: bool) -> Read:
         if negated:
             return lambda machine, active: ~machine.registers[slot][active]
         return lambda machine, active: machine.registers[slot][active]
+    if negated:
+        plain = _register(slot, register, type_, negated=False)
+        return lambda machine, active: np.negative(plain(machine, active))
     wanted = dtype_of("b64" if type_ == "address" else type_)
     held = REGISTERS[dtype_of(register).itemsize]
     if wanted.itemsize == held.itemsize:

@@ -1,20 +1,39 @@
-"""Which products and sums of a kernel the assembler may still fuse.
+"""Which products and sums of a kernel the assembler makes one fma, and the kernel as it is then.
 
 `mul.f32` and `add.f32` without a rounding modifier may be made one fma by ptxas (PTX ISA, `add`, `mul`); nvcc leaves
-the modifier out unless -fmad=false. The interpreter runs them as two instructions.
+the modifier out unless -fmad=false. Which pairs it takes no document says: the rule is what ptxas 13.5.37 made of small
+programs and of engines' kernels for sm_90, read in its machine code (tests/engines/cuda/test_contraction.py). A product
+is fused where everything that reads it is such a sum, in the same run of statements without a jump and with the same
+`.ftz`; of two products that are added the first one is.
 """
 
 from __future__ import annotations
 
-from moeparity.ptx.syntax import Kernel, Name, Scope, Statement
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from moeparity.ptx.syntax import Group, Immediate, Kernel, Name, Operand, Scope, Statement
 
 _ROUNDED = frozenset({"rn", "rz", "rm", "rp"})
 _FLOATS = frozenset({"f32", "f64"})
+_JUMPS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_SIGN = {4: 1 << 31, 8: 1 << 63}
+
+_Register = tuple[Scope, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A kernel in which products and sums are one; `pairs` are their lines in the text."""
+
+    kernel: Kernel
+    pairs: tuple[tuple[int, int], ...]
 
 
 def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
-    """Lines of products and of the sums that read them, where neither is rounded explicitly."""
-    products: dict[tuple[Scope, str], set[int]] = {}
+    """Lines of products and of the sums that read them, where neither is rounded explicitly: what may be fused."""
+    kernel = _with_signed_products(kernel)
+    products: dict[_Register, set[int]] = {}
     for statement in kernel.statements:
         for product in statement.operands[:1] if _open(statement, ("mul",)) else ():
             if isinstance(product, Name):
@@ -22,10 +41,96 @@ def contractible(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     pairs = set()
     for statement in kernel.statements:
         if _open(statement, ("add", "sub")):
-            names = [operand.text for operand in statement.operands[1:] if isinstance(operand, Name)]
-            lines = [products.get(_key(kernel, statement, name), set()) for name in names]
+            lines = [products.get(key, set()) for key in _names(kernel, statement, statement.operands[1:])]
             pairs |= {(line, statement.line) for group in lines for line in group}
     return tuple(sorted(pairs))
+
+
+def contracted(kernel: Kernel) -> Contraction:
+    """The kernel with an fma in the place of each sum that the rule fuses; a product nobody reads any more stays."""
+    kernel = _with_signed_products(kernel)
+    block = _blocks(kernel)
+    uses: dict[_Register, list[int]] = {}
+    for at, statement in enumerate(kernel.statements):
+        for key in _names(kernel, statement, statement.operands):
+            uses.setdefault(key, []).append(at)
+    fusable: dict[int, dict[_Register, int]] = {}
+    for at, statement in enumerate(kernel.statements):
+        if _open(statement, ("mul",)) and statement.guard is None and isinstance(statement.operands[0], Name):
+            key = _key(kernel, statement, statement.operands[0].text)
+            readers = list(uses[key])
+            readers.remove(at)
+            if readers and all(_fuses(kernel, at, other, key, block) for other in readers):
+                for other in readers:
+                    fusable.setdefault(other, {})[key] = at
+    statements, pairs = list(kernel.statements), []
+    for at, products in fusable.items():
+        one = _one(kernel, statements[at], products)
+        statements[at] = one[0]
+        pairs.append((kernel.statements[one[1]].line, statements[at].line))
+    return Contraction(replace(kernel, statements=tuple(statements)), tuple(sorted(pairs)))
+
+
+def _with_signed_products(kernel: Kernel) -> Kernel:
+    """The kernel with a product of its own, by the factor of the other sign, for each product that is negated."""
+    block, made = _blocks(kernel), {}
+    statements = list(kernel.statements)
+    for at, statement in enumerate(statements):
+        root, *parts = statement.opcode.split(".")
+        if _open(statement, ("mul",)) and statement.guard is None and isinstance(statement.operands[0], Name):
+            made[_key(kernel, statement, statement.operands[0].text)] = at
+        elif root == "neg" and parts[-1] in _FLOATS and isinstance(statement.operands[1], Name):
+            product = made.get(_key(kernel, statement, statement.operands[1].text))
+            if product is not None and block[product] == block[at] and not _changed(kernel, product, at):
+                _, a, b = kernel.statements[product].operands
+                same = kernel.statements[product].opcode
+                if same.split(".")[1:] == parts:
+                    statements[at] = replace(statement, opcode=same, operands=(statement.operands[0], _negated(a), b))
+    return replace(kernel, statements=tuple(statements))
+
+
+def _changed(kernel: Kernel, product: int, until: int) -> bool:
+    """Whether a factor, or the product itself, is written again before a statement."""
+    made = kernel.statements[product]
+    read = set(_names(kernel, made, made.operands))
+    between = kernel.statements[product + 1 : until]
+    return any(read & set(_names(kernel, other, other.operands[:1])) for other in between)
+
+
+def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tuple[Statement, int]:
+    """The sum as an fma, and which statement its product was."""
+    root, *parts = total.opcode.split(".")
+    result, left, right = total.operands
+    first = isinstance(left, Name) and _key(kernel, total, left.text) in products
+    product, other = (left, right) if first else (right, left)
+    assert isinstance(product, Name)
+    at = products[_key(kernel, total, product.text)]
+    _, a, b = kernel.statements[at].operands
+    if root == "sub":
+        a, other = (a, _negated(other)) if first else (_negated(a), other)
+    return replace(total, opcode=".".join(("fma", "rn", *parts)), operands=(result, a, b, other)), at
+
+
+def _fuses(kernel: Kernel, product: int, total: int, key: _Register, block: list[int]) -> bool:
+    """Whether a statement is a sum that may take the product in, whose factors are still there."""
+    made, reader = kernel.statements[product], kernel.statements[total]
+    if total <= product or block[total] != block[product] or not _open(reader, ("add", "sub")):
+        return False
+    if made.opcode.split(".")[1:] != [part for part in reader.opcode.split(".")[1:] if part != "sat"]:
+        return False
+    if _names(kernel, reader, reader.operands[1:]).count(key) != 1 or made.scope != reader.scope[: len(made.scope)]:
+        return False
+    return not _changed(kernel, product, total)
+
+
+def _blocks(kernel: Kernel) -> list[int]:
+    """Of each statement the number of the run without a label or a jump that it stands in."""
+    numbers, number, labelled = [], 0, set(kernel.labels.values())
+    for at, statement in enumerate(kernel.statements):
+        number += at in labelled
+        numbers.append(number)
+        number += statement.opcode.split(".")[0] in _JUMPS
+    return numbers
 
 
 def _open(statement: Statement, roots: tuple[str, ...]) -> bool:
@@ -33,7 +138,26 @@ def _open(statement: Statement, roots: tuple[str, ...]) -> bool:
     return root in roots and bool(parts) and parts[-1] in _FLOATS and not _ROUNDED & set(parts)
 
 
-def _key(kernel: Kernel, statement: Statement, name: str) -> tuple[Scope, str]:
+def _names(kernel: Kernel, statement: Statement, operands: tuple[Operand, ...]) -> list[_Register]:
+    return [_key(kernel, statement, name.text) for operand in operands for name in _inside(operand)]
+
+
+def _inside(operand: Operand) -> Iterator[Name]:
+    if isinstance(operand, Name):
+        yield operand
+    elif isinstance(operand, Group):
+        yield from (part for part in operand.parts if isinstance(part, Name))
+
+
+def _negated(operand: Operand) -> Operand:
+    if isinstance(operand, Name):
+        return replace(operand, negated=not operand.negated)
+    assert isinstance(operand, Immediate)
+    assert operand.float_bytes is not None
+    return replace(operand, value=operand.value ^ _SIGN[operand.float_bytes])
+
+
+def _key(kernel: Kernel, statement: Statement, name: str) -> _Register:
     """A register by the scope it is declared in."""
     for depth in range(len(statement.scope), 0, -1):
         if (statement.scope[:depth], name) in kernel.registers:

@@ -31,6 +31,8 @@ class Layout:
     shared_bytes: int
     """Static shared memory; dynamic shared memory begins behind it."""
     local_bytes: int
+    globals_used: tuple[str, ...]
+    """Names of the `.global` variables that it uses."""
 
 
 class Globals:
@@ -88,6 +90,7 @@ def layout_of(kernel: Kernel, module: Mapping[str, Variable], addresses: Mapping
         parameter_bytes=parameter_bytes + passed_bytes,
         shared_bytes=shared_bytes,
         local_bytes=local_bytes,
+        globals_used=tuple(sorted(name for name, v in module.items() if v.space == "global" and name in used)),
     )
 
 

@@ -64,6 +64,16 @@ class Lanes:
         """Which of the resident blocks each is of."""
         return self.machine.block[self.index]
 
+    @property
+    def rank(self) -> Array:
+        """Which of the ranks each is of; one 0 for all where there is one."""
+        return self.machine.rank[self.index] if self.machine.ranks > 1 else np.zeros(1, np.int64)
+
+    def mate(self, number: Array) -> Array:
+        """Of the resident blocks each one's own where `number` is 0, or block `number` - 1 of its cluster; -1: none."""
+        own, mates = self.block, self.machine.shape.mates
+        return np.where(number == 0, own, np.where(number <= mates, own // mates * mates + number - 1, -1))
+
     def order(self) -> Any:
         """In which order they reach memory: as numbered, or as the seed has it."""
         rng = self.machine.rng
@@ -91,13 +101,21 @@ class Machine:
         self.block = self.every // threads
         self.assumed: set[str] = set()
         self.instructions = 0
-        self.barriers = Barriers(self.block, blocks)
+        self.rank = shape.resident[self.block] // shape.blocks
+        self.ranks = int(self.rank.max()) + 1
+        self.barriers = Barriers(self.block, blocks, shape.mates)
         x, y, z = shape.block
         self._place = np.where(self.every % threads < x * y * z, 0, _ENDED).astype(np.int64)
         self._resume = np.zeros(self.lanes, np.int64)
         self._line = 0
         self._ahead = _ENDED
         self._specials: dict[str, Array] = {}
+        self._pace = np.ones(self.lanes // WARP) if rng is None else self._paces(rng)
+
+    def _paces(self, rng: np.random.Generator) -> Array:
+        """How often a warp goes on: some are far behind the others, and some ranks."""
+        of_rank = rng.choice([1.0, 0.3, 0.03], self.ranks)[self.rank[::WARP]]
+        return np.asarray(rng.choice([1.0, 0.3, 0.03], self.lanes // WARP) * of_rank)
 
     def index(self, active: Active) -> Array:
         """Numbers of the active threads."""
@@ -140,7 +158,7 @@ class Machine:
 
     def _next(self, segments: Sequence[Segment], steps: int) -> tuple[int, Active]:
         """The place that goes on and its threads; -1 when all have ended."""
-        places = self._places(steps)
+        places, waits = self._places(steps), None
         for place in places:
             here = self._place == place
             self._ahead = min((other for other in places if other > place), default=_ENDED)
@@ -152,9 +170,13 @@ class Machine:
                 if self.rng is None and active.size == self.lanes:
                     return place, _ALL
             if active.size and self.rng is not None:
+                # Someone has to go on: of those that came first some warp, where none is drawn.
+                waits = waits or (place, active[active // WARP == self.rng.choice(active // WARP)])
                 active = self._drawn(active, segments[place])
             if active.size:
                 return place, active
+        if waits is not None:
+            return waits
         if (self._place == _ENDED).all():
             return -1, _ALL
         raise PtxError(self._deadlock(segments))
@@ -183,15 +205,14 @@ class Machine:
         return active[~joins | (mask & alive & ~come == 0)]
 
     def _drawn(self, active: Array, segment: Segment) -> Array:
-        """Under a seed: some of the threads, whole warps of them where the instruction waits for warps."""
+        """Under a seed: some of the threads, whole warps of them where the instruction waits for warps; or none."""
         assert self.rng is not None
         warps = active // WARP
+        goes = self.rng.random(self.lanes // WARP) < self._pace * self.rng.choice([0.2, 0.5, 0.9])
+        some = active[goes[warps]]
         if segment.sync is Sync.WARP or self.rng.random() < 0.75:
-            goes = self.rng.random(self.lanes // WARP) < self.rng.choice([0.2, 0.5, 0.9])
-            some = active[goes[warps]]
-            return some if some.size else active[warps == self.rng.choice(warps)]
-        some = active[self.rng.random(active.size) < 0.5]
-        return some if some.size else active
+            return some
+        return some[self.rng.random(some.size) < 0.5]
 
     def _go(self, segments: Sequence[Segment], place: int, active: Active) -> int | None:
         """Runs a segment; where all its threads go next, or None where they part, end or wait (that is then noted)."""

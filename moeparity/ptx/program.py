@@ -60,7 +60,7 @@ def _bind(statement: Statement, layout: Layout, approximations: Mapping[str, Cal
     if statement.opcode.split(".")[0] in _JUMPS:
         return _Bound(statement, None, guard=guard)
     operation = operation_of(statement, approximations)
-    if not operation.results and not operation.sources:
+    if not operation.results and not operation.sources and not operation.lanes:
         return _Bound(statement, operation, guard=guard)
     operands = operands_of(statement)
     if len(operands) != len(operation.results) + len(operation.sources):

@@ -5,6 +5,7 @@ An address outside of what a kernel was given, or one that is not a multiple of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ FIRST = 1 << 32
 _GAP = 256
 """Bytes between buffers, at least: an index that runs over meets nothing."""
 _SPACES = ("shared", "local", "param")
+MATE = 24
+"""Bits of a shared address below the block it is of: 0 for a thread's own, n + 1 for block n of its cluster."""
 
 
 def inside(addresses: Array, space: str) -> Array:
@@ -41,6 +44,13 @@ class Lanes(Protocol):
     @property
     def block(self) -> Array:
         """Which of the resident blocks each is of."""
+
+    @property
+    def rank(self) -> Array:
+        """Which of the ranks each is of."""
+
+    def mate(self, number: Array) -> Array:
+        """Of the resident blocks each one's own where `number` is 0, or block `number` - 1 of its cluster; -1: none."""
 
     def some(self, chosen: Array) -> Lanes:
         """Those at some positions."""
@@ -102,17 +112,19 @@ class Sizes:
 
 
 class Memory:
-    """All bytes of a launch; `blocks` blocks of `lanes` threads are resident at once."""
+    """All bytes of a launch; `blocks` blocks of `lanes` threads are resident at once. Each rank has its parameters."""
 
-    def __init__(self, buffers: Buffers, sizes: Sizes, *, blocks: int, lanes: int, parameters: bytes) -> None:
+    def __init__(self, buffers: Buffers, sizes: Sizes, *, blocks: int, lanes: int, parameters: Sequence[bytes]) -> None:
         self._bases, self._ends = buffers.limits()
         self._sizes = {"shared": sizes.shared, "local": sizes.local, "param": sizes.param}
         self._stride = {space: -(-size // 16) * 16 for space, size in self._sizes.items()}
         self._start = {"shared": buffers.size}
         self._start["local"] = self._start["shared"] + blocks * self._stride["shared"]
         self._start["param"] = self._start["local"] + blocks * lanes * self._stride["local"]
-        self.octets = np.zeros(self._start["param"] + self._stride["param"], np.uint8)
-        self.octets[self._start["param"] : self._start["param"] + len(parameters)] = np.frombuffer(parameters, np.uint8)
+        self.octets = np.zeros(self._start["param"] + len(parameters) * self._stride["param"], np.uint8)
+        for rank, own in enumerate(parameters):
+            start = self._start["param"] + rank * self._stride["param"]
+            self.octets[start : start + len(own)] = np.frombuffer(own, np.uint8)
         buffers.copy_to(self.octets)
 
     def forget_blocks(self) -> None:
@@ -149,9 +161,19 @@ class Memory:
             outside = (buffer < 0) | (offsets + size > end)
             self._refuse(outside, space, addresses, lanes, size)
             return offsets - FIRST
-        self._refuse((offsets < 0) | (offsets + size > self._sizes[space]), space, addresses, lanes, size)
-        owner = {"shared": lanes.block, "local": lanes.index, "param": np.zeros(1, np.int64)}[space]
+        owner, offsets = self._owner(space, offsets, lanes)
+        self._refuse((owner < 0) | (offsets < 0) | (offsets + size > self._sizes[space]), space, addresses, lanes, size)
         return self._start[space] + owner * self._stride[space] + offsets
+
+    @staticmethod
+    def _owner(space: str, offsets: Array, lanes: Lanes) -> tuple[Array, Array]:
+        """Whose part of a space is meant: a block's, a thread's, a rank's; and where in that part."""
+        if space == "local":
+            return lanes.index, offsets
+        if space == "param":
+            return lanes.rank, offsets
+        number = offsets >> MATE
+        return (lanes.mate(number), offsets & ((1 << MATE) - 1)) if number.any() else (lanes.block, offsets)
 
     def _refuse(self, outside: Array, space: str, addresses: Array, lanes: Lanes, size: int) -> None:
         if outside.any():

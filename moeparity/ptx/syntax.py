@@ -20,7 +20,7 @@ class PtxError(MoeparityError):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A register, variable, label or special register; `negated` for a predicate behind `!`."""
+    """A register, variable, label or special register; `negated`: a predicate behind `!`, or a float negated."""
 
     text: str
     negated: bool = False

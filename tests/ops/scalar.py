@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.numerics.cuda_scalar import expf, logf
+
 F32 = np.float32
 Sum = Callable[[Sequence[F32]], F32]
 
@@ -219,8 +221,8 @@ def merged_in_pairs(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
             first = run if first.lse is None else first
             continue
         highest = max(first.lse, run.lse)
-        x, y = exp(first.lse - highest), exp(run.lse - highest)
+        x, y = (F32(expf(float(lse - highest))) for lse in (first.lse, run.lse))
         left, right = x / (x + y), y / (x + y)
         out = [store(fma(a, left, b * right)) for a, b in zip(first.out, run.out, strict=True)]
-        first = Run(out, F32(math.log(float(x + y))) + highest)
+        first = Run(out, F32(logf(float(x + y))) + highest)
     return first.out

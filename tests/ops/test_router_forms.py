@@ -5,7 +5,8 @@ Taken as given are torch's exp, tanh, softmax and sigmoid. 13 experts, 5 of them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from moeparity.ops.kernels.router import router
+from tests.numerics import cuda_scalar
 from tests.ops.plain import BF16, FP32, assert_bits, random
 from tests.ops.scalar import F32, ROUND, in_turn
 
@@ -32,12 +34,14 @@ PARAMETERS: dict[str, Any] = {
 AT: dict[str, Any] = {
     "timing": "before_topk",
     "softmax": "native",
+    "math": "torch",
     "denominator": "native",
     "sigmoid": "native",
     "scores": "fp32",
     "rank_on": "scores",
     "correction": "fp32",
     "choice": "fp32",
+    "chosen": "scores",
     "group_score": "top2_sum",
     "group_mask": "neg_inf",
     "tie_break": "lowest_index",
@@ -69,12 +73,28 @@ def butterfly(terms: Sequence[F32]) -> F32:
 SUMS = {"sequential": in_turn, "lanes(4) | sequential": lanes_of_4, "fold_lo": butterfly}
 
 
+def one_by_one(function: Callable[[float], float]) -> Callable[[Tensor], Tensor]:
+    """On every number of a tensor."""
+    return lambda x: torch.tensor([function(value) for value in x.flatten().tolist()]).view(x.shape)
+
+
+MATH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "torch": (torch.exp, torch.tanh),
+    "cuda": (one_by_one(cuda_scalar.expf), one_by_one(cuda_scalar.tanhf)),
+    "cuda_fast": (one_by_one(cuda_scalar.fast_expf), one_by_one(math.tanh)),
+}
+"""exp and tanh; tanh.approx is taken to be correctly rounded, as math.tanh is when it is stored in fp32."""
+
+
 def taken(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
     """What is taken from torch, of all logits [N, n] at once: its vectors and their rest may round differently."""
+    exp, tanh = MATH[at["math"]]
     if p["score"] == "softmax":
         exponents = logits - logits.amax(-1, keepdim=True)
-        return logits.softmax(-1) if at["softmax"] == "native" else exponents.exp()
-    return {"native": logits.sigmoid(), "exp": (-logits).exp(), "tanh": (0.5 * logits).tanh()}[at["sigmoid"]]
+        return logits.softmax(-1) if at["softmax"] == "native" else exp(exponents)
+    if at["sigmoid"] == "native":
+        return logits.sigmoid()
+    return exp(-logits) if at["sigmoid"] == "exp" else tanh(0.5 * logits)
 
 
 def scored(row: Sequence[F32], p: dict[str, Any], at: dict[str, Any]) -> list[F32]:
@@ -120,7 +140,7 @@ def after_topk(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> tuple[l
 def routed(
     logits: Sequence[F32], scores: list[F32], bias: Sequence[F32], p: dict[str, Any], at: dict[str, Any]
 ) -> tuple[list[int], list[F32]]:
-    choice = scores
+    choice, rounded = scores, []
     if bias:
         rounded = [ROUND[at["correction"]](b) for b in bias]
         choice = [ROUND[at["choice"]](s + b) for s, b in zip(scores, rounded, strict=True)]
@@ -128,6 +148,8 @@ def routed(
     ids = best(ranked, p["top_k"], at["tie_break"])
     scale = F32(p["scale"] if at["scaling"] == "weights" else 1.0)
     weights = [scores[i] for i in ids]
+    if bias and at["chosen"] == "unbiased":
+        weights = [ROUND[at["scores"]](choice[i] - rounded[i]) for i in ids]
     if p["renormalize"]:
         eps = F32(at["renormalize_eps"])
         add_up = SUMS[at["renormalize_order"]]
@@ -193,6 +215,25 @@ def test_sigmoid(form: str) -> None:
     """torch's own kernel on CPU is the form by exp, so that only the other one differs from it."""
     found = both({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
     assert torch.equal(found, both({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
+
+
+@pytest.mark.parametrize("whose", ["cuda", "cuda_fast"])
+@pytest.mark.parametrize(
+    ("p", "at"),
+    [({}, {"softmax": "reciprocal", "denominator": "fold_lo"}),
+     ({}, {"softmax": "divide", "denominator": "sequential"}),
+     ({"score": "sigmoid"}, {"sigmoid": "exp"}), ({"score": "sigmoid"}, {"sigmoid": "tanh"})],
+)  # fmt: skip
+def test_a_gpus_exp_and_tanh(whose: str, p: dict[str, Any], at: dict[str, Any]) -> None:
+    """tanh.approx, correctly rounded, is torch's own here."""
+    same = torch.equal(both(p, at | {"math": whose}), both(p, at))
+    assert not same or (whose, at.get("sigmoid")) == ("cuda_fast", "tanh")
+
+
+def test_weights_from_which_the_bias_is_subtracted_again() -> None:
+    p = {"score": "sigmoid"}
+    assert not torch.equal(both(p, {"chosen": "unbiased"}, bias=True), both(p, {}, bias=True))
+    assert torch.equal(both(p, {"chosen": "unbiased"}), both(p, {}))
 
 
 @pytest.mark.parametrize("form", ["reciprocal", "scale_first", "scale_over_sum"])

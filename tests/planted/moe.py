@@ -8,7 +8,7 @@ from tests.planted.ranks import RANKS
 MODEL_OF = {
     "shared_add": "deepseek_v3",
     **{f"router:{name}": "deepseek_v3" for name in ("sigmoid", "choice", "group_score", "group_mask")},
-    "router:correction": "glm4_moe",
+    **{f"router:{name}": "glm4_moe" for name in ("correction", "chosen")},
     # With a routed_scaling_factor.
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
     "combine:shared": "deepseek_v3",
@@ -26,7 +26,17 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     # One bit of an fp32 score shows in few bf16 weights.
     **{
         f"router:{name}": _FP32
-        for name in ("renormalize", "timing", "softmax", "denominator", "sigmoid", "renormalize_order", "scores")
+        for name in (
+            "renormalize",
+            "timing",
+            "softmax",
+            "math",
+            "denominator",
+            "sigmoid",
+            "renormalize_order",
+            "scores",
+            "chosen",
+        )
     },
     "router:renormalize_eps_at": {"renormalize_order": "sequential", "renormalize_eps": 1e-2, **_FP32},
     # The sum of fp32 scores is one in fp32 already.

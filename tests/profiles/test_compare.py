@@ -42,7 +42,8 @@ def test_batch_invariance_is_what_vllm_says_of_it() -> None:
         "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage"),
         **{f"op {op}:rows": ("all", "64") for op in ("linear", "mla_expand", "gate", "lm_head", "experts")},
         "op mla:rows": ("all", "16"),
-        **{f"op {op}:logistic": ("native", "exp") for op in ("experts", "swiglu")},
+        "op experts:logistic": ("cuda", "exp"),
+        "op swiglu:logistic": ("native", "exp"),
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
     assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
@@ -172,10 +173,10 @@ def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     process = alone("engines", "hf-eager", "vllm", "--json", out)
     assert process.returncode == 0, process.stderr
-    assert "13 toggles" in process.stdout
+    assert "14 toggles" in process.stdout
     assert "expert (verified)" in process.stdout
     data = json.loads(out.read_text("utf-8"))
-    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 13)
+    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 14)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics.cuda import fast_product
 from moeparity.numerics.joined import Apply, JoinedGemm, StepRows, Steps, call
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
-from moeparity.ops.kernels.exponentials import sigmoid, silu
+from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
@@ -290,4 +291,7 @@ def swiglu(
     apply: Apply = call,
 ) -> torch.Tensor:
     """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
-    return product(rounded(silu(_computed_for(activation, gate), logistic, apply), activation), up, output)
+    activated = rounded(silu(_computed_for(activation, gate), logistic, apply), activation)
+    if logistic == CUDA_FAST and activated.dtype == torch.float32:
+        return rounded(fast_product(activated, up.float()), output)
+    return product(activated, up, output)

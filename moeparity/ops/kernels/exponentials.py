@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
 from moeparity.numerics.joined import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
@@ -26,6 +27,8 @@ _POLYNOMIAL = (
     0.5,
 )
 _UNDERFLOW = -104.0
+CUDA_FAST = "cuda_fast"
+"""The form of CUDA's functions with -use_fast_math, which also flushes what is subnormal."""
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
@@ -67,12 +70,25 @@ def sleef_exp(x: torch.Tensor) -> torch.Tensor:
 
 def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """The sigmoid: torch's own kernel in x's dtype; or 1 / (1 + exp(-x)) in fp32 or fp64, each step rounded."""
-    return apply(torch.sigmoid, x) if form == NATIVE else 1 / (1 + torch.exp(-wide(x)))
+    if form == NATIVE:
+        return apply(torch.sigmoid, x)
+    denominator = 1 + _exp(-wide(x), form)
+    divide = cuda.fast_divide if form == CUDA_FAST and denominator.dtype == torch.float32 else torch.div
+    return divide(torch.ones_like(denominator), denominator)
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """Of x its product with its sigmoid, as `sigmoid`; written out it is x / (1 + exp(-x))."""
-    return apply(F.silu, x) if form == NATIVE else wide(x) / (1 + torch.exp(-wide(x)))
+    if form == NATIVE:
+        return apply(F.silu, x)
+    divide = cuda.fast_divide if form == CUDA_FAST and wide(x).dtype == torch.float32 else torch.div
+    return divide(wide(x), 1 + _exp(-wide(x), form))
+
+
+def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
+    """exp as `logistic` has it; of fp64 torch's."""
+    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf}
+    return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
 
 
 def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:

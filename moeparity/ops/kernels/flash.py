@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
@@ -235,12 +236,14 @@ def _online(runs: Sequence[_Run]) -> torch.Tensor:
 
 
 def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
-    """Two outputs weighted by quotients, stored; vLLM 0.33.0, merge_attn_states.cu (read; its contraction inferred)."""
+    """Two outputs weighted by quotients, stored; vLLM 0.33.0, merge_attn_states.cu, run through its PTX."""
     highest = _finite(torch.maximum(a.lse, b.lse))
-    x, y = exp(a.lse - highest), exp(b.lse - highest)
+    single = highest.dtype == torch.float32
+    power, logarithm = (cuda.expf, cuda.logf) if single else (torch.exp, torch.log)
+    x, y = power(a.lse - highest), power(b.lse - highest)
     total = x + y
     whole = torch.where(total == 0, 1.0, total)
     share_a, share_b = x / whole, y / whole
     out_a, out_b = a.out.to(total.dtype), b.out.to(total.dtype)
     out = fma(out_a, share_a, out_b * share_b)
-    return _Run(rounded(out, stored), log(total) + highest)
+    return _Run(rounded(out, stored), logarithm(total) + highest)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics import orders
+from moeparity.numerics import cuda, orders
 from moeparity.numerics.rounding import add, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.router import AFTER, START
@@ -39,7 +39,7 @@ def router(
     if replayed is not None:
         ids = _own_order(ids, replayed.reshape(ids.shape), ranked, at)
     if replayed is None or replayed_weights is None:
-        weights = _weights(scores.gather(1, ids), p, at)
+        weights = _weights(_chosen(scores, ranked, ids, w, at), p, at)
     else:
         weights = _of_expert(ids, replayed.reshape(ids.shape), replayed_weights.reshape(ids.shape))
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
@@ -53,6 +53,14 @@ def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     return rounded(
         _renormalised(weights, scale, at) if p["renormalize"] and not after else weights * scale, at["weights"]
     )
+
+
+def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
+    """What the weights are made of: the scores [N, K] of the experts `ids`."""
+    if "bias" not in w or at["chosen"] == "scores":
+        return scores.gather(1, ids)
+    bias = wide(rounded(w["bias"], at["correction"]))[ids]
+    return rounded(wide(ranked.gather(1, ids)) - bias, at["scores"])
 
 
 def _own_order(own: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
@@ -86,21 +94,32 @@ def ranks_logits(at: Settings) -> bool:
 
 def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """Of logits [N, E or K] in the dtype they are scored in."""
-    return rounded(_softmax(logits, at) if p["score"] == "softmax" else _sigmoid(logits, at["sigmoid"]), at["scores"])
+    return rounded(_softmax(logits, at) if p["score"] == "softmax" else _sigmoid(logits, at), at["scores"])
 
 
 def _softmax(logits: torch.Tensor, at: Settings) -> torch.Tensor:
     if at["softmax"] == "native":
         return F.softmax(logits, dim=-1)
-    powers = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    powers = _exp(logits - logits.amax(dim=-1, keepdim=True), at)
     total = _sum(powers, at["denominator"])
     return powers * (1.0 / total) if at["softmax"] == "reciprocal" else powers / total
 
 
-def _sigmoid(logits: torch.Tensor, form: str) -> torch.Tensor:
-    if form == "exp":
-        return 1.0 / (1.0 + (-logits).exp())
-    return 0.5 * (0.5 * logits).tanh() + 0.5 if form == "tanh" else logits.sigmoid()
+def _sigmoid(logits: torch.Tensor, at: Settings) -> torch.Tensor:
+    if at["sigmoid"] == "exp":
+        return 1.0 / (1.0 + _exp(-logits, at))
+    return 0.5 * _tanh(0.5 * logits, at) + 0.5 if at["sigmoid"] == "tanh" else logits.sigmoid()
+
+
+def _exp(x: torch.Tensor, at: Settings) -> torch.Tensor:
+    """exp as `math` has it; of fp64 torch's."""
+    functions = {"cuda": cuda.expf, "cuda_fast": cuda.fast_expf}
+    return functions.get(at["math"], torch.exp)(x) if x.dtype == torch.float32 else x.exp()
+
+
+def _tanh(x: torch.Tensor, at: Settings) -> torch.Tensor:
+    functions = {"cuda": cuda.tanhf, "cuda_fast": cuda.fast_tanhf}
+    return functions.get(at["math"], torch.tanh)(x) if x.dtype == torch.float32 else x.tanh()
 
 
 def _sum(x: torch.Tensor, order: str, start: float | None = None) -> torch.Tensor:

@@ -16,7 +16,7 @@ from moeparity.ptx.spaces import inside, view
 from moeparity.ptx.table import Opcode, Operation, declare
 
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
-_SCOPES = "global shared shared::cta relaxed acquire release acq_rel volatile cta cluster gpu sys noftz"
+_SCOPES = "global shared shared::cta shared::cluster relaxed acquire release acq_rel volatile cta cluster gpu sys noftz"
 _INTEGERS = ("u32", "s32", "u64", "s64", "b32", "b64", "b16")
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 

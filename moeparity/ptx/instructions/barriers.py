@@ -1,4 +1,4 @@
-"""Barriers of a block and of a warp. A thread that has ended is not waited for."""
+"""Barriers of a block, of a warp and of a cluster. A thread that has ended is not waited for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from moeparity.ptx.machine import Lanes
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
 
 
-@declare("bar", "barrier", modifiers="sync arrive red popc and or cta aligned warp")
+@declare(
+    "bar", "barrier", modifiers="sync arrive red popc and or cta aligned warp cluster wait release acquire relaxed"
+)
 def _(opcode: Opcode) -> Operation:
+    if opcode.has("cluster"):
+        return _of_cluster(opcode)
+    if opcode.modifiers & {"wait", "release", "acquire", "relaxed"}:
+        raise opcode.unknown("no such barrier")
     if opcode.has("warp"):
         return Operation(results=(), sources=("b32",), compute=_nothing, sync=Sync.WARP)
     kind = opcode.one_of(("sync", "arrive", "red"))
@@ -26,6 +32,20 @@ def _(opcode: Opcode) -> Operation:
         lanes.machine.barriers.arrive(lanes.index, barrier, threads, waits=kind == "sync")
 
     return Operation(results=(), sources=("u32",) * count, compute=compute, lanes=True, sync=Sync.BLOCK)
+
+
+def _of_cluster(opcode: Opcode) -> Operation:
+    """`barrier.cluster`: all threads of a cluster arrive, and wait later."""
+    kind = opcode.one_of(("arrive", "wait"))
+    orders = {"release", "relaxed"} if kind == "arrive" else {"acquire"}
+    if opcode.root != "barrier" or opcode.modifiers - {"cluster", kind, "aligned", *orders}:
+        raise opcode.unknown("no such barrier")
+
+    def compute(lanes: Lanes) -> None:
+        barriers = lanes.machine.barriers
+        (barriers.arrive_in_cluster if kind == "arrive" else barriers.wait_for_cluster)(lanes.index)
+
+    return Operation(results=(), sources=(), compute=compute, lanes=True, sync=Sync.BLOCK)
 
 
 def _nothing(mask: Array) -> None:

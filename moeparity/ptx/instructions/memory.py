@@ -20,7 +20,7 @@ _SPACES = ("global", "shared", "local", "param", "const")
 _HINTS = (
     "v2 v4 v8 nc ca cg cs cv lu wb wt relaxed acquire release weak volatile cta cluster gpu sys unified "
     "L1::no_allocate L1::evict_first L1::evict_last L1::evict_normal L1::evict_unchanged L2::64B L2::128B L2::256B "
-    "shared::cta param::entry"
+    "shared::cta shared::cluster param::entry mmio"
 )
 _TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32", "f64")
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
-from moeparity.ptx.spaces import WINDOWS, inside
+from moeparity.ptx.machine import Lanes
+from moeparity.ptx.spaces import MATE, WINDOWS, inside
 from moeparity.ptx.table import Opcode, Operation, declare
 
 _TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)), "f32", "f64", "pred")
-_SPACES = "global shared local const param shared::cta"
+_SPACES = "global shared local const param shared::cta shared::cluster"
 
 
 @declare("mov")
@@ -59,5 +60,29 @@ def _(opcode: Opcode) -> Operation:
     return Operation(results=("pred",), sources=("u64",), compute=lambda a: inside(a, space))
 
 
+@declare("mapa", modifiers="shared::cluster")
+def _(opcode: Opcode) -> Operation:
+    """The address of another block of the cluster for the same place of its shared memory."""
+    type_ = opcode.type_of(("u32", "u64"))
+    bits = dtype_of(type_).type
+
+    def compute(address: Array, rank: Array) -> Array:
+        return (address & ~bits(255 << MATE)) | ((rank.astype(dtype_of(type_)) + bits(1)) << bits(MATE))
+
+    return Operation(results=(type_,), sources=(type_, "u32"), compute=compute)
+
+
+@declare("getctarank", modifiers="shared::cluster")
+def _(opcode: Opcode) -> Operation:
+    """Which block of the cluster a shared address is of."""
+    type_ = opcode.type_of(("u32", "u64"))
+
+    def compute(lanes: Lanes, address: Array) -> Array:
+        number = (address.astype(np.int64) >> MATE) & 255
+        return np.asarray(lanes.mate(number) % lanes.machine.shape.mates, np.uint32)
+
+    return Operation(results=("u32",), sources=(type_,), compute=compute, lanes=True)
+
+
 def _space(opcode: Opcode) -> str:
-    return opcode.one_of(tuple(_SPACES.split())).removesuffix("::cta")
+    return opcode.one_of(tuple(_SPACES.split())).split("::")[0]

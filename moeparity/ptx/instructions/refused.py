@@ -7,7 +7,6 @@ from moeparity.ptx.table import DECLARATIONS, Declaration, Opcode, Operation, Un
 _TENSOR = ("mma", "wmma", "wgmma", "tcgen05", "movmatrix")
 _OTHER = {
     "mbarrier": "asynchronous barriers are not built",
-    "mapa": "clusters are not built",
     "tex": "textures are not built",
     "tld4": "textures are not built",
     "suld": "surfaces are not built",

@@ -1,61 +1,81 @@
-"""vLLM's and FlashInfer's own kernels, through their PTX, against the profiles: every bit."""
+"""vLLM's, FlashInfer's and TensorRT-LLM's own kernels, through their PTX, against this project's nodes: every bit."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.engines.cuda import kernels
-from tests.engines.cuda.kernels import BF16, Compared, Rows
+from tests.engines.cuda import activations, collectives, combines, kernels, norms, ropes, routers
+from tests.engines.cuda.compared import BF16
+from tests.engines.cuda.norms import Rows
+from tests.engines.cuda.routers import Case
 from tests.evidence import record
 
 pytestmark = pytest.mark.live
 
-SHAPES = [(2048, 8), (7168, 3), (1024, 260), (2880, 5), (128, 9)]
-KERNELS = [
-    kernels.flashinfer_rms_norm,
-    kernels.flashinfer_add_rms_norm,
-    kernels.vllm_rms_norm,
-    kernels.vllm_add_rms_norm,
-    kernels.vllm_moe_sum,
-]
 
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
-@pytest.mark.parametrize(("hidden", "tokens"), SHAPES)
-def test_a_profile_has_the_kernels_bits(kernel: object, hidden: int, tokens: int) -> None:
-    compared = kernel(Rows.drawn(hidden, tokens))  # type: ignore[operator]
-    assert isinstance(compared, Compared)
-    assert compared.numbers >= hidden * tokens
-    assert compared.differ == 0
-    written_down(compared)
-
-
-def written_down(compared: Compared) -> None:
-    """As evidence, that what it verifies has this kernel's bits."""
-    assert compared.differ == 0
-    assert compared.verifies
-    against = f"{compared.version} {compared.kernel.partition(' ')[2]}"
-    for op, values in compared.verifies.items():
-        record(op, values, against, operands=BF16, how="ptx", compiled=compared.compiled)
-
-
-def test_a_row_that_no_vector_divides_takes_the_kernel_of_single_elements() -> None:
-    rows = Rows.drawn(1001, 4)
-    assert kernels.vllm_rms_norm(rows).differ == 0
-    assert kernels.vllm_add_rms_norm(rows).differ == 0
+@pytest.mark.parametrize("idea", ["norms", "routers", "rows", "ranks"])
+def test_a_node_has_the_kernels_bits(idea: str) -> None:
+    wrong = []
+    for comparison in kernels.small()[idea]:
+        compared = comparison()
+        assert compared.numbers > 0
+        if compared.differ:
+            wrong.append(f"{compared.kernel}, {compared.shape}: {compared.differ} of {compared.numbers} differ")
+        for op, values in compared.verified.items():
+            against = f"{compared.version} {compared.kernel}"
+            record(op, values, against, operands=BF16, how="ptx", compiled=compared.compiled)
+    assert wrong == []
 
 
 def test_another_order_of_additions_is_seen() -> None:
     """Few numbers of bf16 show it, but some do."""
     rows = Rows.drawn(7168, 64)
-    assert (kernels.vllm_rms_norm(rows).control or 0) > 0
-    assert (kernels.vllm_moe_sum(rows).control or 0) > 0
+    assert (norms.vllm_rms_norm(rows).control or 0) > 0
+    assert (combines.vllm_moe_sum(rows).control or 0) > 0
+    assert (collectives.vllm_all_reduce(8, 3, 2048, 1).control or 0) > 0
+    assert (collectives.flashinfer_all_reduce(4, 3, 2048).control or 0) > 0
 
 
-def test_the_gate_of_vllm_takes_cudas_exponential_not_torchs() -> None:
-    ids, torchs, _, cudas = kernels.topk_compared(256)
-    assert ids.differ == 0
-    assert cudas.differ == 0
-    assert torchs.differ > 0
-    assert torchs.ulp <= 4
-    assert ids.assumed == ("ex2.approx.f32",)
+def test_the_gates_take_cudas_functions_not_torchs() -> None:
+    gate = routers.top_k_softmax(Case(tokens=64, experts=128, k=8))
+    assert gate.differ == 0
+    assert (gate.control or 0) > 0
+    assert gate.assumed == ("ex2.approx.f32",)
+    assert (routers.no_aux_tc(Case(tokens=24, experts=128, k=6, biased=True)).control or 0) > 0
+
+
+def test_what_silu_is_rounded_to_is_seen() -> None:
+    assert (activations.vllm_silu_and_mul(5, 768).control or 0) > 0
+    assert (activations.flashinfer_silu_and_mul(5, 768).control or 0) > 0
+
+
+def test_a_comparison_that_differs_verifies_nothing() -> None:
+    gate = routers.top_k_softmax(Case(tokens=8, experts=128, k=8))
+    assert list(gate.verified) == ["router"]
+    assert gate.compiled.assumed == gate.assumed
+    assert type(gate)(**{**vars(gate), "differ": 1}).verified == {}
+
+
+def test_what_the_data_cannot_tell_is_not_verified() -> None:
+    """Products of two numbers of bf16 are exact in fp32, and no fma differs from them; with cos in fp32 it does."""
+    blind, seen = (
+        compared.verified["rope"]
+        for compared in (
+            ropes.vllm_rotary(9, (8, 2), 128, 128, pairs=False),
+            ropes.flashinfer_rotary(9, (8, 2), pairs=False),
+        )
+    )
+    assert "products" in blind
+    assert "contraction" not in blind
+    assert seen["contraction"] == "cos"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_all_reduce_has_the_same_bits_whichever_rank_is_ahead(seed: int) -> None:
+    for compared in (
+        collectives.vllm_all_reduce(2, 2, 1024, 1, seed=seed),
+        collectives.vllm_all_reduce(4, 1, 1024, 2, seed=seed),
+        collectives.flashinfer_all_reduce(2, 2, 1024, norm=True, seed=seed),
+        collectives.flashinfer_all_reduce(2, 3, 1024, shots=2, seed=seed),
+    ):
+        assert compared.differ == 0

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,15 +22,19 @@ import pytest
 
 FOLDER = Path(sys.prefix) / "live" / "cuda"
 PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
-COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6",
-            "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
+COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-runtime==13.5.37",
+            "nvidia-cuda-cccl==13.3.5.0.6", "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
 HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
 _METADATA = ("setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2", "cmake", "ninja", "wheel",
              "grpcio-tools")  # fmt: skip
 """What vLLM's sdist is asked for its metadata with."""
 FLASHINFER = "flashinfer-python==0.7.2.post1"
+TVM = "apache-tvm-ffi==0.1.15.post2"
+"""Headers that FlashInfer's host code includes."""
 VLLM = "0.33.0"
 ARCHITECTURE = "sm_90"
+FLASHINFER_DATA = FOLDER / "flashinfer" / "flashinfer" / "data"
+FAST_MATH = ("-use_fast_math",)
 
 
 def install() -> None:
@@ -40,9 +46,15 @@ def install() -> None:
         for wheel in Path(place).glob("*.whl"):
             to = FOLDER / ("flashinfer" if wheel.name.startswith("flashinfer") else "toolkit")
             with zipfile.ZipFile(wheel) as archive:
-                wanted = [name for name in archive.namelist() if "/include/" in name or "/csrc/" in name]
+                wanted = [name for name in archive.namelist() if _wanted(name)]
                 archive.extractall(to, wanted)  # noqa: S202 (a ZipFile leaves no folder)
+        _pip("install", "--target", str(FOLDER / "tvm"), TVM)
     _vllm()
+
+
+def _wanted(name: str) -> bool:
+    """Sources of kernels, and the Python file that holds FlashInfer's activations as text."""
+    return "/include/" in name or "/csrc/" in name or name.endswith("/jit/activation.py")
 
 
 def _vllm() -> None:
@@ -71,15 +83,32 @@ def _pip(command: str, *arguments: str, environment: dict[str, str] | None = Non
     )
 
 
-def compiled(source: Path, *flags: str) -> str:
+def compiled(source: Path, *flags: str, architecture: str) -> str:
     """The PTX that nvcc makes of a file. Skips the test that asks where there is no nvcc."""
     nvcc = compiler()
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "out.ptx"
-        command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", "-std=c++17", *flags, str(source), "-o", str(out)]
+        command = [str(nvcc), "-ptx", f"-arch={architecture}", "-std=c++17", *flags, str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return out.read_text()
+
+
+def machine_code(text: str, kernel: str = "") -> list[str]:
+    """Instructions that ptxas makes of a PTX file, or of one kernel in it, as nvdisasm prints them."""
+    tools = compiler().parent
+    with tempfile.TemporaryDirectory() as place:
+        source, out = Path(place) / "in.ptx", Path(place) / "out.cubin"
+        source.write_text(text)
+        subprocess.run(
+            [str(tools / "ptxas"), f"-arch={ARCHITECTURE}", str(source), "-o", str(out)], check=True, timeout=300
+        )
+        if not (tools / "nvdisasm").exists():
+            pytest.skip("machine code not read: no nvdisasm (python -m tests.engines.cuda.toolchain install)")
+        command = [str(tools / "nvdisasm"), "-c", str(out)]
+        code = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    part = code.partition(f".text.{kernel}:")[2].partition(".section")[0] if kernel else code
+    return re.findall(r"^ *[/][*][0-9a-f]{4,}[*][/] +(.*)$", part, re.MULTILINE)
 
 
 def compiler() -> Path:
@@ -110,37 +139,56 @@ def vllm(name: str) -> str:
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
         "-DUSE_CUDA",
+        "-DENABLE_FP8",
         "-DTORCH_TARGET_VERSION=0x020b000000000000",
     )
-    return _cached(root / name, *flags, *(f"-I{folder}" for folder in folders))
+    return _cached(root / name, *flags, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
 
 
-def flashinfer(header: str, instances: str) -> str:
-    """The PTX of instances of templates in one of FlashInfer's headers, with the flags of its JIT (-use_fast_math)."""
-    data = FOLDER / "flashinfer" / "flashinfer" / "data"
+def flashinfer(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of FlashInfer's files, with the flags of its JIT (-use_fast_math)."""
     kit = FOLDER / "toolkit" / "nvidia" / "cu13"
     compiler()
-    source = FOLDER / f"{Path(header).stem}.cu"
-    source.write_text(f"#include <{header}>\n{instances}")
-    folders = (data / "include", kit / "cccl/include", kit / "include", data / "cutlass/include")
-    return _cached(source, "-use_fast_math", "-DENABLE_BF16", "-DENABLE_FP8", *(f"-I{folder}" for folder in folders))
+    text = f"#include <{header}>\n{instances}"
+    source = FOLDER / f"{Path(header).stem}.{_digest(text)}.cu"
+    source.write_text(text)
+    folders = (
+        *(
+            FLASHINFER_DATA / name
+            for name in ("include", "csrc", "csrc/nv_internal", "csrc/nv_internal/include", "spdlog/include")
+        ),
+        kit / "cccl/include",
+        kit / "include",
+        *(FLASHINFER_DATA / "cutlass" / name for name in ("include", "tools/util/include")),
+        FOLDER / "tvm" / "tvm_ffi" / "include",
+    )
+    defined = (f"-DFLASHINFER_ENABLE_{name}" for name in ("F16", "BF16", "FP8_E4M3", "FP8_E5M2"))
+    options = (*FAST_MATH, *defined, "-DENABLE_BF16", "-DENABLE_FP8", *flags, *(f"-I{folder}" for folder in folders))
+    return _cached(source, *options, architecture=f"{ARCHITECTURE}a")
 
 
-def _cached(source: Path, *flags: str) -> str:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _cached(source: Path, *flags: str, architecture: str) -> str:
     """Compiled once: the PTX lies beside the compiler."""
-    kept = FOLDER / f"{source.stem}.{ARCHITECTURE}.ptx"
-    if not kept.exists() or (
-        source.exists() and kept.stat().st_mtime < source.stat().st_mtime and source.parent != FOLDER
-    ):
-        kept.write_text(compiled(source, *flags))
+    key = _digest("\0".join((str(source), source.read_text(), *flags)))
+    kept = FOLDER / f"{source.stem}.{architecture}.{key}.ptx"
+    if not kept.exists():
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(compiled(source, *flags, architecture=architecture))
+        partial.replace(kept)
     return kept.read_text()
 
 
 def programs() -> None:
     """Compiles the programs of this project's own, with contraction and without."""
     for source in PROGRAMS.glob("*.cu"):
-        source.with_suffix(".ptx").write_text(compiled(source))
-        source.with_name(f"{source.stem}.nofma.ptx").write_text(compiled(source, "-fmad=false"))
+        source.with_suffix(".ptx").write_text(compiled(source, architecture=ARCHITECTURE))
+        source.with_name(f"{source.stem}.nofma.ptx").write_text(
+            compiled(source, "-fmad=false", architecture=ARCHITECTURE)
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""exp, log and tanh of fp32 as CUDA's device library computes them, with and without -use_fast_math.
+
+Every step is that of the PTX which nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`,
+whose bits no document fixes, are taken to be correctly rounded; a GPU may give a neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from moeparity.numerics.fma import fma
+
+_LOG2_E = 1.4426950216293335
+_LOG2_E_LOW = 1.925963033500011e-08
+_STEPS = 252.0
+_PER_STEP = 0.005724980030208826
+_TINY = 2.0**-126
+_HUGE = 2.0**126
+"""Above it the reciprocal is subnormal."""
+_TANH = (0.01573968306183815, -0.05230396240949631, 0.13315297663211823, -0.33332768082618713, 0.0)
+"""Odd polynomial of tanhf below 0.6, from its highest power down."""
+
+_LN2 = 0.6931471824645996
+_LOG = (
+    -0.13018856942653656, 0.1408461034297943, -0.12148627638816833, 0.1398061066865921, -0.16684235632419586,
+    0.20012299716472626, -0.24999669194221497, 0.333331823348999, -0.5,
+)  # fmt: skip
+"""Polynomial of logf, from its highest power down."""
+_TWO_THIRDS = 0x3F2AAAAB
+_INFINITE = torch.tensor(math.inf)
+
+
+def expf(x: torch.Tensor) -> torch.Tensor:
+    """`expf` of fp32 x: a power of two times 2 to what is left, by `ex2.approx.ftz`."""
+    # fma.rm of a number within 0..1: the product is exact in fp64, and so is what lies below it.
+    share = fma(x, _number(_PER_STEP, x), _number(0.5, x)).clamp(0, 1).nan_to_num(0.0)
+    power = (share.double() * _STEPS).floor() - 126.0
+    rest = fma(x, _number(_LOG2_E, x), -power.float())
+    rest = fma(x, _number(_LOG2_E_LOW, x), rest)
+    return (_ex2(rest).double() * torch.exp2(power)).float()
+
+
+def logf(x: torch.Tensor) -> torch.Tensor:
+    """`logf` of fp32 x: the exponent times ln 2, and a polynomial of a number between 2/3 and 4/3."""
+    tiny = x < _TINY
+    scaled = torch.where(tiny, x * 2.0**23, x)
+    bits = scaled.contiguous().view(torch.int32)
+    exponent = (bits - _TWO_THIRDS) & -(1 << 23)
+    power = fma(exponent.float(), _number(2.0**-23, x), torch.where(tiny, -23.0, 0.0))
+    rest = (bits - exponent).view(torch.float32) - 1
+    total = _number(_LOG[0], x)
+    for coefficient in _LOG[1:]:
+        total = fma(total, rest, _number(coefficient, x))
+    result = fma(power, _number(_LN2, x), fma(rest * total, rest, rest))
+    result = torch.where((scaled > 0) & (scaled < math.inf), result, fma(scaled, _INFINITE, _INFINITE))
+    return torch.where(scaled == 0, -math.inf, result)
+
+
+def fast_expf(x: torch.Tensor) -> torch.Tensor:
+    """`__expf`, and `expf` with -use_fast_math: 2 to x / ln 2, both flushed to zero where subnormal."""
+    return _ex2(_flushed(_flushed(x) * _number(_LOG2_E, x)))
+
+
+def tanhf(x: torch.Tensor) -> torch.Tensor:
+    """`tanhf` of fp32 x: a polynomial below 0.6, above it 1 - 2 / (exp(2 |x|) + 1)."""
+    size = x.abs()
+    far = fma(1 / (_ex2(size * _number(2 * _LOG2_E, x)) + 1), _number(-2.0, x), _number(1.0, x))
+    far = torch.where(size >= 9.010913848876953, 1.0, far).copysign(x)
+    square, total = x * x, _number(_TANH[0], x)
+    for coefficient in _TANH[1:]:
+        total = fma(total, square, _number(coefficient, x))
+    return torch.where(size >= 0.6, far, fma(total, x, x))
+
+
+def fast_tanhf(x: torch.Tensor) -> torch.Tensor:
+    """`tanhf` with -use_fast_math: `tanh.approx`, correctly rounded short of one number in about 2^28."""
+    return torch.tanh(x.double()).float()
+
+
+def fast_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """fp32 a / b with -use_fast_math: `div.approx.ftz`, a times 1 / b, where that is not flushed correctly rounded."""
+    a, b = _flushed(a), _flushed(b)
+    return _flushed(torch.where(b.abs() > _HUGE, a * torch.zeros_like(b).copysign(b), a / b))
+
+
+def fast_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """fp32 a * b with -use_fast_math: subnormal numbers are zero, in and out."""
+    return _flushed(_flushed(a) * _flushed(b))
+
+
+def _ex2(x: torch.Tensor) -> torch.Tensor:
+    """`ex2.approx.ftz.f32`, correctly rounded short of one number in about 2^28."""
+    return _flushed(torch.exp2(_flushed(x).double()).float())
+
+
+def _flushed(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.abs() < _TINY, x * 0, x)
+
+
+def _number(value: float, like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32, device=like.device)

@@ -1,0 +1,64 @@
+"""What equal bits say of an op's attributes: those are verified of which the data would have shown another value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from moeparity.errors import MoeparityError
+from moeparity.numerics.bits import same_bits
+from moeparity.ops.declaration import Attribute
+from moeparity.ops.registry import OPS
+
+Node = Callable[[Mapping[str, Any]], Sequence[torch.Tensor]]
+_ORDERS = ("sequential", "fold_lo", "fold_hi", "reverse")
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An op with the values that a kernel is held to, and what its node gives with any values.
+
+    Without `node` the values are those whose other ones the comparison's control stands for.
+    """
+
+    op: str
+    values: Mapping[str, Any]
+    node: Node | None = None
+
+    def told(self, control: int | None) -> Mapping[str, Any]:
+        """The values of which some other one, of those that can be run, changes a bit of the outputs."""
+        if self.node is None:
+            return self.values if control else {}
+        base = self.node(self.values)
+        declared = {attribute.name: attribute for attribute in OPS[self.op].attributes}
+        kept = {}
+        for name, value in self.values.items():
+            if name in declared and declared[name].kind != "placement":
+                changes = [self._changes(base, name, other) for other in _others(declared[name], value)]
+                if any(changes):
+                    kept[name] = value
+        return kept
+
+    def _changes(self, base: Sequence[torch.Tensor], name: str, other: object) -> bool | None:
+        """Whether another value gives other bits; None where it cannot be run."""
+        assert self.node is not None
+        try:
+            outputs = self.node({**self.values, name: other})
+        except (MoeparityError, AssertionError, KeyError, RuntimeError, TypeError, ValueError):
+            return None
+        same = all(a.dtype == b.dtype and same_bits(a, b) for a, b in zip(base, outputs, strict=True))
+        return not same
+
+
+def _others(attribute: Attribute, value: object) -> list[object]:
+    """Values to be told from this one: all that are listed, dtypes, orders, usual numbers and one that is none."""
+    if isinstance(value, torch.dtype):
+        return [dtype for dtype in _DTYPES if dtype != value]
+    listed: list[object] = [*attribute.values, *(_ORDERS if attribute.order else ()), *attribute.usual]
+    if attribute.number and isinstance(value, float):
+        listed.append(1.5 * value + 0.25)
+    return [other for other in dict.fromkeys(listed) if other != value]

@@ -145,7 +145,9 @@ class Reader:
     def _variable(self, words: list[str], *, ends: tuple[str, ...] = (";",)) -> Variable:
         """A variable from behind its words (`.shared .align 4 .b8`) to its end."""
         space = next(word[1:] for word in words if word[1:] in _SPACES)
-        type_ = next((word[1:] for word in reversed(words) if word[1:] not in _SPACES and word != ".ptr"), "b8")
+        # Behind `.ptr` stands what the pointer points to: `.param .u64 .ptr .global .align 1`, as Triton writes it.
+        words = words[: words.index(".ptr")] if ".ptr" in words else words
+        type_ = next((word[1:] for word in reversed(words) if word[1:] not in _SPACES), "b8")
         align = next((int(words[at + 1]) for at, word in enumerate(words) if word == ".align"), 0)
         item = _BYTES["".join(filter(str.isdigit, type_))]
         name, count, initial = self._take(), 1, []

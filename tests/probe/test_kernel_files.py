@@ -283,7 +283,7 @@ def test_without_nvcc_one_error_says_what_to_do(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.live
 def test_a_cuda_source_is_compiled_with_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_HOME", str(toolchain._compiler().parents[1]))
+    monkeypatch.setenv("CUDA_HOME", str(toolchain.compiler().parents[1]))
     path = changed(tmp_path, "dots", "layers.ptx", "layers.cu")
     path.write_text(
         path.read_text().replace("ptx: ", "cuda: ").replace("kernel: dots", "flags: [-fmad=false]\nkernel: dots")

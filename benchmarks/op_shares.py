@@ -104,8 +104,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=512)
     tokens = parser.parse_args().tokens
     print(header(torch.get_num_threads()))
-    print(f"share of bf16 outputs with other bits, {tokens} tokens\n")
-    print("| what differs | share of outputs |\n|---|---:|")
+    print(f"fraction of bf16 outputs with other bits, {tokens} tokens\n")
+    print("| what differs | fraction of outputs |\n|---|---:|")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
         model = open_model(folder, device="cpu", residency="resident", synthetic=0)

@@ -40,7 +40,7 @@ def main() -> int:
     """Count and print."""
     options = _options()
     print(header(torch.get_num_threads()))
-    print(f"share of {options.tokens} x {options.hidden} bf16 outputs with other bits, seed {options.seed}\n")
+    print(f"fraction of {options.tokens} x {options.hidden} bf16 outputs with other bits, seed {options.seed}\n")
     kinds: dict[str, Callable[[argparse.Namespace, int], list[torch.Tensor]]] = {
         "Gaussian": gaussian,
         "GEMM partials": partials,

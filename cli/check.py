@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +12,11 @@ from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
 from moeparity.cli.options import Device, MemoryLimit
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
-from moeparity.output.words import printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from moeparity.check import Checked
-    from moeparity.output.findings import Finding
 
 
 def check(
@@ -55,7 +55,6 @@ def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, 
     from moeparity.output.findings import combined
     from moeparity.output.status import state_of, status_line
 
-    width = max(len(display_path(recipe)) for recipe in recipes)
     results = []
     for recipe in recipes:
         result = _check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit)
@@ -68,7 +67,8 @@ def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, 
     opening = status_line(state_of(code), _status(results, code))
     files.console().print(opening)
     for result in results:
-        _print(result, width, files)
+        for part in _shown(result):
+            files.console().print(part)
     files.console().print(opening)
     return code
 
@@ -102,19 +102,19 @@ def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: 
         )
 
 
-def _print(result: Checked, width: int, files: Outputs) -> None:
-    """One line per finding."""
+def _shown(result: Checked) -> Iterator[Table]:
+    """The recipe, and below it a row for every finding: whether it is met, what is expected and what was found."""
+    from rich.text import Text
+
+    from moeparity.output.tables import COLOUR, plain_grid
+
+    words = {"ok": ("ok", "pass"), "fail": ("FAIL", "fail"), "inconclusive": ("inconclusive", "inconclusive")}
+    table = plain_grid(3)
+    table.columns[0].no_wrap = True
     for finding in result.findings:
-        wide = max(len(line.expectation) for line in result.findings)
-        line = printable(f"{result.recipe:<{width}}  {finding.expectation:<{wide}}  {finding.found}")
-        typer.echo(f"{_word(finding)}  {line}", file=files.stream)
-    files.stream.flush()
-
-
-def _word(finding: Finding) -> str:
-    word, colour = {
-        "ok": ("ok", typer.colors.GREEN),
-        "fail": ("FAIL", typer.colors.RED),
-        "inconclusive": ("inconclusive", typer.colors.YELLOW),
-    }[finding.status]
-    return typer.style(f"{word:<12}", fg=colour)
+        word, state = words[finding.status]
+        table.add_row(Text(word, COLOUR[state]), finding.expectation, finding.found)
+    if result.findings:
+        name = plain_grid(1)
+        name.add_row(result.recipe)
+        yield from (name, table)

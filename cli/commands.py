@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
@@ -22,11 +24,29 @@ from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import sample, tokens
 from moeparity.cli.variance import variance
-from moeparity.errors import MoeparityError, Where
+from moeparity.errors import MoeparityError, Where, did_you_mean
 from moeparity.output.words import printable
 from moeparity.paths import is_folder
 
+_NO_CHOICE = re.compile(r"(?:Value error, )?'(.*)' is not one of ('.*')\.")
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands; a word that is none of an option's is answered with the one that is meant."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if mistyped := _NO_CHOICE.fullmatch(error.message):
+                word, choices = mistyped[1], mistyped[2]
+                near = did_you_mean(word, re.findall("'([^']+)'", choices))
+                error.message = f"{word!r}: expected one of {choices}.{near}"
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -35,6 +35,8 @@ def init(
         starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
     written = (starter.recipe, *starter.profiles, starter.tokens)
     console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
+    for another in starter.other_models:
+        console().print(f"warning: not this checkpoint's model: {another}", markup=False)
     for warning in starter.warnings:
         console().print(f"warning: no profile has it: {warning}", markup=False)
     if starter.obstacle:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +67,15 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return {code: str(path) for code, path in made.items()}
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["check", "--device", "cpu", *arguments])
+def run(*arguments: str, columns: int = 400) -> Result:
+    return CliRunner().invoke(app, ["check", "--device", "cpu", *arguments], env={"COLUMNS": str(columns)})
+
+
+def told(done: Result, recipe: str) -> list[str]:
+    """The words of a recipe's findings: below its line, up to the next recipe's or the last line."""
+    lines = done.stdout.splitlines()[:-1]
+    below = lines[lines.index(recipe) + 1 :] if recipe in lines else []
+    return [line.split()[0] for line in itertools.takewhile(lambda line: not line.startswith("/"), below)]
 
 
 @pytest.mark.parametrize("codes", [(0,), (1,), (2,), (3,), (0, 3), (3, 1), (1, 2, 0)])
@@ -76,9 +85,18 @@ def test_exit_codes(recipes: dict[int, str], codes: tuple[int, ...]) -> None:
     done = run(*given)
     assert done.exit_code == expected, done.output
     for code, recipe in zip(codes, given, strict=True):
-        said = [line.split()[0] for line in done.stdout.splitlines() if recipe in line]
-        assert said == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
+        assert told(done, recipe) == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
     assert ("names 'nobody', which is no toggle" in done.stderr) == (2 in codes)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lines_fit_and_long_paths_lose_their_middle(recipes: dict[int, str], tmp_path: Path, columns: int) -> None:
+    folder = tmp_path / "/".join(["a-folder-with-a-long-name"] * 6)
+    shutil.copytree(Path(recipes[0]).parent, folder)
+    recipe = (folder / Path(recipes[0]).name).rename(folder / "recipe.yaml")
+    done = run(recipes[0], str(recipe), columns=columns)
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert any("..." in line and line.endswith("/recipe.yaml") for line in done.stdout.splitlines()), done.output
 
 
 @pytest.mark.parametrize(("code", "for_git"), [(0, 0), (1, 1), (2, 125), (3, 125)])
@@ -106,7 +124,7 @@ def test_a_crash_is_no_divergence_and_stops_no_other_recipe(recipes: dict[int, s
     assert done.exit_code == 70
     assert "Traceback" not in done.stderr
     assert "error: moeparity failed, which is a mistake of its own: ZeroDivisionError: in a kernel (" in done.stderr
-    assert done.stdout.count("ok   ") == 2
+    assert told(done, recipes[0]) == ["ok", "ok"]
     messages = [str(error.get("message")) for error in ET.parse(tmp_path / "x.xml").iter("error")]
     assert len(messages) == 1
     assert "ZeroDivisionError: in a kernel" in messages[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.metrics.registry import METRICS
 from tests.command import ROOT
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "checkpoints" / "quickstart" / "README.md"]
@@ -54,3 +55,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_glossary_is_led_to() -> None:
     for page in ("README.md", "docs/design.md", "docs/method.md"):
         assert "docs/glossary.md" in (ROOT / page).read_text("utf-8"), page
+
+
+WHOLES = r"(tokens|token-layers|sequences|outputs|results|slots|draws|bf16|all|sum|activated|\d)"
+"""Of what a part is a fraction: share means a share of the KL alone."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_share_means_one_thing(page: Path) -> None:
+    """But in the changelog, which keeps what was said."""
+    text = page.read_text("utf-8")
+    assert page.name == "CHANGELOG.md" or re.findall(rf"\bshares? of (?:the )?`?{WHOLES}", text) == []
+
+
+def test_no_metric_is_defined_by_a_share() -> None:
+    for metric in METRICS.values():
+        assert not re.search(r"\bshares?\b", f"{metric.formula} {metric.estimates}"), metric.name

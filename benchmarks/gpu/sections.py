@@ -109,7 +109,7 @@ def sums(result: Result) -> Iterator[str]:
     if result["kernels"]:
         yield (
             "Orders that profiles state of torch's kernels, read in their source, against these kernels on fp32 rows: "
-            "the share of results with other bits. What is 0 in every row is added as stated, as far as these show."
+            "the fraction of results with other bits. What is 0 in every row is added as stated, as far as these show."
         )
         yield table(
             ("order", "kernel", "rows x hidden", "other bits"),

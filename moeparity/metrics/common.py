@@ -151,7 +151,7 @@ _RATIOS = (
         name="ess_fraction",
         reduce=Reduce("of totals", "ess_fraction"),
         formula="(sum rho)^2 / (n sum rho^2) over all n tokens, weights not truncated",
-        estimates="the share of tokens that the weights leave effective",
+        estimates="the fraction of tokens that the weights leave effective",
         source=OURS,
         unit="1",
         healthy="near 1",
@@ -176,7 +176,7 @@ _TAILS = (
         Metric(
             name=f"f{tau}",
             reduce=Reduce("token mean", f"beyond_{tau}"),
-            formula=f"share of tokens with max(rho, 1/rho) > {tau}",
+            formula=f"fraction of tokens with max(rho, 1/rho) > {tau}",
             estimates="the rate of extreme tokens; 0 in n tokens bounds it at about 3/n only",
             source=R3,
             unit="1",

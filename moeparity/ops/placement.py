@@ -42,7 +42,7 @@ BIAS = Attribute(
     values=(AFTER, SHARED, FIRST),
     needs="partials",
     weight="bias",
-    says="a row-wise bias is added to the reduced sum (Megatron-LM); or every rank's GEMM adds its share, the bias "
+    says="a row-wise bias is added to the reduced sum (Megatron-LM); or every rank's GEMM adds its part, the bias "
     "divided by the number of ranks and rounded to its own dtype (torch's DTensor); or the first rank's GEMM adds it "
     "(vLLM, SGLang)",
 )
@@ -261,7 +261,7 @@ ALL_REDUCE = Op(
             values=("whole", "scattered"),
             needs="partials",
             when={"reduce": ("now",)},
-            says="every rank gets the whole sum, or a share of its tokens (sequence parallel): the library's "
+            says="every rank gets the whole sum, or a part of its tokens (sequence parallel): the library's "
             "reduce-scatter of the message laid out by destination, which the next GEMM gathers",
         ),
         site(

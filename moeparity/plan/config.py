@@ -208,6 +208,7 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
         place = config.where("rope_type" if "rope_type" in fields else "type")
         raise CheckpointError(
             f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_NEEDS)}."
+            f"{did_you_mean(str(rope['rope_type']), ROPE_NEEDS)}"
         )
     # The softmax scale that mscale_all_dim asks for is a function of `factor`.
     needs_factor = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")

@@ -255,6 +255,7 @@ def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribut
     if value not in (STORED, *choice.values):
         raise SpecError(
             f"{where}: {op.name}:{site} on an edge is {shown(value)}; expected one of {STORED}, {choice.expected}."
+            f"{did_you_mean(str(value), (STORED, *choice.values))}"
         )
     return choice, value
 
@@ -293,9 +294,10 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     for member in (op, edge[1]) if edge else (op,):
         if chain.count(member) != 1:
             has = "twice" if member in chain else "not at all"
+            once = [one for one in chain if chain.count(one) == 1]
             raise SpecError(
                 f"{where}: {key!r} names op {member!r}, which stands in the chain {has}; expected one of "
-                f"{listed(o for o in chain if chain.count(o) == 1)}."
+                f"{listed(once)}.{did_you_mean(member, once)}"
             )
     if edge and chain.index(edge[1]) != chain.index(op) + 1:
         raise SpecError(f"{where}: {key!r}: {edge[1]} does not follow {op} in the chain. Name an edge of the chain.")

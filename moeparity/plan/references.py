@@ -119,7 +119,7 @@ def _portion(values: list[Any], shape: str) -> int:
     """A share of a whole number, cut to a whole number as transformers does."""
     number, share, *extra = values
     if extra or type(number) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= number * share):
-        raise GraphError(f"{shape}; expected a whole number and a share of it above 0 and up to 1.")
+        raise GraphError(f"{shape}; expected a whole number and a fraction of it above 0 and up to 1.")
     return int(number * share)
 
 

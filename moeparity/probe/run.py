@@ -56,7 +56,8 @@ def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     """The function, and every combination of rows, threads and alignment."""
     function, dtype = _target(request, folder)
     if dtype not in CHECKPOINT_NAMES:
-        raise MoeparityError(f"--dtype {dtype}: expected one of {listed(CHECKPOINT_NAMES)}.")
+        near = did_you_mean(dtype, CHECKPOINT_NAMES)
+        raise MoeparityError(f"--dtype {dtype}: expected one of {listed(CHECKPOINT_NAMES)}.{near}")
     rows = numbers("--m", request.m, least=1)
     threads = numbers("--threads", request.threads, least=1)
     offsets = numbers("--alignment", request.alignment, least=0)

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from moeparity.ptx.binding import Read, operands_of, reader, writer
+from moeparity.ptx.formats import Array
 from moeparity.ptx.layout import Layout
 from moeparity.ptx.machine import Active, Lanes, Machine, Segment, Step, chosen
 from moeparity.ptx.syntax import Name, PtxError, Statement, innermost
@@ -65,13 +68,17 @@ def _bind(statement: Statement, layout: Layout, approximations: Mapping[str, Cal
     count = len(operation.results)
     writes = tuple(writer(x, t, statement, layout) for x, t in zip(operands[:count], operation.results, strict=True))
     reads = tuple(reader(x, t, statement, layout) for x, t in zip(operands[count:], operation.sources, strict=True))
-    mask = reads[-1] if operation.sync is Sync.WARP else None
+    mask = (_everybody if operation.whole else reads[-1]) if operation.sync is Sync.WARP else None
     step = _step(operation, reads, () if operation.late else writes)
     steps: tuple[Step, ...] = (_guarded(step, guard),)
     if operation.late:
         late = replace(operation, compute=operation.late)
         steps = (*steps, _guarded(_step(late, (), writes), guard))
     return _Bound(statement, operation, steps, mask, guard)
+
+
+def _everybody(_machine: Machine, _active: Active) -> Array:
+    return np.array([0xFFFFFFFF], np.uint32)
 
 
 def _step(operation: Operation, reads: tuple[Read, ...], writes: tuple[Any, ...]) -> Step:

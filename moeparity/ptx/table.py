@@ -84,6 +84,8 @@ class Operation:
     lanes: bool = False
     sync: Sync = Sync.NOBODY
     memory: bool = False
+    whole: bool = False
+    """It waits for a whole warp, where others that wait for a warp have a mask for their last operand."""
     late: Callable[..., Any] | None = None
     """What gives the value written instead, from the threads, once a barrier has opened."""
     assumed: str | None = None

@@ -8,6 +8,7 @@ where they are not there.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,13 +22,44 @@ import torch
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(sys.prefix) / "live"
 _CONFIGURATION = ("tyro==1.0.17", "docstring-parser==0.18.0", "typeguard==4.6.0")
+_SERVED = """
+aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aiosignal==1.4.0 certifi==2026.10.18 frozenlist==1.8.0 msgspec==0.22.0
+multidict==7.2.1 propcache==0.5.4 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 requests==2.34.2 starlette==1.10.0
+urllib3==2.8.0 yarl==1.25.1
+"""
+_OF_VLLM = """
+apache-tvm-ffi==0.1.15.post2 cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 fastapi==0.165.0 llguidance==1.9.1
+openai==3.54.0 opentelemetry-api==1.45.2 oss-harmony==0.0.11 partial-json-parser==0.2.1.1.post7
+prometheus_client==0.26.0 py-cpuinfo==9.0.0 sniffio==1.3.1 uvloop==0.23.0 xgrammar==0.2.8
+"""
+"""What the parsers of servers import."""
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
+    "triton-3.8": ("triton==3.8.0",),
+    "ml_dtypes": ("ml_dtypes==0.6.0",),
+    "sglang": ("sglang==0.5.23",),
     "torchtitan-0.3.0": ("torchtitan==0.3.0", "spmd_types==0.2.3", *_CONFIGURATION),
     "torchtitan-0.2.2": ("torchtitan==0.2.2", *_CONFIGURATION),
     "liger": ("liger-kernel==0.8.5",),
+    "sglang-needs": ("dill==0.4.1", "msgspec==0.22.0"),
+    "megatron-core": ("megatron-core==0.16.1",),
+    "verl": ("verl==0.9.1",),
+    "trl": ("trl==1.16.0",),
+    "openrlhf": ("openrlhf==0.11.2",),
+    "flashinfer": ("flashinfer-python==0.7.2.post1",),
+    "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
+    "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
 """What lies in each folder: two versions of one project cannot share one."""
+REPOSITORIES = {
+    "megatron-lm": "NVIDIA/Megatron-LM at d98e8a64dd",
+    "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
+    "slime": "THUDM/slime at 624b824a89",
+    "transformer-engine": "NVIDIA/TransformerEngine at d0067d0da6",
+}
+"""What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""
+SOURCES = "cuda/vllm/vllm-0.33.0"
+"""vLLM's sources, where tests/engines/cuda/toolchain.py unpacks them; the folder `vllm` leads to its package alone."""
 
 Cases = Mapping[str, Mapping[str, Any]]
 Found = dict[str, dict[str, torch.Tensor]]
@@ -39,6 +71,22 @@ def install() -> None:
             where = ["--target", str(FOLDER / name)]
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *where, *packages]
             subprocess.run(command, check=True)
+            # A wheel's own tests would stand in the place of these.
+            shutil.rmtree(FOLDER / name / "tests", ignore_errors=True)
+    if (FOLDER / SOURCES).is_dir() and not (FOLDER / "vllm").is_dir():
+        (FOLDER / "vllm").mkdir()
+        (FOLDER / "vllm" / "vllm").symlink_to(FOLDER / SOURCES / "vllm")
+
+
+def _how(name: str) -> str:
+    """How the folder `name` is filled."""
+    if name in REPOSITORIES:
+        return f"{REPOSITORIES[name]}, unpacked into {FOLDER / name}"
+    return (
+        "python -m tests.engines.cuda.toolchain install, then tests.engines.live"
+        if name == "vllm"
+        else "python -m tests.engines.live"
+    )
 
 
 def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
@@ -48,7 +96,7 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     """
     absent = [name for name in folders if not (FOLDER / name).is_dir()]
     if absent:
-        pytest.skip(f"not compared with live kernels: no {', '.join(absent)} (python -m tests.engines.live)")
+        pytest.skip(f"not compared with live kernels: no {', '.join(f'{name} ({_how(name)})' for name in absent)}")
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:

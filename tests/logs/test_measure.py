@@ -379,7 +379,7 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
 
 def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
     findings = json.loads(measure_files([log], Request()).to_json())["diagnosis"]["findings"]
-    assert {finding["name"] for finding in findings} - {"heavy tail", "clip share"} <= set(CAUSES)
+    assert {finding["name"] for finding in findings} - {"heavy tail", "clip fraction"} <= set(CAUSES)
     process = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
     assert "Did you mean 'misaligned'" in str(process.error)
 

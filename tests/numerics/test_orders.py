@@ -33,6 +33,8 @@ GOLDEN: dict[tuple[str, int], AnyTree] = {
     ("fold_hi(4) | sequential", 6): (((0, 2), (1, 3)), (4, 5)),
     ("threads(2) | sequential", 5): ((0, 2, 4), (1, 3)),
     ("threads(2, vector=2) | sequential", 7): ((0, 1, 4, 5), (2, 3, 6)),
+    ("halves(4) | sequential", 6): ((0, 2), (1, 3), 4, 5),
+    ("halves(4) | sequential", 7): ((0, 2), (1, 3), (4, 6), 5),
     ("threads(4, vector=2) | fold_lo", 5): (((0, 1), (2, 3)), (4, N)),
     ("lanes(3) | reverse", 7): ((2, 5), (1, 4), (0, 3, 6)),
     ("lanes(8) | sequential", 3): (0, 1, 2),

@@ -52,3 +52,28 @@ def test_16_bit_logits_are_added_as_the_kernel_does(profile: str, vocabulary: in
     by_kernel = [in_blocks(row) for row in exponentials.numpy()]
     assert result.numpy().tolist() == [float(value) for value in by_kernel]
     assert result.tolist() != exponentials.sum(-1).tolist()
+
+
+def in_wide_blocks(row: np.ndarray) -> np.float32:
+    """As the PTX of fp32 rows: a thread's four neighbours of each half of a tile in pairs, then half onto half."""
+    row_with_pads = np.concatenate([row, np.zeros(-len(row) % BLOCK, np.float32)])
+    threads = row_with_pads.reshape(-1, 2, WARPS, LANES, VECTOR // 2)
+    for _ in range(2):
+        threads = threads[..., ::2] + threads[..., 1::2]
+    threads = threads[:, 0, ..., 0] + threads[:, 1, ..., 0]
+    total = np.float32(0)
+    for block in halves(halves(threads)):
+        total += block
+    return total
+
+
+@pytest.mark.parametrize("vocabulary", [512, 1000, 1024, 5000])
+@pytest.mark.parametrize("profile", ["vllm-fp32-head", "sglang-deterministic", "torchtitan-batch-invariant"])
+def test_fp32_logits_are_added_as_the_kernel_does(profile: str, vocabulary: int) -> None:
+    torch.manual_seed(vocabulary)
+    exponentials = torch.rand(60, vocabulary)
+    result = sum_axis(exponentials, parse(order(profile)), -1, accumulate=torch.float32)
+    by_kernel = [in_wide_blocks(row) for row in exponentials.numpy()]
+    assert result.numpy().tolist() == [float(value) for value in by_kernel]
+    warps_first = parse("fold_lo(4) | fold_hi(256) | sequential")
+    assert result.tolist() != sum_axis(exponentials, warps_first, -1, accumulate=torch.float32).tolist()

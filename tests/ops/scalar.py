@@ -157,7 +157,9 @@ def attend(
             most = new * factor
             folded = form == "exp2_fma"
             p = {j: exp2(fma(s, factor, -most) if folded else s * factor - most) for j, s in found.items()}
-            shrunk = F32(0) if highest is None else exp2((highest - new) * factor)
+            before = new if highest is None else highest
+            shrunk = exp2((before - new) * factor if folded else before * factor - most)
+            shrunk = F32(0) if highest is None else shrunk
         highest = new
         total = total * shrunk + sum_of([p.get(j, F32(0)) for j in tile])
         for c in range(len(out)):

@@ -192,7 +192,7 @@ def log_probs(name: str, tensor: int = 1) -> dict[str, object]:
 
 
 IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
-IN_FP32 = {"order": "fold_lo(4) | fold_hi(256) | sequential"}
+IN_FP32 = {"order": "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"}
 RAW = {"temperature": 1}
 SERVED = {"inputs": "fp32", "output": "fp32"}
 SHIFTED = {"form": "shifted", "block": 0, **SERVED}
@@ -234,15 +234,15 @@ def test_servers_gather_logits_before_their_log_softmax(name: str) -> None:
 
 
 def test_what_divides_by_a_temperature_rounds_it_as_its_engine_does() -> None:
-    for name, division, scaled in (
-        ("vllm", "divide", "fp32"),
-        ("sglang", "divide", "fp32"),
-        ("sglang-rl-on-policy", "divide", "bf16"),
-        ("nemo-rl-dtensor", "reciprocal", "model"),
-        ("verl-fsdp", "divide", "model"),
+    for name, division, scaled, levels in (
+        ("vllm", "divide", "fp32", ("read", "read")),
+        ("sglang", "divide", "fp32", ("verified", "verified")),
+        ("sglang-rl-on-policy", "divide", "bf16", ("verified", "read")),
+        ("nemo-rl-dtensor", "reciprocal", "model", ("read", "read")),
+        ("verl-fsdp", "divide", "model", ("read", "read")),
     ):
-        assert active(name, "qwen3_moe", "log_probs", "division") == (division, "read")
-        assert active(name, "qwen3_moe", "log_probs", "scaled") == (scaled, "read")
+        assert active(name, "qwen3_moe", "log_probs", "division") == (division, levels[0])
+        assert active(name, "qwen3_moe", "log_probs", "scaled") == (scaled, levels[1])
 
 
 def test_overlays_on_another_engine_claim_only_their_own() -> None:
@@ -263,6 +263,7 @@ def test_overlays_on_another_engine_claim_only_their_own() -> None:
         ("megatron-unfused-swiglu", "megatron"),
         ("megatron-permute-fusion", "megatron"),
         ("megatron-router-fp32", "megatron"),
+        ("megatron-no-grad", "megatron"),
         ("sglang-fp32-head", "sglang"),
         ("vllm-fp32-head", "vllm"),
         ("vllm-fp8-kv", "vllm"),

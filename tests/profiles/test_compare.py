@@ -40,8 +40,8 @@ def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     difference = compare("vllm", "vllm-batch-invariant", "deepseek_v3", RANKS)
     assert {name: (t.first.value, t.second.value) for name, t in toggle_of(difference).items()} == {
         "op all_reduce:collective": ("vllm.all_reduce_sm90", "vllm.one_stage"),
-        **{f"op {op}:rows": ("all", "64") for op in ("linear", "mla_expand", "gate", "lm_head")},
-        **{f"op {op}:rows": ("all", "16") for op in ("mla", "experts")},
+        **{f"op {op}:rows": ("all", "64") for op in ("linear", "mla_expand", "gate", "lm_head", "experts")},
+        "op mla:rows": ("all", "16"),
         **{f"op {op}:logistic": ("native", "exp") for op in ("experts", "swiglu")},
     }
     # One split of keys and of K: vllm leaves both to heuristics, which its profile does not state.
@@ -77,6 +77,7 @@ def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities
         ("flashinfer-fused", "flashinfer-cutedsl-norm", "op rms_norm:order"),
         ("megatron", "megatron-permute-fusion", "op combine:accumulate"),
         ("megatron", "megatron-unfused-rope", "op rope:products"),
+        ("megatron", "megatron-no-grad", "op router:slots"),
         ("fireworks-unfused", "fireworks-mlp-fusion", "op experts:gate_up"),
         ("nemo-rl-dtensor", "nemo-rl-dtensor-stable", "op linear:parallel"),
         ("torchtitan", "torchtitan-deepep", "op router:weights"),
@@ -85,6 +86,18 @@ def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities
 )
 def test_every_fusion_is_a_toggle_of_its_own(first: str, second: str, toggle: str) -> None:
     assert toggle in toggle_of(compare(first, second, placement=RANKS if "parallel" in toggle else None))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "toggles"),
+    [
+        ("vllm", "vllm-eager", {"op rotary:output"}),
+        ("megatron", "megatron-core-0.16", {f"op router:{site}" for site in ("scores", "total")}),
+    ],
+)
+def test_of_deepseek_v3_alone(first: str, second: str, toggles: set[str]) -> None:
+    assert toggles <= {*toggle_of(compare(first, second, "deepseek_v3"))}
+    assert toggles.isdisjoint(toggle_of(compare(first, second)))
 
 
 def test_what_a_table_says_costs_most_comes_first() -> None:
@@ -208,7 +221,7 @@ def test_show_prints_the_evidence_of_every_value() -> None:
     assert evidence["experts", "tf32"] == "unknown"
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "vllm").rows
     evidence = {(row.op, row.attribute): row.evidence for row in rows}
-    assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("read", "inferred")
+    assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("read", "verified")
     assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "inferred")
 
 

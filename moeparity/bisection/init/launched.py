@@ -39,12 +39,14 @@ class Launched:
 class LaunchedSides:
     """Both sides of a recipe: `text` of the recipe, profiles to be written beside it, and what has no profile.
 
-    `obstacle` says why the recipe cannot run; empty where it can. `temperature` is the sampler's, None where not set.
+    `other_models` say which launch file names a model that is plainly not the checkpoint's. `obstacle` says why the
+    recipe cannot run; empty where it can. `temperature` is the sampler's, None where not set.
     """
 
     text: str
     profiles: dict[Path, str]
     warnings: tuple[str, ...]
+    other_models: tuple[str, ...]
     obstacle: str
     temperature: float | None
 
@@ -90,6 +92,7 @@ def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, o
         text="\n".join(blocks),
         profiles=profiles,
         warnings=tuple(dict.fromkeys(line for one in both for line in one.warnings)),
+        other_models=tuple(dict.fromkeys(one.launch.another_model for one in both if one.launch.another_model)),
         obstacle="; ".join(obstacles),
         temperature=temperature,
     )

@@ -37,7 +37,8 @@ class Starter:
     """The two files written, whether the weights are synthetic, and what is to be known of them, in a sentence.
 
     `note` is empty where there is nothing. Of launch files: `profiles` are those written beside the recipe, `warnings`
-    what decides numerics and has no profile, `obstacle` why the recipe does not run, empty where it does.
+    what decides numerics and has no profile, `other_models` which of them names a model that is plainly not the
+    checkpoint's, `obstacle` why the recipe does not run, empty where it does.
     """
 
     recipe: Path
@@ -46,6 +47,7 @@ class Starter:
     note: str = ""
     profiles: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
+    other_models: tuple[str, ...] = ()
     obstacle: str = ""
 
 
@@ -96,7 +98,13 @@ def write_starter(
     starter = Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
     if sides is None:
         return starter
-    return replace(starter, profiles=tuple(sides.profiles), warnings=sides.warnings, obstacle=sides.obstacle)
+    return replace(
+        starter,
+        profiles=tuple(sides.profiles),
+        warnings=sides.warnings,
+        other_models=sides.other_models,
+        obstacle=sides.obstacle,
+    )
 
 
 def _refuse_present(files: Sequence[Path], *, force: bool) -> None:
@@ -171,6 +179,7 @@ def _heading(sides: LaunchedSides | None) -> str:
             "# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.\n"
         )
     lines = ["Both sides as their launch files start them: run it with `moeparity bisect`."]
+    lines += [f"WARNING: not this checkpoint's model: {line}" for line in sides.other_models]
     lines += [f"It does not run: {sides.obstacle}"] if sides.obstacle else []
     if sides.warnings:
         lines.append("WARNING: decides numerics and no profile has it; nothing is put in its place:")

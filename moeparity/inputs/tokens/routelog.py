@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from moeparity import paths
-from moeparity.errors import TokensError, Where, listed, shown
+from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes, routed_layers
 
 _PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin")
@@ -210,7 +210,10 @@ def _raw(where: Where, data: bytes, shape: list[int], dtype: Any) -> Tensor:
         dtype = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}.get(len(data) // count if count else 0)
     kind = _INTEGERS.get(str(dtype))
     if kind is None:
-        raise TokensError(f"{where}: routed_experts has dtype {shown(dtype)}; expected one of {listed(_INTEGERS)}.")
+        near = did_you_mean(str(dtype), _INTEGERS)
+        raise TokensError(
+            f"{where}: routed_experts has dtype {shown(dtype)}; expected one of {listed(_INTEGERS)}.{near}"
+        )
     if len(data) != count * np.dtype(kind).itemsize:
         raise TokensError(
             f"{where}: routed_experts holds {len(data)} bytes; shape {shape} of {dtype} takes "

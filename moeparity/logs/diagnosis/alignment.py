@@ -52,7 +52,7 @@ def placeholders(state: State) -> Finding:
         reason = "The zeros are of tokens that a truncation kept alone."
         evidence = (*evidence, *numbers)
         return _placeholders(verdict="ruled out", reason=reason, evidence=evidence)
-    share_of_all = mean(f"share of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
+    share_of_all = mean(f"fraction of all tokens ({worst})", state.sums(f"zero_{worst}"), state.counts)
     doubts = ("rounding events on confident tokens",) * (part < _RARE)
     doubts += ("a truncation that keeps one token",) * (truncated == "undecided")
     return _placeholders(

@@ -182,7 +182,7 @@ def concentration(state: State) -> Finding:
     evidence = (
         Evidence(name="outliers", value=len(rows), unit="sequences"),
         Evidence(name="of", value=population, unit="sequences"),
-        Evidence(name="share of k3", value=part),
+        Evidence(name="part of k3", value=part),
     )
     if not len(rows):
         return _finding("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")

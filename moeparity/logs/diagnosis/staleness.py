@@ -135,9 +135,9 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     beyond = rate("tokens with rho or 1/rho > 2", torch.cat([part.sums("beyond_2") for part in parts]), count)
     clipped = Finding(
         tier="objective",
-        name="clip share",
+        name="clip fraction",
         verdict="described",
-        reason="What share is too much depends on the objective.",
+        reason="How much is too much depends on the objective.",
         evidence=(outside, beyond),
         advice="Importance weights, clips and masks repair the estimate, not the engines: leave them until the tiers "
         "above are settled, or they hide what those show.",

@@ -89,7 +89,7 @@ _MASKS = (
     Metric(
         name="nemo-rl/is_oob_ratio_icepop",
         reduce=Reduce("token mean", "icepop_outside"),
-        formula="share of tokens with rho outside [0.5, 5], the reference bounds of icepop",
+        formula="fraction of tokens with rho outside [0.5, 5], the reference bounds of icepop",
         estimates="tokens that icepop would drop",
         source=LOSS,
         unit="1",
@@ -97,7 +97,8 @@ _MASKS = (
     Metric(
         name="nemo-rl/is_oob_ratio_seq_mask_tis",
         reduce=Reduce("mean over sequences", "geometric_outside"),
-        formula="share of sequences with exp(mean delta) outside [0.999, 1.002], the reference bounds of seq-mask-tis",
+        formula="fraction of sequences with exp(mean delta) outside [0.999, 1.002], the reference bounds of "
+        "seq-mask-tis",
         estimates="sequences that seq-mask-tis would drop",
         not_finite="an infinite delta counts as 0",
         source=LOSS,
@@ -116,7 +117,7 @@ _MASKS = (
     Metric(
         name="nemo-rl/masked_by_logprob_error",
         reduce=Reduce("mean over sequences", "mult_error_above_2"),
-        formula="share of sequences whose own token_mult_prob_error exceeds 2",
+        formula="fraction of sequences whose own token_mult_prob_error exceeds 2",
         estimates="sequences that seq_logprob_error_threshold = 2 would mask",
         source=GRPO,
         unit="1",

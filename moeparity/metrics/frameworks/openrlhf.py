@@ -19,7 +19,7 @@ METRICS = (
     Metric(
         name="openrlhf/outside_bounds",
         reduce=Reduce("token mean", "icepop_outside"),
-        formula="share of tokens with rho outside [0.5, 5.0]; not logged there",
+        formula="fraction of tokens with rho outside [0.5, 5.0]; not logged there",
         estimates="tokens that its default bounds act on",
         source=replace(SOURCE, level="inferred"),
         unit="1",

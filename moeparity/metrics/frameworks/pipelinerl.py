@@ -48,7 +48,7 @@ _CLIP_RATES = (
     Metric(
         name="pipelinerl/clamp_log_ratio_new_old_indicator_ppo",
         reduce=Reduce("sequence mean", "ratio_clamped_ppo"),
-        formula="mean over sequences of the share of tokens with rho outside 1 +- 0.02 (ppo)",
+        formula="mean over sequences of the fraction of tokens with rho outside 1 +- 0.02 (ppo)",
         estimates="the clip rate",
         source=LOSS,
         unit="1",
@@ -56,7 +56,7 @@ _CLIP_RATES = (
     Metric(
         name="pipelinerl/clamp_log_ratio_new_old_indicator_reinforce",
         reduce=Reduce("sequence mean", "ratio_clamped_reinforce"),
-        formula="mean over sequences of the share of tokens with rho > 1.02 (reinforce)",
+        formula="mean over sequences of the fraction of tokens with rho > 1.02 (reinforce)",
         estimates="the clip rate",
         source=LOSS,
         unit="1",
@@ -68,7 +68,7 @@ _EFFECTIVE_SIZES = (
         name="pipelinerl/ess",
         reduce=Reduce("of totals", "ess_fraction"),
         formula="(sum rho)^2 / (n sum rho^2) over all n tokens (ppo, gspo); in reinforce mode see ess_reinforce",
-        estimates="the share of tokens that the weights leave effective",
+        estimates="the fraction of tokens that the weights leave effective",
         source=LOOP,
         unit="1",
     ),

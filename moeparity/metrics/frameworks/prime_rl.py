@@ -46,8 +46,8 @@ _MASKS = (
     Metric(
         name="prime-rl/is_masked",
         reduce=Reduce("sequence mean", "dppo_masked"),
-        formula="mean over sequences of the share of tokens with P_trainer - P_sampler > 0.2 at advantages > 0, or < "
-        "-0.2 at others",
+        formula="mean over sequences of the fraction of tokens with P_trainer - P_sampler > 0.2 at advantages > 0, or "
+        "< -0.2 at others",
         estimates="tokens that DPPO masks",
         source=SOURCE,
         unit="1",
@@ -56,7 +56,7 @@ _MASKS = (
     Metric(
         name="prime-rl/probs_moved",
         reduce=Reduce("token mean", "dp_beyond"),
-        formula="share of tokens with |P_trainer - P_sampler| > 0.2",
+        formula="fraction of tokens with |P_trainer - P_sampler| > 0.2",
         estimates="an upper bound on what DPPO masks, where the log has no advantages",
         source=SOURCE,
         unit="1",

@@ -66,7 +66,7 @@ _WEIGHTS = (
     Metric(
         name="slime/tis_clipfrac",
         reduce=Reduce("sequence mean", "above_threshold"),
-        formula="mean over sequences of the share with rho > 2.0",
+        formula="mean over sequences of the fraction with rho > 2.0",
         estimates="tokens whose weight is cut off; those below 1 never are",
         source=SLIME,
         unit="1",

@@ -42,7 +42,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         name="trl/sequence_masked",
         reduce=Reduce("mean over sequences", "sequence_masked"),
-        formula="share of sequences with exp(sum delta) > 3.0",
+        formula="fraction of sequences with exp(sum delta) > 3.0",
         estimates="sequences that the default drops",
         source=SOURCE,
         unit="1",

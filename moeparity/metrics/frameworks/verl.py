@@ -165,7 +165,7 @@ _WEIGHT_EXTREMES = (
         name="verl/rollout_is_eff_sample_size",
         reduce=Reduce("of totals", "truncated_ess"),
         formula="1 / mean((w / mean w)^2) of truncated weights w",
-        estimates="a share in (0, 1], on truncated weights: blind to what was cut off",
+        estimates="a fraction in (0, 1], on truncated weights: blind to what was cut off",
         source=HELPER,
         unit="1",
         clamp=_WEIGHT,
@@ -178,7 +178,7 @@ _WEIGHT_RATES = (
     Metric(
         name="verl/rollout_is_ratio_fraction_high",
         reduce=Reduce("token mean", "above_threshold"),
-        formula="share of tokens with rho > 2.0",
+        formula="fraction of tokens with rho > 2.0",
         estimates="tokens whose weight is cut off",
         source=HELPER,
         unit="1",
@@ -186,7 +186,7 @@ _WEIGHT_RATES = (
     Metric(
         name="verl/rollout_is_ratio_fraction_low",
         reduce=Reduce("token mean", "below_threshold"),
-        formula="share of tokens with rho < 1 / 2.0",
+        formula="fraction of tokens with rho < 1 / 2.0",
         estimates="tokens that weigh little",
         source=HELPER,
         unit="1",

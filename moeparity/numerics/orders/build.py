@@ -98,6 +98,17 @@ def _with_rounding(value: AnyTree, level: Level) -> AnyTree:
     return Sum(children=(value,), accumulate=level.accumulate, round=level.round)
 
 
+def _halves(values: Values, level: Level) -> Values:
+    (width,) = level.numbers
+    left: list[AnyTree] = []
+    for run in _runs(values, width):
+        half = -(-width // 2)
+        pairs = [run[i::half] for i in range(min(half, len(run)))]
+        sums = (pair[0] if len(pair) == 1 else _pair(pair[0], pair[1], level) for pair in pairs)
+        left += [_with_rounding(value, level) for value in sums]
+    return left
+
+
 def _threads(values: Values, level: Level) -> Values:
     threads, vector = level.numbers if level.name == "threads" else (level.numbers[0], 1)
     runs = _runs(values, vector)
@@ -150,6 +161,7 @@ _BUILD: dict[str, Callable[[Values, Level], Values]] = {
     "reverse": lambda values, level: [chain(values[::-1], level)],
     "fold_hi": _fold,
     "fold_lo": _fold,
+    "halves": _halves,
     "threads": _threads,
     "lanes": _lanes,
     "blocks": lambda values, level: [chain(run, level) for run in _runs(values, level.numbers[0])],

@@ -140,6 +140,11 @@ FORMS: dict[str, Form] = {
         partial=True,
     ),
     "fold_lo": Form(says="as fold_hi, but neighbours first", numbers=_WIDTH, words=("skip",), partial=True),
+    "halves": Form(
+        says="of each run of so many values the first half + the second half, once; what has no partner stays as it is",
+        numbers=(Number(name="width", least=2),),
+        partial=True,
+    ),
     "threads": Form(
         says="thread i owns elements (k*t+i)*v+j and adds them k, then j ascending; t threads, idle ones hold +0",
         numbers=(Number(name="threads", least=1), Number(name="vector", least=1, default=1, by_name=True)),

@@ -160,7 +160,9 @@ class _Exp2:
         return exp2(scores * self.factor - most)
 
     def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
-        return exp2((before - highest) * self.factor)
+        if self.contracted:
+            return exp2((before - highest) * self.factor)
+        return exp2(before * self.factor - highest * self.factor)
 
     def of_sink(self, sinks: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
         most, log2e = highest * self.factor, torch.tensor(LOG2E, dtype=highest.dtype, device=highest.device)

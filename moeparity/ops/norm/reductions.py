@@ -1,9 +1,8 @@
 """In which order kernels add up the squares of an RMSNorm: launch rules, by name. No torch here.
 
 The tree of a kernel follows from how it is launched: the hidden size, the number of rows, the dtype, the GPU's number
-of SMs. None of them has been run on a GPU by this project; the PTX of vLLM's and FlashInfer's norms in CUDA has been
-run here and has their orders' bits (docs/ptx.md). Only the order of additions is stated here: kernels also divide and
-take roots approximately.
+of SMs. None of them has been run on a GPU by this project; docs/ptx.md and docs/engines-run.md say which were run here as
+PTX. Only the order of additions is stated here: kernels also divide and take roots approximately.
 """
 
 from __future__ import annotations
@@ -90,14 +89,14 @@ _ALL = (
         "vllm.batch_invariant",
         launches.vllm_tiles,
         "vLLM 0.33.0, model_executor/determinism/batch_invariant.py, and sglang 0.5.23, srt/batch_invariant_ops, "
-        f"_rms_norm_kernel; within a tile {_PTX}, of 16-bit rows; not run",
+        f"_rms_norm_kernel; within a tile {_PTX}, of 16-bit rows; run as PTX (docs/engines-run.md)",
         inferred=True,
     ),
     _rule(
         "sglang.batch_invariant_mean",
         launches.sglang_mean,
         "sglang 0.5.23, srt/batch_invariant_ops/batch_invariant_ops.py mean_kernel, of squares in fp32; within a tile "
-        f"{_PTX}; not run",
+        f"{_PTX}; run as PTX (docs/engines-run.md)",
         inferred=True,
     ),
     _rule(

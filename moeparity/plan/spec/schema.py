@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec.base import By, Model, Settings, Side
@@ -284,7 +285,8 @@ SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
 def _weights(text: str) -> str:
     if text != "files" and not SYNTHETIC.fullmatch(text):
         raise ValueError(
-            f"{text!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)"
+            f"{text!r} is neither `files`, the checkpoint's own, nor `synthetic(0)`, made from a seed (here 0)."
+            f"{did_you_mean(text, ('files', 'synthetic(0)'))}"
         )
     return text
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from moeparity.profiles.launch.architecture import Model
+from moeparity.profiles.launch.reading.grammar import Grammar
 
 UNKNOWN = "no shipped profile speaks of {}"
 NO_PROFILE = ""
@@ -186,7 +187,8 @@ class Program:
 
     `source` is where options and defaults were read. `model`: the options that name the checkpoint. `rules` are applied
     in turn, after all options. `irrelevant`: options known to change no log-probability; one that ends in a dot stands
-    for all below it. `inactive` says, for beginnings of names, why options that begin so have no effect.
+    for all below it. `inactive` says, for beginnings of names, why options that begin so have no effect. `grammar` is
+    how its parser takes a command line apart, None where that is not known.
     """
 
     name: str
@@ -199,3 +201,4 @@ class Program:
     rules: tuple[Rule, ...] = ()
     irrelevant: frozenset[str] = frozenset()
     inactive: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    grammar: Grammar | None = None

@@ -10,6 +10,7 @@ from moeparity.errors import SpecError, Where, listed
 from moeparity.profiles.launch import megatron, rl_trainers, servers, trainers
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.files import read_sources
+from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
@@ -68,11 +69,13 @@ _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
 FLAGS = frozenset(
     name for program in PROGRAMS for option in program.options if option.kind == "flag" for name in option.names
 )
+_ANY = Grammar(switches=FLAGS)
+"""Of a program whose parser is not known."""
 
 
 def programs_of(path: Path) -> list[tuple[Source, Program]]:
     """What a file starts, one of each kind. Raises SpecError where it cannot be told, or where there are several."""
-    sources = read_sources(path, FLAGS)
+    sources = read_sources(path, _grammar)
     known = [(source, program) for source in sources if (program := _program(source)) is not None]
     if not known:
         raise SpecError(_unknown(path, sources))
@@ -86,7 +89,13 @@ def programs_of(path: Path) -> list[tuple[Source, Program]]:
                 "options: which is meant cannot be told. Keep one of them in a file of its own."
             )
         chosen.setdefault(side, (source, program))
-    return [(_typed(source), program) for source, program in chosen.values()]
+    return [(_typed(source, program), program) for source, program in chosen.values()]
+
+
+def _grammar(head: str, word: str) -> Grammar:
+    """How a program that is started so takes its options apart."""
+    program = _commanded(head, word)
+    return _ANY if program is None or program.grammar is None else program.grammar
 
 
 def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
@@ -99,11 +108,8 @@ def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
 
 def _program(source: Source) -> Program | None:
     """Whose options these are; None where they are no known program's."""
-    head = source.command[0] if source.command else ""
-    named = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
-    if named is None and len(source.command) > 1:
-        pair = head, source.command[1]
-        named = _SERVES.get(pair) or _OTHER_COMMANDS.get(pair)
+    head, word = (*source.command, "", "")[:2]
+    named = _commanded(head, word)
     if named is not None:
         return named
     names = {entry.name.lstrip("+") for entry in source.options}
@@ -111,6 +117,12 @@ def _program(source: Source) -> Program | None:
         if sign(names):
             return program
     return None if head else _by_options(names)
+
+
+def _commanded(head: str, word: str) -> Program | None:
+    """The program of that name, with its first word; None where it is none known here."""
+    named = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
+    return named or _SERVES.get((head, word)) or _OTHER_COMMANDS.get((head, word))
 
 
 def _by_options(names: Collection[str]) -> Program | None:
@@ -134,12 +146,14 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
     )
 
 
-def _typed(source: Source) -> Source:
-    """The same, where `null` in a file means a switch that is off, no bare flag."""
+def _typed(source: Source, program: Program) -> Source:
+    """The same, where `null` in a file means a switch that is off, no bare flag; options by their own names."""
     if source.command:
         return source
     entries = tuple(
         replace(entry, value=False) if entry.value is None and entry.name in FLAGS else entry
         for entry in source.options
     )
+    if program.grammar is not None:
+        entries = tuple(map(program.grammar.canonical, entries))
     return replace(source, options=entries)

@@ -23,6 +23,7 @@ from moeparity.profiles.launch.report import (
     LaunchWarning,
     joined,
 )
+from moeparity.profiles.launch.same_model import difference
 from moeparity.profiles.launch.sides import parts, side
 from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, Unresolved
 
@@ -41,7 +42,8 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
 
 def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
     values, irrelevant, ignored = _sorted(source, program)
-    model = _model(source, program, values, checkpoint)
+    named = _model(source, program)
+    model = named if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
     resolved = Settings(
         values={option.name: value for option, _, value in settings}, given=frozenset(values), model=model
@@ -75,6 +77,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         source=program.source,
         model=LaunchModel(name=model.name, architecture=model.architecture, known_by=model.known_by),
         warnings=(*_warnings(settings, implied), *_of_decisions(decisions)),
+        another_model=_another_model(source, named, model) if checkpoint else "",
         sides=tuple(sides.values()),
         decisions=tuple(
             LaunchDecision(role=d.role, says=d.implied.says, source=d.source) for d in decisions if d.implied.says
@@ -129,18 +132,21 @@ def _heads(name: str) -> list[str]:
     return [".".join(words[:end]) + "." for end in range(1, len(words))]
 
 
-def _model(source: Source, program: Program, values: Values, checkpoint: Path | None) -> Model:
-    """The model that is launched: of a checkpoint, of an option that names it, or of the word behind `serve`."""
-    if checkpoint is not None:
-        return of_config(checkpoint / "config.json", str(checkpoint))
+def _another_model(source: Source, named: Model, given: Model) -> str:
+    """That the file names a model which plainly is not the checkpoint's; empty where it is not known to."""
+    differs = difference(named, given)
+    return f"{Where(source.path)} runs {named.name}: {differs} ({given.known_by})" if differs else ""
+
+
+def _model(source: Source, program: Program) -> Model:
+    """The model that the file names: by an option, or by the word behind `serve`."""
     entries = {entry.name: entry.value for entry in (*source.options, *source.environment)}
     named = next((entries[key] for key in program.model if entries.get(key)), None)
+    if source.model is not None:
+        named = source.model.value
     if isinstance(named, Unresolved):
         return Model(name="", architecture=None, known_by=f"its name is {named}")
-    name = None if named is None else str(named)
-    if name is None and "serve" in source.command[:-1]:
-        name = source.command[source.command.index("serve") + 1]
-    return model_of(name, source.path.parent)
+    return model_of(None if named is None else str(named), source.path.parent)
 
 
 def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[LaunchWarning, ...]:

@@ -110,7 +110,8 @@ class Launch:
     of that version were read.
 
     `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
-    change no log-probability; `ignored` were not looked at.
+    change no log-probability; `ignored` were not looked at. `another_model` says that the file names a model which is
+    plainly not the checkpoint's that it was read with.
     """
 
     file: str
@@ -126,6 +127,7 @@ class Launch:
     irrelevant: tuple[IgnoredKey, ...]
     ignored: tuple[IgnoredKey, ...]
     notes: tuple[LaunchNote, ...] = ()
+    another_model: str = ""
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
@@ -154,4 +156,5 @@ def joined(launches: Sequence[Launch]) -> Launch:
         irrelevant=tuple(key for launch in launches for key in launch.irrelevant),
         ignored=tuple(key for launch in launches for key in launch.ignored),
         notes=tuple(dict.fromkeys(note for launch in launches for note in launch.notes)),
+        another_model="; ".join(launch.another_model for launch in launches if launch.another_model),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import server_rules, sglang_unstated, vllm_unstated
+from moeparity.profiles.launch import server_rules, server_words, sglang_unstated, vllm_unstated
 from moeparity.profiles.launch.options import Implied, Option, Program, count, switch, word, words
+from moeparity.profiles.launch.reading.grammar import of_parser
 from moeparity.profiles.launch.shared import (
     COMPILED,
     DTYPES,
@@ -23,6 +24,8 @@ from moeparity.profiles.launch.shared import (
 )
 
 _MOE = (
+    *("aiter_mega_moe", "aiter_triton_mxfp4_bf16", "aiter_triton_mxfp4_mxfp4", "b12x", "flashinfer_b12x", "flydsl"),
+    *("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm", "rdna3"),
     *("auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass", "flashinfer_trtllm"),
     *("flashinfer_cutlass", "flashinfer_cutedsl", "marlin", "humming", "triton_unfused", "aiter", "hpc", "emulation"),
 )
@@ -146,6 +149,18 @@ _VLLM_ENVIRONMENT = (
         environment=True,
     ),
 )
+
+
+def _arguments(
+    options: Iterable[Option], irrelevant: Iterable[str], elsewhere: frozenset[str]
+) -> Iterator[tuple[str, ...]]:
+    """What a command line may hold: names of one option together, but for those that stand `elsewhere`."""
+    for names in (*(o.names for o in options if not o.environment), *((name,) for name in sorted(irrelevant))):
+        own, *others = names
+        if own == own.lower() and own not in elsewhere:
+            yield own, *(name for name in others if name not in elsewhere)
+
+
 VLLM = Program(
     name="vllm",
     engine="vLLM",
@@ -156,6 +171,17 @@ VLLM = Program(
     model=("model", "model_tag"),
     rules=(server_rules.vllm_experts, server_rules.vllm_compilation, server_rules.stored_quantised("server")),
     irrelevant=vllm_unstated.IRRELEVANT,
+    grammar=of_parser(
+        _arguments((*_VLLM_ARGUMENTS, *vllm_unstated.ARGUMENTS), vllm_unstated.IRRELEVANT, server_words.VLLM_ELSEWHERE),
+        switches=server_words.VLLM_SWITCHES,
+        toggles=server_words.VLLM_TOGGLES,
+        several=server_words.VLLM_SEVERAL,
+        short=server_words.VLLM_SHORT,
+        inverse=True,
+        dotted=True,
+        positional="model",
+        over=True,
+    ),
 )
 
 
@@ -256,5 +282,20 @@ SGLANG = Program(
         server_rules.sglang_fused_all_reduce,
         server_rules.stored_quantised("server"),
     ),
-    irrelevant=sglang_unstated.IRRELEVANT - {"nnodes"},
+    irrelevant=sglang_unstated.IRRELEVANT,
+    grammar=of_parser(
+        (
+            ("model_path", "model"),
+            *_arguments(
+                (*_SGLANG_KERNELS, *_SGLANG_MODES, *sglang_unstated.ARGUMENTS),
+                sglang_unstated.IRRELEVANT - {"model_path", "model"},
+                server_words.SGLANG_ELSEWHERE,
+            ),
+        ),
+        switches=server_words.SGLANG_SWITCHES,
+        toggles=server_words.SGLANG_TOGGLES,
+        several=server_words.SGLANG_SEVERAL,
+        underscores=False,
+        positional="model_path",
+    ),
 )

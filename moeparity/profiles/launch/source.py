@@ -42,11 +42,13 @@ class Note:
 class Source:
     """What a file gives one program: options, environment variables, and the words of its command (none for a mapping).
 
-    `notes` name what may decide an option and was not followed.
+    `model` is the word that names the model, where it counts. `notes` name what may decide an option and was not
+    followed.
     """
 
     path: Path
     options: tuple[Entry, ...]
     environment: tuple[Entry, ...] = ()
     command: tuple[str, ...] = field(default=())
+    model: Entry | None = None
     notes: tuple[Note, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from moeparity.profiles.launch import (
+    mbridge,
     megatron_rules,
     megatron_unstated,
     server_rules,
@@ -160,11 +161,6 @@ def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-_CONVERTER = (
-    "verl b178a3cd5, verl/trainer/config/engine/megatron.yaml use_mbridge, verl/models/mcore/config_converter.py"
-)
-
-
 def _temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Settings], bool]) -> Rule:
     """The sampler's temperature on both sides: on the rollout's where its log-probabilities are of what is sampled."""
 
@@ -181,23 +177,6 @@ def _temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Sett
             yield Decision(role=role, implied=implied, source=f"{sampler}")
 
     return rule
-
-
-def _verls_defaults(settings: Settings) -> Iterator[Decision]:
-    """Fusions that verl leaves to mbridge, whose defaults were not read."""
-    names = ("moe_router_dtype", "moe_permute_fusion", "apply_rope_fusion", "bias_activation_fusion")
-    unset = [name for name in names if f"{_FIELDS}{name}" not in settings.given]
-    if unset and _on_megatron(settings):
-        warns = (
-            f"{', '.join(unset)}: not set, so mbridge decides, which was not read; what verl's own converter sets "
-            "stands here"
-        )
-        implied = Implied(says="defaults of mbridge are not known here", warns=warns)
-        yield Decision(
-            role="trainer",
-            implied=implied,
-            source=_CONVERTER,
-        )
 
 
 VERL = Program(
@@ -225,6 +204,7 @@ VERL = Program(
         word("config_name", default="none", implies=_config_name, role="trainer"),
         word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
         *_megatron_ranks(_MEGATRON_ACTOR),
+        *mbridge.switches(_MEGATRON_ACTOR),
         _sequence(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),
         *megatron_unstated.fields(_FIELDS),
@@ -237,7 +217,7 @@ VERL = Program(
         megatron_rules.placement(
             _MEGATRON_ACTOR, _FIELDS, _on_megatron, lambda s: str(s[f"{_FIELDS}moe_token_dispatcher_type"])
         ),
-        _verls_defaults,
+        mbridge.defaults(_MEGATRON_ACTOR, _FIELDS, _on_megatron),
         _temperatures(
             f"{_ROLLOUT}temperature",
             mode=f"{_ROLLOUT}logprobs_mode",

@@ -91,9 +91,9 @@ OF_VERL = frozenset(
                 *("fsdp_config.param_offload", "fsdp_config.optimizer_offload", "fsdp_config.offload_policy"),
                 *("fsdp_config.reshard_after_forward", "fsdp_config.fsdp_size", "fsdp_config.forward_prefetch"),
                 *("fsdp_config.entropy_checkpointing", "megatron.param_offload", "megatron.grad_offload"),
-                *("megatron.optimizer_offload", "megatron.pipeline_model_parallel_size", "megatron.use_mbridge"),
+                *("megatron.optimizer_offload", "megatron.pipeline_model_parallel_size"),
                 *("megatron.virtual_pipeline_model_parallel_size", "megatron.use_dist_checkpointing"),
-                *("megatron.dist_checkpointing_path", "megatron.vanilla_mbridge", "megatron.use_distributed_optimizer"),
+                *("megatron.dist_checkpointing_path", "megatron.use_distributed_optimizer"),
                 *("megatron.seed", "megatron.override_ddp_config", "megatron.use_remove_padding"),
             )
         ),

@@ -1,6 +1,6 @@
 """What vLLM 0.33.0's options decide that no profile states, and those that change no log-probability.
 
-Sorted by hand from vllm/engine/arg_utils.py (251 options of `vllm serve`), vllm/config and vllm/envs.py.
+Sorted by hand from vllm/engine/arg_utils.py (322 actions of `vllm serve`), vllm/config and vllm/envs.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ARGUMENTS = table(
         "linear_backend": "the kernels of linear layers",
         "kernel_config": "the kernels of norms, linear layers and experts",
         "ir_op_priority": "which implementation of norms and other ops runs",
-        "attention_config": "the attention backend and its splits of keys",
+        "attention_config ac": "the attention backend and its splits of keys",
         "monokernel": "decode layers run in one kernel of the model's own",
         "model_impl = vllm": "whose modelling code runs: vLLM's own, or transformers'",
         "model_class_overrides": "whose modelling code runs",
@@ -61,7 +61,7 @@ ARGUMENTS = table(
         "kda_decode_backend": _HYBRID,
         "sparse_indexer_topk_backend": "how ties between the indexer's top-k tokens are broken",
         "override_generation_config": "the sampler's temperature, top-p and top-k, which processed_logprobs include",
-        "diffusion_config": "a diffusion model: tokens are not made left to right",
+        "diffusion_config dc": "a diffusion model: tokens are not made left to right",
         "engram_config": "how n-gram embeddings are stored and cut",
         "additional_config": "options of a platform that are not read",
         "rope_scaling": "the rotary embedding's angles",
@@ -136,44 +136,56 @@ expert_placement_strategy max_parallel_loading_workers ray_workers_use_nsight wo
 enable_fault_tolerance fault_tolerance_config block_size gpu_memory_utilization device_memory_utilization
 kv_cache_memory_bytes num_gpu_blocks_override prefix_caching_hash_algo prefix_cache_retention_interval
 swa_bounded_replay mamba_block_size prefix_match_unit mamba_cache_mode enable_mamba_shared_prefix_checkpoint
-replayssm_buffer_len mamba_cache_philox_rounds kv_offloading_size kv_offloading_backend offload_backend
-cpu_offload_gb cpu_offload_params offload_group_size offload_num_in_group offload_prefetch_step offload_params
-swap_space language_model_only limit_mm_per_prompt enable_mm_embeds media_io_kwargs mm_processor_kwargs
-mm_processor_cache_gb mm_processor_cache_type mm_hasher_algorithm mm_shm_cache_max_object_size_mb mm_encoder_only
-mm_encoder_tp_mode mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path
-mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin interleave_mm_strings skip_mm_profiling
-video_pruning_rate video_pruning_method mm_tensor_ipc mm_processor_device mm_ipc_gpu_memory_gb
-mm_device_do_normalize max_loras max_lora_rank max_cpu_loras fully_sharded_loras lora_target_modules lora_modules
-specialize_active_lora enable_tower_connector_lora max_lora_cls_labels logging_config log_level log_config_file
-show_hidden_metrics_for_version otlp_traces_endpoint collect_detailed_traces per_request_spec_decode_metrics
-kv_cache_metrics kv_cache_metrics_sample custom_histogram_buckets cudagraph_metrics enable_layerwise_nvtx_tracing
-enable_mfu_metrics enable_logging_iteration_details jit_monitor_mode jit_monitor_verbose max_num_batched_tokens
-max_num_scheduled_tokens max_num_seqs max_num_active_seqs max_num_queued_reqs max_num_queued_tokens
-long_prefill_token_threshold long_prefill_token_threshold_adaptive scheduling_policy disable_chunked_mm_input
-scheduler_cls scheduler_reserve_full_isl watermark prefill_schedule_interval disable_hybrid_kv_cache_manager
-async_scheduling stream_interval max_cudagraph_capture_size enable_flashinfer_autotune watermark_config
-kv_transfer_config kv_events_config ec_transfer_config ec_manager_config reasoning_config structured_outputs_config
-aux_output_config profiler_config watchdog_config weight_transfer_config disable_log_stats aggregate_engine_logging
+replayssm_buffer_len mamba_cache_philox_rounds kv_offloading_size kv_offloading_backend offload_backend cpu_offload_gb
+cpu_offload_params offload_group_size offload_num_in_group offload_prefetch_step offload_params swap_space
+language_model_only limit_mm_per_prompt enable_mm_embeds media_io_kwargs mm_processor_kwargs mm_processor_cache_gb
+mm_processor_cache_type mm_hasher_algorithm mm_shm_cache_max_object_size_mb mm_encoder_only mm_encoder_tp_mode
+mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
+mm_encoder_fp8_scale_save_margin interleave_mm_strings skip_mm_profiling video_pruning_rate video_pruning_method
+mm_tensor_ipc mm_processor_device mm_ipc_gpu_memory_gb mm_device_do_normalize max_loras max_lora_rank max_cpu_loras
+fully_sharded_loras lora_target_modules lora_modules specialize_active_lora enable_tower_connector_lora
+max_lora_cls_labels logging_config log_level log_config_file show_hidden_metrics_for_version otlp_traces_endpoint
+collect_detailed_traces per_request_spec_decode_metrics kv_cache_metrics kv_cache_metrics_sample
+custom_histogram_buckets cudagraph_metrics enable_layerwise_nvtx_tracing enable_mfu_metrics
+enable_logging_iteration_details jit_monitor_mode jit_monitor_verbose max_num_batched_tokens max_num_scheduled_tokens
+max_num_seqs max_num_active_seqs max_num_queued_reqs max_num_queued_tokens long_prefill_token_threshold
+long_prefill_token_threshold_adaptive scheduling_policy disable_chunked_mm_input scheduler_cls
+scheduler_reserve_full_isl watermark prefill_schedule_interval disable_hybrid_kv_cache_manager async_scheduling
+stream_interval max_cudagraph_capture_size enable_flashinfer_autotune watermark_config kv_transfer_config
+kv_events_config ec_transfer_config ec_manager_config reasoning_config structured_outputs_config aux_output_config
+profiler_config watchdog_config weight_transfer_config disable_log_stats aggregate_engine_logging
 fail_on_environ_validation shutdown_timeout enable_log_requests generation_config disable_log_requests host port uds
 api_key api_server_count allow_credentials allowed_origins allowed_methods allowed_headers chat_template
 chat_template_content_format response_role ssl_keyfile ssl_certfile ssl_ca_certs root_path middleware
 return_tokens_as_token_ids tool_call_parser enable_auto_tool_choice tool_parser_plugin uvicorn_log_level
 disable_uvicorn_access_log enable_prompt_tokens_details enable_server_load_tracking enable_force_include_usage
-max_log_len enable_request_id_headers disable_frontend_multiprocessing CUDA_VISIBLE_DEVICES
-CUDA_DEVICE_MAX_CONNECTIONS PYTHONUNBUFFERED PYTHONPATH HF_HOME HF_TOKEN HF_HUB_OFFLINE HF_HUB_ENABLE_HF_TRANSFER
-HF_ENDPOINT TOKENIZERS_PARALLELISM OMP_NUM_THREADS WANDB_API_KEY WANDB_MODE NCCL_DEBUG NCCL_SOCKET_IFNAME
-GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX RAY_DEDUP_LOGS MASTER_ADDR MASTER_PORT CUDA_HOME
-LD_LIBRARY_PATH PATH NO_PROXY HTTP_PROXY HTTPS_PROXY HYDRA_FULL_ERROR PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
-VLLM_HOST_IP VLLM_PORT VLLM_USE_MODELSCOPE VLLM_API_KEY VLLM_CACHE_ROOT VLLM_CONFIG_ROOT VLLM_NO_USAGE_STATS
-VLLM_DO_NOT_TRACK VLLM_CONFIGURE_LOGGING VLLM_LOGGING_LEVEL VLLM_LOGGING_PREFIX VLLM_LOGGING_CONFIG_PATH
-VLLM_LOG_STATS_INTERVAL VLLM_TRACE_FUNCTION VLLM_USE_FLASHINFER_SAMPLER VLLM_WORKER_MULTIPROC_METHOD
-VLLM_ENGINE_READY_TIMEOUT_S VLLM_RPC_TIMEOUT VLLM_ALLOW_LONG_MAX_MODEL_LEN VLLM_PLUGINS
-VLLM_ALLOW_RUNTIME_LORA_UPDATING VLLM_SKIP_P2P_CHECK VLLM_ENABLE_V1_MULTIPROCESSING VLLM_DISABLE_COMPILE_CACHE
-VLLM_SERVER_DEV_MODE VLLM_DP_RANK VLLM_DP_SIZE VLLM_DP_MASTER_IP VLLM_DP_MASTER_PORT
-VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS VLLM_USE_V1 VLLM_MOE_SKIP_PADDING
-VLLM_HTTP_TIMEOUT_KEEP_ALIVE VLLM_KEEP_ALIVE_ON_ENGINE_DEATH
+max_log_len enable_request_id_headers disable_frontend_multiprocessing grpc trust_request_chat_template
+trust_request_mm_kwargs default_chat_template_kwargs reasoning_effort_map exclude_tools_when_tool_choice_none
+tool_strict_level tool_server enable_per_request_metrics sse_keep_alive_interval enable_tokenizer_info_endpoint
+enable_log_outputs enable_log_deltas cohere_is_reasoning_model cohere_format anthropic_disabled_thinking_effort
+log_error_stack tokens_only enable_scale_out fingerprint_mode fingerprint_value grpc_port
+data_parallel_supervisor_port dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s
+dp_supervisor_probe_failure_threshold disable_access_log_for_endpoints enable_ssl_refresh ssl_cert_reqs ssl_ciphers
+disable_fastapi_docs h11_max_incomplete_event_size h11_max_header_count enable_offline_docs
+enable_flash_late_interaction asc
 """
-IRRELEVANT = frozenset(_IRRELEVANT.split())
+_VARIABLES = """
+CUDA_VISIBLE_DEVICES CUDA_DEVICE_MAX_CONNECTIONS PYTHONUNBUFFERED PYTHONPATH HF_HOME HF_TOKEN HF_HUB_OFFLINE
+HF_HUB_ENABLE_HF_TRANSFER HF_ENDPOINT TOKENIZERS_PARALLELISM OMP_NUM_THREADS WANDB_API_KEY WANDB_MODE NCCL_DEBUG
+NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX RAY_DEDUP_LOGS MASTER_ADDR
+MASTER_PORT CUDA_HOME LD_LIBRARY_PATH PATH NO_PROXY HTTP_PROXY HTTPS_PROXY HYDRA_FULL_ERROR PYTORCH_CUDA_ALLOC_CONF
+PYTORCH_ALLOC_CONF VLLM_HOST_IP VLLM_PORT VLLM_USE_MODELSCOPE VLLM_API_KEY VLLM_CACHE_ROOT VLLM_CONFIG_ROOT
+VLLM_NO_USAGE_STATS VLLM_DO_NOT_TRACK VLLM_CONFIGURE_LOGGING VLLM_LOGGING_LEVEL VLLM_LOGGING_PREFIX
+VLLM_LOGGING_CONFIG_PATH VLLM_LOG_STATS_INTERVAL VLLM_TRACE_FUNCTION VLLM_USE_FLASHINFER_SAMPLER
+VLLM_WORKER_MULTIPROC_METHOD VLLM_ENGINE_READY_TIMEOUT_S VLLM_RPC_TIMEOUT VLLM_ALLOW_LONG_MAX_MODEL_LEN VLLM_PLUGINS
+VLLM_ALLOW_RUNTIME_LORA_UPDATING VLLM_SKIP_P2P_CHECK VLLM_ENABLE_V1_MULTIPROCESSING VLLM_DISABLE_COMPILE_CACHE
+VLLM_SERVER_DEV_MODE VLLM_DP_RANK VLLM_DP_SIZE VLLM_DP_MASTER_IP VLLM_DP_MASTER_PORT VLLM_ALLOW_INSECURE_SERIALIZATION
+VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS VLLM_USE_V1 VLLM_MOE_SKIP_PADDING VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+VLLM_KEEP_ALIVE_ON_ENGINE_DEATH
+"""
+VARIABLES = frozenset(_VARIABLES.split())
+"""Environment variables that change no log-probability, of both servers."""
+IRRELEVANT = VARIABLES.union(_IRRELEVANT.split())
 """Options and variables that change no log-probability, or only which request meets which kernel.
 
 Pipeline parallel sends values as they are. Limits of a batch (max_num_seqs, max_num_batched_tokens) change its shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeparity.ptx.table import DECLARATIONS, Declaration, Opcode, Operation, UnknownInstruction
 
-_TENSOR = ("mma", "wmma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "movmatrix")
+_TENSOR = ("mma", "wmma", "wgmma", "tcgen05", "movmatrix")
 _OTHER = {
     "mbarrier": "asynchronous barriers are not built",
     "mapa": "clusters are not built",

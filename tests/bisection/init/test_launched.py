@@ -94,6 +94,11 @@ def test_warnings_stand_at_the_top_and_are_printed(folder: Path) -> None:
     top = (folder / "recipe.yaml").read_text("utf-8").partition("kind: recipe")[0]
     assert "# WARNING: decides numerics and no profile has it; nothing is put in its place:\n" in top
     assert "quantization fp8" in top
+    # The checkpoint is a small one of the same class.
+    assert (
+        "warning: not this checkpoint's model: vllm.sh runs Qwen/Qwen3-30B-A3B: by its name it has 30 billion" in said
+    )
+    assert "# WARNING: not this checkpoint's model: vllm.sh runs Qwen/Qwen3-30B-A3B" in top
 
 
 def test_one_file_that_starts_both_is_enough(folder: Path) -> None:

@@ -141,7 +141,7 @@ def test_few_sequences_leave_the_mean_ratio_open(clean: Chunk) -> None:
 
 
 def test_rates_stay_between_0_and_1(clean: Chunk) -> None:
-    outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip share").evidence
+    outside, beyond = diagnose(select(clean, clean.sequence < 12)).find("clip fraction").evidence
     for number in (outside, beyond):
         low, high = bounds(number)
         assert 0 <= low <= number.value <= high <= 1

@@ -194,3 +194,31 @@ def test_three_ways_to_say_which_trainer_verl_starts(tmp_path: Path, options: st
 def test_an_engine_of_verl_that_no_profile_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="model_engine is 'veomni'; expected one of"):
         launch(tmp_path, f"{VERL} model_engine=veomni")
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "further", "warns"),
+    [
+        ("deepseek-ai/DeepSeek-V3-Base-bf16", "", ("megatron-router-fp32",), ""),
+        ("zai-org/GLM-4.5-Air", "", ("megatron-router-fp32",), ""),
+        ("Qwen/Qwen3-30B-A3B", "", (), ""),
+        ("mistralai/Mixtral-8x7B-v0.1", "", ("megatron-unfused-swiglu",), ""),
+        ("Qwen/Qwen3-8B", "", ("megatron-unfused-swiglu",), ""),
+        ("Qwen/Qwen3-8B", "+{fields}bias_activation_fusion=True", (), ""),
+        ("zai-org/GLM-4.5-Air", "{actor}megatron.use_mbridge=False", (), ""),
+        ("zai-org/GLM-4.5-Air", "{actor}megatron.vanilla_mbridge=False", (), "so Megatron-Bridge decides"),
+        ("allenai/OLMoE-1B-7B-0924", "", (), "mbridge 0.15.1 has no bridge for OlmoeForCausalLM"),
+        ("my/model", "", (), "mbridge goes by the model's class: no config.json is here"),
+    ],
+)
+def test_what_mbridge_sets_goes_by_the_class(
+    tmp_path: Path, model: str, more: str, further: tuple[str, ...], warns: str
+) -> None:
+    fields = f"{ACTOR}megatron.override_transformer_config."
+    command = "python3 -m verl.trainer.main_ppo model_engine=megatron actor_rollout_ref.model.path="
+    found = launch(tmp_path, f"{command}{model} {more.format(actor=ACTOR, fields=fields)}")
+    trainer = next(side for side in found.sides if side.role == "trainer")
+    assert (trainer.profile, trainer.further) == ("megatron-unfused-rope", further)
+    told = " ".join(warning.says for warning in found.warnings if warning.role == "trainer")
+    assert warns in told
+    assert bool(warns) == ("mbridge" in told or "Megatron-Bridge" in told)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.words import Word, known, plain, value_of
 from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Note, Unresolved
 
 _NESTED = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")
-_SHORT = {"-tp": "tp", "-O": "O", "-ep": "ep", "-dp": "dp", "-pp": "pp"}
-"""Short options that concern numerics."""
+_DOTTED = re.compile(r"(--?[A-Za-z_][\w-]*)\.([^=]+)", re.DOTALL)
+_LEVEL = re.compile(r"-O=?(\w+)")
 
 
-def options(words: Sequence[Word], flags: Collection[str]) -> tuple[list[Entry], list[Word], list[Note]]:
-    """Options, the words that belong to none, and what could not be followed. `flags` take no value but a boolean."""
+def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[Word], list[Note]]:
+    """Options, the words that belong to none, and what could not be followed."""
     entries: list[tuple[Entry, str]] = []
+    inner: dict[str, tuple[Entry, str]] = {}
     others: list[Word] = []
     notes: list[Note] = []
     rest = list(words)
@@ -27,13 +30,52 @@ def options(words: Sequence[Word], flags: Collection[str]) -> tuple[list[Entry],
         name = word.text.partition("=")[0]
         if not known(name):
             notes.append(_unknown(word))
+        elif grammar.dotted and (dotted := _DOTTED.fullmatch(name)):
+            _put(inner, dotted[1], dotted[2].split("."), word, rest)
         elif nested := _NESTED.fullmatch(word.text):
             entries.append((_entry(nested[1], value_of(nested[2]), word), word.condition))
         elif word.text.startswith("-") and len(word.text) > 1:
-            entries.append(_option(word, rest, flags))
+            entries.append(_option(word, rest, grammar))
         else:
             others.append(word)
+    for text, (entry, condition) in inner.items():
+        entries.append((replace(entry, name=grammar.named(text)[0]), condition))
     return _decided(entries), others, notes
+
+
+def _put(inner: dict[str, tuple[Entry, str]], name: str, keys: Sequence[str], word: Word, rest: list[Word]) -> None:
+    """One key of a mapping that is given key by key: those of one name are put together, behind all other options."""
+    _, equals, attached = word.text.partition("=")
+    text = attached if equals else (rest.pop(0).text if rest else "")
+    *heads, last = keys
+    value: Any = text.split(",") if last.endswith("+") else _json(text)
+    before, condition = inner.get(name, (_entry(name, {}, word), word.condition))
+    if not known(text) or condition != word.condition or isinstance(before.value, Unresolved):
+        under = f" if {word.condition}" if word.condition else ""
+        told = Unresolved(f"{'.'.join(keys)}={plain(text)}{under}")
+        inner[name] = replace(before, value=told), ""
+        return
+    for key in reversed([*heads, last.removesuffix("+")]):
+        value = {key: value}
+    inner[name] = replace(before, value=_merged(before.value, value)), condition
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in over.items():
+        before = merged.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _merged(before, value)
+        else:
+            merged[key] = before + value if isinstance(before, list) and isinstance(value, list) else value
+    return merged
 
 
 def _unknown(word: Word) -> Note:
@@ -41,21 +83,23 @@ def _unknown(word: Word) -> Note:
     return Note(says=f"`{plain(word.text)}` is not resolved{under}: what it sets is not known", where=word.where)
 
 
-def _option(word: Word, rest: list[Word], flags: Collection[str]) -> tuple[Entry, str]:
+def _option(word: Word, rest: list[Word], grammar: Grammar) -> tuple[Entry, str]:
     """An option and the condition it stands under; the words of its value are taken from `rest`."""
-    name, equals, attached = word.text.lstrip("-").partition("=")
-    if not word.text.startswith("--"):
-        level = re.fullmatch(r"-O(\d)", word.text)
-        if level:
-            return _entry("O", level[1], word), word.condition
-        name = _SHORT.get(f"-{name}", name)
-    name = name.replace("-", "_")
+    text, equals, attached = word.text.partition("=")
+    level = _LEVEL.fullmatch(word.text)
+    if level:
+        return _entry(grammar.named("-O")[0], level[1], word), word.condition
+    name, on = grammar.named(text)
+    following = rest[0] if rest else None
+    if not on:
+        return _entry(name, False, word), word.condition
     if equals:
         return _entry(name, value_of(attached), word), word.condition
-    following = rest[0] if rest else None
     if following is None or _OPTION.fullmatch(following.text.partition("=")[0]) or following.text == "--":
         return _entry(name, None, word), word.condition
-    if name in flags and following.text not in (*TRUE, *FALSE, "yes", "no", "on", "off"):
+    if name in grammar.switches and (
+        grammar.spellings or following.text not in (*TRUE, *FALSE, "yes", "no", "on", "off")
+    ):
         return _entry(name, None, word), word.condition
     texts = [rest.pop(0)]
     if texts[0].condition != word.condition:
@@ -63,9 +107,16 @@ def _option(word: Word, rest: list[Word], flags: Collection[str]) -> tuple[Entry
             texts.append(rest.pop(0))
         told = " or ".join(f"{plain(text.text)} if {text.condition}" for text in texts)
         return Entry(name=name, value=Unresolved(told), where=word.where), word.condition
-    while rest and _number(rest[0].text) and _number(following.text) and rest[0].condition == word.condition:
+    while rest and rest[0].condition == word.condition and _goes_on(name, following, rest[0], grammar):
         texts.append(rest.pop(0))
     return _entry(name, value_of(" ".join(text.text for text in texts)), word), word.condition
+
+
+def _goes_on(name: str, first: Word, word: Word, grammar: Grammar) -> bool:
+    """Whether a word is one more value of an option: of a parser that is not known, numbers after a number."""
+    if grammar.spellings:
+        return name in grammar.several and not _OPTION.fullmatch(word.text.partition("=")[0])
+    return _number(word.text) and _number(first.text)
 
 
 def _number(text: str) -> bool:
@@ -80,7 +131,7 @@ def _decided(entries: Sequence[tuple[Entry, str]]) -> list[Entry]:
     """What is given only under a condition says what it is otherwise."""
     last: dict[str, Entry] = {}
     for entry, condition in entries:
-        before = last.get(entry.name)
+        before = last.pop(entry.name, None)
         if condition:
             other = "not set" if before is None else _shown(before)
             told = Unresolved(f"{_shown(entry)} if {condition}, else {other}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from moeparity import paths
@@ -11,6 +11,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.plan.spec import yaml
 from moeparity.profiles.launch.reading import containers, nested
 from moeparity.profiles.launch.reading.arguments import options
+from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.launchers import Started, started
 from moeparity.profiles.launch.reading.python import of_python
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
@@ -19,12 +20,14 @@ from moeparity.profiles.launch.source import Entry, Note, Source, Unresolved
 
 _UNITS = (".service", ".conf")
 _NESTED = (".yaml", ".yml", ".json", ".toml")
+GrammarOf = Callable[[str, str], Grammar]
+"""By a program's name and its first word."""
 _FOLDERS_UP = 6
 """A script's `--config` is looked for beside it, then so many folders up: it is run from a repository's root."""
 
 
-def read_sources(path: Path, flags: Collection[str]) -> list[Source]:
-    """What a file gives each program that it starts; `flags` are options without a value. Raises SpecError."""
+def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
+    """What a file gives each program that it starts, taken apart as that program does. Raises SpecError."""
     if not paths.present(path):
         raise SpecError(
             f"{Where(path)}: there is no such file. Give a launch configuration (YAML, JSON, TOML), a script, a "
@@ -35,7 +38,7 @@ def read_sources(path: Path, flags: Collection[str]) -> list[Source]:
         documents = yaml.documents(path)
         if any(map(containers.is_manifest, documents)):
             programs = [one for document in documents for one in containers.of_manifest(document, path, notes)]
-            return _sources(programs, path, notes, flags)
+            return _sources(programs, path, notes, grammar_of)
         return [_configured(path)]
     if path.suffix in _NESTED:
         return [_configured(path)]
@@ -43,11 +46,11 @@ def read_sources(path: Path, flags: Collection[str]) -> list[Source]:
     if path.suffix == ".py" or re.match(r"#!.*python", text):
         return of_python(text, path)
     if path.suffix in _UNITS:
-        return _sources(list(containers.of_unit(text, path, notes)), path, notes, flags)
+        return _sources(list(containers.of_unit(text, path, notes)), path, notes, grammar_of)
     scope = interpreted(text, path)
     programs = [program for command in scope.commands for program in started(command, notes)]
     others = [plain(command.words[0].text) for command in scope.commands]
-    found = _sources(programs, path, [*scope.notes.values(), *notes], flags)
+    found = _sources(programs, path, [*scope.notes.values(), *notes], grammar_of)
     return found or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
 
 
@@ -60,12 +63,13 @@ def _configured(path: Path) -> Source:
     return Source(path=path, options=tuple(entries), notes=tuple(notes))
 
 
-def _sources(programs: Sequence[Started], path: Path, notes: Sequence[Note], flags: Collection[str]) -> list[Source]:
-    return [_source(program, path, notes, flags) for program in programs]
+def _sources(programs: Sequence[Started], path: Path, notes: Sequence[Note], grammar_of: GrammarOf) -> list[Source]:
+    return [_source(program, path, notes, grammar_of) for program in programs]
 
 
-def _source(program: Started, path: Path, notes: Sequence[Note], flags: Collection[str]) -> Source:
-    entries, others, further = options(program.arguments, flags)
+def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: GrammarOf) -> Source:
+    grammar = grammar_of(plain(program.name), plain(program.arguments[0].text) if program.arguments else "")
+    entries, others, further = options(program.arguments, grammar)
     condition = program.command.condition
     if condition:
         where = program.command.where
@@ -73,7 +77,7 @@ def _source(program: Started, path: Path, notes: Sequence[Note], flags: Collecti
     files = [*_files(entries), *_at_files(others)]
     below: dict[str, Entry] = {}
     for name, where in files:
-        below |= _beside(name, where, path, further)
+        below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, further))}
     given = {entry.name: entry for entry in entries}
     environment = {
         name: Entry(name=name, value=value_of(word.text), where=word.where) for name, word in program.environment
@@ -81,6 +85,7 @@ def _source(program: Started, path: Path, notes: Sequence[Note], flags: Collecti
     return Source(
         path=path,
         options=tuple(_over(below, given).values()),
+        model=_positional(others, given, grammar, further),
         environment=tuple(environment.values()),
         command=(plain(program.name), *(plain(word.text) for word in others)),
         notes=(*notes, *further),
@@ -89,7 +94,24 @@ def _source(program: Started, path: Path, notes: Sequence[Note], flags: Collecti
 
 def _over(below: Mapping[str, Entry], given: Mapping[str, Entry]) -> dict[str, Entry]:
     """A file's options, and over them those of the command line: hydra's spellings of adding and overriding aside."""
-    return {**below, **given}
+    return {name: entry for name, entry in below.items() if name not in given} | dict(given)
+
+
+def _positional(
+    others: Sequence[Word], given: Mapping[str, Entry], grammar: Grammar, notes: list[Note]
+) -> Entry | None:
+    """The model as a word behind `serve`, where that is what counts; a word that a parser has no place for is noted."""
+    if not grammar.positional:
+        return None
+    serves = bool(others) and others[0].text == "serve"
+    models, unplaced = (others[1:2], others[2:]) if serves else (others[:0], others)
+    notes += (
+        Note(says=f"`{plain(word.text)}` is no option's value: its parser refuses it", where=word.where)
+        for word in unplaced
+    )
+    if not models or (grammar.positional in given and not grammar.over):
+        return None
+    return Entry(name=grammar.positional, value=value_of(models[0].text), where=models[0].where)
 
 
 def _files(entries: Sequence[Entry]) -> Iterator[tuple[str, Where]]:
@@ -116,14 +138,14 @@ def _at_files(words: Sequence[Word]) -> Iterator[tuple[str, Where]]:
             yield plain(word.text[1:]), word.where
 
 
-def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> dict[str, Entry]:
+def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> tuple[Entry, ...]:
     """The options of a configuration that a command line names; where it is not there, that is said."""
     folders = [path.absolute().parent, *path.absolute().parent.parents][:_FOLDERS_UP]
     candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
     file = next((candidate for candidate in candidates if paths.is_file(candidate)), None)
     if file is None or file.suffix not in _NESTED:
         notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
-        return {}
+        return ()
     source = _configured(file)
     notes += source.notes
-    return {entry.name: entry for entry in source.options}
+    return source.options

@@ -1,0 +1,85 @@
+"""How a program takes its options apart: which names it has and how they may be shortened, as argparse does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from moeparity.profiles.launch.source import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """`switches` take no value and `several` all words up to the next option; every other option takes one.
+
+    `spellings` map what is written (`--tp-size`, `-tp`, `--no-enforce-eager`) to the option's own name and whether it
+    is on; empty where the program's parser is not known. `underscores`: `_` may stand for `-`. `dotted`: `--name.key
+    value` is an entry of a mapping. `positional` is the option that a word behind `serve` stands for; where it is
+    `over` the others, it counts even if that option is given.
+    """
+
+    switches: frozenset[str]
+    several: frozenset[str] = frozenset()
+    spellings: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    underscores: bool = True
+    dotted: bool = False
+    positional: str = ""
+    over: bool = False
+
+    def named(self, text: str) -> tuple[str, bool]:
+        """The option that is written so, and whether it is on; one that the parser does not have is by its own name.
+
+        What differs from an option by its dashes, or by a `no` that the parser does not have, stays as it is written.
+        """
+        plain = text.lstrip("-").replace("-", "_")
+        if not self.spellings:
+            return plain, True
+        head = text.replace("_", "-") if self.underscores and text.startswith("--") else text
+        if head in self.spellings:
+            return self.spellings[head]
+        meant = {option for spelling, option in self.spellings.items() if spelling.startswith(head)}
+        if len(meant) == 1:
+            return meant.pop()
+        alike = {plain, plain.removeprefix("no_")} & {
+            spelling.lstrip("-").replace("-", "_") for spelling in self.spellings
+        }
+        return text if alike else plain, True
+
+    def canonical(self, entry: Entry) -> Entry:
+        """An entry of a configuration file by the option's own name."""
+        name, on = self.spellings.get(f"--{entry.name.replace('_', '-')}", (entry.name, True))
+        if on:
+            return replace(entry, name=name)
+        return replace(entry, name=name, value=False) if entry.value in (True, "true", "True") else entry
+
+
+def of_parser(
+    synonyms: Iterable[tuple[str, ...]],
+    *,
+    switches: frozenset[str],
+    toggles: frozenset[str],
+    several: frozenset[str],
+    short: frozenset[str] = frozenset(),
+    inverse: bool = False,
+    **others: Any,
+) -> Grammar:
+    """A parser with these options, each its names with underscores, its own first; those in `short` have one dash.
+
+    `--no-` in front switches `toggles` off; with `inverse` also `--disable-` in place of `--enable-`, or the other way.
+    """
+    spellings: dict[str, tuple[str, bool]] = {}
+    for own, *further in synonyms:
+        for name in (own, *further):
+            spellings[f"-{name}" if name in short else f"--{name.replace('_', '-')}"] = own, True
+    for name in toggles:
+        own = spellings[f"--{name.replace('_', '-')}"][0]
+        for off in (f"no-{name.replace('_', '-')}", *(_inverse(name) if inverse else ())):
+            spellings.setdefault(f"--{off}", (own, False))
+    return Grammar(switches=switches | toggles, several=several, spellings=spellings, **others)
+
+
+def _inverse(name: str) -> tuple[str, ...]:
+    first, _, rest = name.replace("_", "-").partition("-")
+    other = {"enable": "disable", "disable": "enable"}.get(first)
+    return (f"{other}-{rest}",) if other else ()

@@ -1,0 +1,114 @@
+"""One call of an engine's kernel, and what this project makes of the same numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from moeparity.numerics.bits import int_view
+from tests.engines import live
+from tests.evidence import record
+
+ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23"}
+HOW = "RUN_KERNELS"
+"""The environment variable that `backend` goes by."""
+ASSUMED = "assumed"
+"""The output that names the approximate instructions a case has met, as bytes; of kernels run as PTX."""
+FOLDERS = {"interpreter": ("triton", "ml_dtypes"), "ptx": ("triton-3.8",)}
+SAYS = {"interpreter": "in Triton 3.7.1's interpreter", "ptx": "as Triton 3.8.0's PTX for sm_90"}
+Outputs = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The node whose values a case verifies, as `tests.evidence.record` takes them."""
+
+    op: str
+    at: Mapping[str, Any]
+    blind: tuple[str, ...] = ()
+    operands: torch.dtype | None = torch.bfloat16
+    p: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`given` goes to the function `kind` of the program; `ours` makes the outputs of that name, `other` some that must
+    differ. `shapes` and `says` are for the table.
+    """
+
+    program: str
+    kernel: str
+    kind: str
+    shapes: str
+    given: Mapping[str, Any]
+    ours: Callable[..., Outputs]
+    other: Callable[..., Outputs]
+    says: str
+    seen: tuple[Seen, ...] = ()
+    blind: str = ""
+    by_logs: bool = False
+    """`ours` and `other` are given what the engine made, for the logarithms of their sums."""
+
+    @property
+    def engine(self) -> str:
+        """With its version."""
+        return ENGINES[self.program]
+
+    @property
+    def name(self) -> str:
+        """Unlike any other case's."""
+        return f"{self.engine} {self.kernel} {self.shapes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Numbers of all outputs, how many are other bits, and how many of the control's are."""
+
+    numbers: int
+    differ: int
+    control: int
+
+
+def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
+    """The engines' outputs by the names of the cases, one process for each program; `how`: interpreter or ptx."""
+    found: dict[str, Outputs] = {}
+    for program in dict.fromkeys(case.program for case in cases):
+        own = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
+        with patch.dict(os.environ, {HOW: how}):
+            found |= live.ask(f"triton_kernels.{program}", FOLDERS[how], own)
+    return found
+
+
+def compared(case: Case, live_outputs: Outputs) -> Compared:
+    """Bit for bit: a -0 is not a +0."""
+    given = (live_outputs,) if case.by_logs else ()
+    ours, other = case.ours(*given), case.other(*given)
+    assert ours.keys() <= live_outputs.keys()
+    assert other.keys() <= ours.keys()
+    return Compared(
+        numbers=sum(x.numel() for x in ours.values()),
+        differ=sum(_differ(ours[name], live_outputs[name]) for name in ours),
+        control=sum(_differ(other[name], live_outputs[name]) for name in other),
+    )
+
+
+def _differ(ours: Tensor, theirs: Tensor) -> int:
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), (
+        ours.dtype,
+        ours.shape,
+        theirs.dtype,
+        theirs.shape,
+    )
+    return int((int_view(ours.contiguous()) != int_view(theirs.contiguous())).sum())
+
+
+def recorded(case: Case, how: str = "interpreter") -> None:
+    """What the case has seen, for the evidence."""
+    for seen in case.seen:
+        record(seen.op, seen.at, f"{case.engine} {SAYS[how]}", operands=seen.operands, p=seen.p, blind=seen.blind)

@@ -1,0 +1,12 @@
+"""All cases, by how they are run and by name."""
+
+from __future__ import annotations
+
+from tests.engines.triton_kernels import attention, gemms, moe, rows, trees
+from tests.engines.triton_kernels.case import Case
+
+CASES: dict[str, dict[str, Case]] = {
+    "interpreter": {case.name: case for module in (rows, gemms, moe, attention) for case in module.cases()},
+    "ptx": {case.name: case for case in trees.cases()},
+}
+"""By how they are run."""

@@ -1,0 +1,25 @@
+"""Engines' own Triton kernels, launched by their own functions, against our nodes: interpreted, and as PTX."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines.triton_kernels.case import Outputs, compared, recorded, run
+from tests.engines.triton_kernels.every import CASES
+
+pytestmark = pytest.mark.live
+NAMES = [(how, name) for how, cases in CASES.items() for name in cases]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, Outputs]]:
+    return {how: run(list(cases.values()), how) for how, cases in CASES.items()}
+
+
+@pytest.mark.parametrize(("how", "name"), NAMES)
+def test_a_node_has_the_kernels_bits(found: dict[str, dict[str, Outputs]], how: str, name: str) -> None:
+    case = CASES[how][name]
+    seen = compared(case, found[how][name])
+    assert seen.differ == 0
+    assert seen.control > 0
+    recorded(case, how)

@@ -1,0 +1,175 @@
+"""Kernels as Triton's PTX for sm_90: the tree inside a tile, contraction, Triton's own exponential.
+
+A sum over a tile is a tree over the elements of a thread, the lanes of a warp, the warps: how many elements a thread
+has at a time goes by their size and by what the compiler knows of their alignment. Exponentials are Triton's: a
+product with log2(e) and one `ex2.approx`, which is taken to be correctly rounded, as are `sqrt.approx` and `div.full`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from moeparity.numerics.fma import fma
+from moeparity.numerics.orders import parse
+from moeparity.numerics.summation import sum_axis
+from moeparity.ops.kernels import exponentials, flash
+from moeparity.ops.kernels.norm import rms_norm
+from moeparity.ops.norm.launches import Launch, sglang_mean
+from tests.engines.triton_kernels import attention, moe, rows
+from tests.engines.triton_kernels.case import Case, Outputs, Seen
+from tests.ops.plain import BF16, FP32, random
+
+HALF_TILE = "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"
+"""Of 16-bit rows: eight neighbours a thread, 32 lanes, 4 warps, then the tiles of 1024."""
+WIDE_TILE = "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"
+"""Of fp32 rows: a thread has four neighbours of each half of a tile."""
+APPROXIMATE = "`sqrt.approx`, `div.full`"
+
+
+def triton_exp(x: Tensor) -> Tensor:
+    """`tl.exp` in fp32."""
+    return exponentials.exp2(x * torch.tensor(flash.LOG2E))
+
+
+def norm_case(program: str, count: int, width: int) -> Case:
+    """As in the interpreter, in the order that the profiles state."""
+    case = rows.norm_case(program, count, width, BF16)
+    x, weight = case.given["x"], case.given["weight"]
+
+    def normed(order: str) -> Outputs:
+        at = rows.norm_at(BF16, order=order)
+        return {"output": rms_norm(x, w={"weight": weight}, p={"eps": rows.EPS, "heads": None}, at=at)}
+
+    at = rows.norm_at(BF16, order="vllm.batch_invariant")
+    return replace(
+        case,
+        ours=lambda: normed("vllm.batch_invariant"),
+        other=lambda: normed("sequential"),
+        says="`order: vllm.batch_invariant`",
+        seen=(Seen(op="rms_norm", at=at, blind=("rsqrt", "mean")),),
+        blind=f"{APPROXIMATE}, correctly rounded",
+    )
+
+
+def mean_case(program: str, count: int, width: int) -> Case:
+    """Of squares in fp32."""
+    case = rows.mean_case(program, count, width)
+    x = case.given["x"]
+    order = sglang_mean(Launch(hidden=width, rows=count, dtype="fp32"))
+
+    def mean(text: str) -> Outputs:
+        total = sum_axis(x, parse(text), -1, accumulate=FP32).unsqueeze(-1)
+        return {"output": total / torch.full_like(total, width)}
+
+    return replace(
+        case,
+        ours=lambda: mean(order),
+        other=lambda: mean(rows.TILES),
+        says="`order: sglang.batch_invariant_mean`",
+        seen=(
+            Seen(op="rms_norm", at={"statistic": "mean_square", "order": "sglang.batch_invariant_mean"}, operands=FP32),
+        ),
+        blind="`div.full`, correctly rounded",
+    )
+
+
+def _sums(logits: Tensor, order: str) -> Tensor:
+    x = logits.float()
+    return sum_axis(triton_exp(x - x.amax(-1, keepdim=True)), parse(order), -1, accumulate=FP32)
+
+
+def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dtype: torch.dtype) -> Case:
+    """The kernel's own logarithm of our sums, so that what is compared are the sums."""
+    stored = kind == "log_softmax" and dtype == BF16
+    order, other = (HALF_TILE, WIDE_TILE) if dtype == BF16 else (WIDE_TILE, "fold_lo(4) | fold_hi(256) | sequential")
+    logits = (3 * random(count, vocabulary, dtype=FP32, seed=vocabulary)).to(dtype)
+    ids = logits.float().argmax(-1, keepdim=True)
+    sums = torch.cat([_sums(logits, order), _sums(logits, other)])
+
+    def shifted(found: Outputs, which: int) -> Outputs:
+        x = logits.float()
+        logs = found["logs"][which * count : (which + 1) * count].unsqueeze(-1)
+        below = x - x.amax(-1, keepdim=True)
+        # Rows rounded to bf16 tell nothing of the sum's order, but of where they are rounded.
+        output = ((below.to(BF16).float() if stored and which else below) - logs).to(BF16 if stored else FP32)
+        return {"output": output.gather(-1, ids) if kind == "logprobs" else output}
+
+    at = {"order": order, "form": "shifted", "block": 0}
+    return Case(
+        program=program,
+        kernel=name,
+        kind=kind,
+        shapes=f"{count} x {vocabulary} {'bf16' if dtype == BF16 else 'fp32'}",
+        given={"logits": logits, "sums": sums, **({"ids": ids} if kind == "logprobs" else {})},
+        ours=lambda found: shifted(found, 0),
+        other=lambda found: shifted(found, 1),
+        says="x - max - log sum in fp32, one rounding to bf16" if stored else f"`order: {order}`",
+        seen=(Seen(op="log_softmax", at=at, operands=dtype, blind=("order",) if stored else ()),),
+        blind="`ex2.approx`, correctly rounded; the logarithm, which is the kernel's own on both sides",
+        by_logs=True,
+    )
+
+
+def sum_cases() -> Iterator[Case]:
+    """Sums over slots: whether a product goes into its addition unrounded."""
+    for k, hidden in ((8, 1104), (2, 256)):
+        case = moe.weighted_sum_case(6, k, hidden, FP32)
+        yield _contracted(case, case.given["rows"], case.given["weights"])
+    for program in ("live_vllm", "live_sglang"):
+        case = moe.gather_case(program, 9, 8, 1024, absent=False, dtype=FP32)
+        yield _contracted(case, case.given["rows"][case.given["places"].long()], case.given["weights"])
+    for case in (moe.sum_reduce_case(5, 8, 2112, 1.0), moe.sum_reduce_case(5, 6, 704, 2.5), moe.ranks_case(8, 1504)):
+        yield replace(case, blind="")
+
+
+def _contracted(case: Case, own: Tensor, weights: Tensor) -> Case:
+    def summed(order: str) -> Outputs:
+        return {"output": moe.combined(own, weights, order=order, output=FP32)}
+
+    at = moe.combine_at(score_site="combine", order="sequential(fma, zero)", output=FP32)
+    return replace(
+        case,
+        ours=lambda: summed("sequential(fma, zero)"),
+        other=lambda: summed("sequential(zero)"),
+        says="one fma for each slot, ascending, from +0; one rounding",
+        seen=(Seen(op="combine", at=at, operands=FP32, blind=("expert",)),),
+        blind="",
+    )
+
+
+def merge_case(program: str, tokens: int, heads: int) -> Case:
+    """With the contraction that our merge has, and Triton's exponential."""
+    case = attention.merge_case(program, tokens, heads, FP32)
+
+    def contracted(made: Any) -> Outputs:
+        with patch.object(attention, "unfused", fma), patch.object(flash, "exp", triton_exp):
+            return dict(made())
+
+    return replace(
+        case,
+        ours=lambda: contracted(case.ours),
+        other=case.ours,
+        says=f"{case.says}; the first product goes into the sum unrounded",
+        blind="`ex2.approx`, `div.full`, correctly rounded",
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Kernels without a tensor core."""
+    for program in ("live_vllm", "live_sglang"):
+        yield norm_case(program, 60, 2880)
+        yield norm_case(program, 60, 1001)
+        yield mean_case(program, 20, 2880)
+        yield merge_case(program, 5, 3)
+    yield log_case("live_vllm", "_topk_log_softmax_kernel", "logprobs", 40, 5008, BF16)
+    yield log_case("live_vllm", "_topk_log_softmax_kernel", "logprobs", 40, 5008, FP32)
+    yield log_case("live_vllm", "_softmax_kernel (LOG)", "log_softmax", 3, 5008, FP32)
+    yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 3, 5008, FP32)
+    yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 20, 2064, BF16)
+    yield from sum_cases()

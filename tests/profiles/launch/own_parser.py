@@ -1,0 +1,183 @@
+"""A server's own argument parser beside the reader of launch files: lines in every spelling, where the two differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from moeparity.profiles.launch import servers
+from moeparity.profiles.launch.options import Option
+from moeparity.profiles.launch.report import Launch
+from tests.engines.cuda import toolchain
+from tests.engines.live import FOLDER, ROOT
+
+PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG}
+_FOLDERS = {
+    "vllm": (toolchain.FOLDER / "vllm" / f"vllm-{toolchain.VLLM}", FOLDER / "vllm-arguments"),
+    "sglang": (FOLDER / "sglang", FOLDER / "sglang-arguments", FOLDER / "triton"),
+}
+_CANDIDATES = ("2", "0.5", "word", '{"a": 1}', "[1, 2]", "1,2")
+_REFUSED_LATER = {"hf_overrides": ('{"a": 1}', "{}"), "optimization_level": ("0", "1", "2", "3")}
+"""Values where the parser hands on any word, and what is built of it refuses those that are not among these."""
+Action = Mapping[str, Any]
+
+
+class OwnParser:
+    """The parser in a process of its own; skips the test that asks, with what to do, where its code is not here."""
+
+    def __init__(self, engine: str) -> None:
+        absent = [folder for folder in _FOLDERS[engine] if not folder.is_dir()]
+        if absent:
+            does = "python -m tests.engines.live; python -m tests.engines.cuda.toolchain install"
+            pytest.skip(f"not compared with {engine}'s own parser: no {', '.join(map(str, absent))} ({does})")
+        self.engine, self.program = engine, PROGRAMS[engine]
+        command = [sys.executable, "-P", "-W", "ignore", str(ROOT / "tests/engines/live_arguments.py"), engine]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS[engine])), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.actions: list[Action] = [action for action in self._answer() if action["names"]]
+        self.defaults = self.ask(["serve", "m"])["values"]
+        self._accepted: dict[str, Sequence[str]] = {}
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def ask(self, words: Sequence[str]) -> Mapping[str, Any]:
+        """`values` by the parser's names, or `refused`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(list(words)) + "\n")
+        self._process.stdin.flush()
+        answer: Mapping[str, Any] = self._answer()
+        return answer
+
+    def accepted(self, action: Action) -> Sequence[str]:
+        """Values that the action takes, of its choices or of a few candidates."""
+        name = action["names"][0]
+        if name not in self._accepted:
+            tried = action["choices"] or _REFUSED_LATER.get(plain(name), _CANDIDATES)
+            self._accepted[name] = [v for v in tried if "values" in self.ask(["serve", "m", f"{name}={v}"])]
+        return self._accepted[name]
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate(timeout=30)
+
+
+def plain(name: str) -> str:
+    """An option's name without dashes."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
+    """Command lines of a few options each, drawn from the parser's actions, in every spelling that it may take."""
+    draw = random.Random(seed)  # noqa: S311  (no secret)
+    taken = [action for action in parser.actions if action["dest"] not in ("help", "config", "model_path", "model")]
+    for _ in range(count):
+        words: list[str] = []
+        for action in draw.choices(taken, k=draw.randint(1, 5)):
+            for _ in range(draw.choice((1, 1, 1, 2))):
+                words += spelled(parser, action, draw)
+        yield ["serve", "m", *words] if draw.random() < 0.7 else ["serve", *words, "--model", "m"]
+
+
+def spelled(parser: OwnParser, action: Action, draw: random.Random) -> list[str]:
+    """One option with a value, by any of its names, shortened or not, with dashes or underscores."""
+    name = draw.choice(action["names"])
+    if draw.random() < 0.3:
+        name = _abbreviated(name, [name for action in parser.actions for name in action["names"]], draw)
+    if parser.engine == "vllm" and name.startswith("--") and draw.random() < 0.3:
+        name = "--" + name[2:].replace("-", "_")
+    if action["words"] == 0:
+        return [name]
+    values = parser.accepted(action)
+    if not values:
+        return []
+    value = draw.choice(values)
+    dotted = parser.engine == "vllm" and name.startswith("--") and action["words"] is None and "word" not in values
+    if dotted and value.startswith("{") and draw.random() < 0.5:
+        return [f"{name}.b.c", "7"]
+    if action["words"] in ("+", "*"):
+        return [name, *draw.choices(values, k=draw.randint(1, 3))]
+    return [f"{name}={value}"] if draw.random() < 0.4 else [name, value]
+
+
+def _abbreviated(name: str, strings: Sequence[str], draw: random.Random) -> str:
+    """A beginning that no other option has."""
+    short = [name[:end] for end in range(4, len(name)) if [s for s in strings if s.startswith(name[:end])] == [name]]
+    return draw.choice(short) if short and name.startswith("--") else name
+
+
+def differences(parser: OwnParser, launch: Launch, values: Mapping[str, Any]) -> list[str]:
+    """Where the reader tells anything else of a line than the parser, whose values these are."""
+    told = [f"not looked at: {key.name}" for key in launch.ignored if not key.name.isupper()]
+    told += [f"note: {note.says}" for note in launch.notes if "its parser refuses it" in note.says]
+    given = {setting.name: setting.value for setting in launch.settings if setting.given}
+    without_effect = {key.name for key in launch.irrelevant}
+    by_dest: dict[str, list[str]] = {}
+    for option in parser.program.options:
+        dest = _dest(parser, option)
+        if dest is not None:
+            by_dest.setdefault(dest, []).append(option.name)
+    for dest, names in by_dest.items():
+        if not without_effect.intersection(names):
+            value = next((given[name] for name in names if name in given), None)
+            told += _compared(dest, value, values[dest], parser.defaults[dest])
+    return told
+
+
+def _dest(parser: OwnParser, option: Option) -> str | None:
+    """What the parser calls an option; None where it has none of its names."""
+    for action in parser.actions:
+        names = {plain(name) for name in action["names"]}
+        if not option.environment and names & set(option.names) and action["dest"] in parser.defaults:
+            return str(action["dest"])
+    return None
+
+
+def _compared(name: str, given: str | None, true: Any, default: Any) -> list[str]:
+    if given is None:
+        return [] if true == default else [f"{name} is {true}, and the reader has nothing"]
+    return [] if _same(given, true) else [f"{name} is {true}, and the reader has {given}"]
+
+
+def _same(given: str, true: Any) -> bool:
+    if isinstance(true, Mapping):
+        try:
+            mapping = json.loads(given)
+        except ValueError:
+            return False
+        return isinstance(mapping, dict) and _within(mapping, true)
+    if isinstance(true, list):
+        return given == " ".join(map(str, true)) or given == json.dumps(true)
+    if isinstance(true, bool):
+        return (given != "false") == true
+    if isinstance(true, int | float):
+        return float(given) == float(true)
+    return given.lower() in (str(true).lower(), str(true).lower().rpartition(".")[2])
+
+
+def _within(given: Mapping[str, Any], true: Mapping[str, Any]) -> bool:
+    """Whether the keys that are given have these values; the parser may add its defaults."""
+    return all(_alike(value, true.get(key)) for key, value in given.items())
+
+
+def _alike(value: Any, true: Any) -> bool:
+    if isinstance(value, dict) and isinstance(true, dict):
+        return _within(value, true)
+    if isinstance(value, list) and isinstance(true, list):
+        return len(value) == len(true) and all(map(_alike, value, true))
+    return str(value) == str(true)

@@ -1,8 +1,8 @@
 """In which order kernels add up the squares of an RMSNorm: launch rules, by name. No torch here.
 
 The tree of a kernel follows from how it is launched: the hidden size, the number of rows, the dtype, the GPU's number
-of SMs. None of them has been run on a GPU by this project; docs/ptx.md and docs/engines-run.md say which were run here as
-PTX. Only the order of additions is stated here: kernels also divide and take roots approximately.
+of SMs. None of them has been run on a GPU by this project; docs/ptx.md and docs/engines-run.md say which were run here
+as PTX. Only the order of additions is stated here: kernels also divide and take roots approximately.
 """
 
 from __future__ import annotations

@@ -185,6 +185,14 @@ def test_a_probe_of_a_kernel_finds_its_order_and_its_fragment_says_ptx(tmp_path:
     assert "a race, or additions by atomics" in racing.stdout
 
 
+def test_a_kernel_of_tritons_is_probed() -> None:
+    """Its masked lanes are zeros that are added."""
+    done = command("probe", "triton_row_sum.yaml", "--n", "140", "--m", "32")
+    assert done.returncode == 0, done.stderr
+    assert "A   lanes(128, zero) | fold_hi(32) | fold_hi\n" in done.stdout
+    assert "PTX by LLVM NVPTX Back-End for sm_90a; nothing assumed" in done.stdout
+
+
 def test_the_verdict_on_a_node_as_a_command_prints_it() -> None:
     """docs/certify.md shows this one."""
     against = ("--plan", CHECKPOINT, "--profile", "vllm-eager", "--against", COMBINE, "--m", "1,5")

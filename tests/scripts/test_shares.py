@@ -22,9 +22,9 @@ def test_every_choice_is_counted_once_at_its_lowest_level() -> None:
     keys = Counter((choice.node, choice.attribute) for choice in found)
     assert keys.most_common(1)[0][1] == 1
     stands = {(choice.op, choice.attribute): choice for choice in found}
-    assert stands["combine", "order"].level == "read"
-    assert stands["add", "output->rms_norm"].level == "inferred"
     assert stands["linear", "order"].level == "unknown"
+    assert {"combine", "add"} <= {op for op, _ in stands}
+    assert ("add", "output->rms_norm") in stands, "what the profile sets on edges"
     assert ("router", "tie_break") not in stands, "semantics is no numerics"
 
 
@@ -51,10 +51,10 @@ def test_a_rule_that_claims_a_run_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         )
         return replace(loaded, layers=tuple(layers))
 
-    before = sum(choice.by_run for choice in choices("vllm", "qwen3_moe"))
+    before = {(one.node, one.attribute) for one in choices("vllm", "qwen3_moe") if one.by_run and one.op != "combine"}
     monkeypatch.setattr(shares, "load_profile", claimed)
-    found = choices("vllm", "qwen3_moe")
-    by_run = [choice for choice in found if choice.by_run]
-    assert {choice.op for choice in by_run} == {"combine"}
-    assert len(by_run) > before == 0
-    assert {choice.source for choice in by_run} == {"vLLM 0.33.0, csrc/moe/moe_align_sum_kernels.cu moe_sum"}
+    by_run = [choice for choice in choices("vllm", "qwen3_moe") if choice.by_run]
+    assert {(one.node, one.attribute) for one in by_run if one.op != "combine"} == before
+    (order,) = [one for one in by_run if (one.op, one.attribute) == ("combine", "order")]
+    assert order.level == "verified: ptx"
+    assert order.source.startswith("vLLM 0.33.0, csrc/moe/moe_align_sum_kernels.cu moe_sum")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tests.engines import live
-from tests.engines.triton_kernels.case import ASSUMED
+from tests.engines.triton_kernels.case import ASSUMED, CONTRACTIBLE
 
 Found = dict[str, Tensor]
 
@@ -47,8 +47,13 @@ def answer(kinds: Mapping[str, Callable[..., Found]]) -> None:
 def _with_assumed(function: Callable[..., Found]) -> Callable[..., Found]:
     def called(**case: Any) -> Found:
         compiled.ASSUMED.clear()
+        compiled.CONTRACTIBLE.clear()
         found = function(**case)
         names = ", ".join(sorted(compiled.ASSUMED))
-        return {**found, ASSUMED: torch.tensor(list(names.encode()), dtype=torch.uint8)}
+        return {
+            **found,
+            ASSUMED: torch.tensor(list(names.encode()), dtype=torch.uint8),
+            CONTRACTIBLE: torch.tensor(sum(compiled.CONTRACTIBLE.values())),
+        }
 
     return called

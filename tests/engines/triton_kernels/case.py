@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from moeparity.numerics.bits import int_view
+from moeparity.profiles.fidelity import Compiled, How
 from tests.engines import live
 from tests.evidence import record
 
@@ -20,6 +21,8 @@ HOW = "RUN_KERNELS"
 """The environment variable that `backend` goes by."""
 ASSUMED = "assumed"
 """The output that names the approximate instructions a case has met, as bytes; of kernels run as PTX."""
+CONTRACTIBLE = "contractible"
+"""The output that says how many products and sums of these kernels ptxas may still fuse."""
 FOLDERS = {"interpreter": ("triton", "ml_dtypes"), "ptx": ("triton-3.8",)}
 SAYS = {"interpreter": "in Triton 3.7.1's interpreter", "ptx": "as Triton 3.8.0's PTX for sm_90"}
 Outputs = Mapping[str, Tensor]
@@ -108,7 +111,27 @@ def _differ(ours: Tensor, theirs: Tensor) -> int:
     return int((int_view(ours.contiguous()) != int_view(theirs.contiguous())).sum())
 
 
-def recorded(case: Case, how: str = "interpreter") -> None:
+def approximate(made: Outputs) -> tuple[str, ...]:
+    """The approximate instructions that a case of PTX has met."""
+    names = made.get(ASSUMED)
+    return tuple(bytes(names.tolist()).decode().split(", ")) if names is not None and names.numel() else ()
+
+
+def recorded(case: Case, made: Outputs, how: str = "interpreter") -> None:
     """What the case has seen, for the evidence."""
+    ran: How = "ptx" if how == "ptx" else "triton_interpreter"
+    compiled = (
+        Compiled(
+            compiler="Triton 3.8.0",
+            architecture="sm_90",
+            assumed=approximate(made),
+            contractible=int(made[CONTRACTIBLE]),
+        )
+        if ran == "ptx"
+        else None
+    )
     for seen in case.seen:
-        record(seen.op, seen.at, f"{case.engine} {SAYS[how]}", operands=seen.operands, p=seen.p, blind=seen.blind)
+        record(
+            seen.op, seen.at, f"{case.engine} {SAYS[how]}", operands=seen.operands, p=seen.p, blind=seen.blind,
+            how=ran, compiled=compiled,
+        )  # fmt: skip

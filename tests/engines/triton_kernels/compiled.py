@@ -28,8 +28,8 @@ from moeparity import ptx
 
 ASSUMED: set[str] = set()
 """Approximate instructions that were met."""
-CONTRACTIBLE: set[str] = set()
-"""Kernels in whose PTX a product and a sum are left that ptxas may make one fma."""
+CONTRACTIBLE: dict[str, int] = {}
+"""How many products and sums ptxas may still make one fma, of the kernels that were met."""
 
 _target = GPUTarget("cuda", 90, 32)
 driver.set_active(
@@ -58,8 +58,7 @@ def _launched(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> 
     run = module.launch(name, extents, 32 * kernel.metadata.num_warps, [*values, *[0] * scratch],
                         shared=kernel.metadata.shared)  # fmt: skip
     ASSUMED.update(run.assumed)
-    if module.contractible(name):
-        CONTRACTIBLE.add(name)
+    CONTRACTIBLE[name] = len(module.contractible(name))
 
 
 def _argument(value: Any) -> Any:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from tests.engines.triton_kernels.case import ASSUMED, SAYS, Case, Outputs, compared, run
+from tests.engines.triton_kernels.case import SAYS, Case, Outputs, approximate, compared, run
 from tests.engines.triton_kernels.every import CASES
 
 HEADS = ("kernel", "engine", "shapes", "numbers", "differ", "in another form", "what was seen", "not seen, or assumed")
@@ -37,14 +37,9 @@ def table(how: str) -> None:
     print(f"{SAYS[how]}\n\n| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|")
     for _, group in groupby(cases, key=by_kernel):
         print(row(list(group), found))
-    met = {name for made in found.values() for name in _approximate(made)}
+    met = {name for made in found.values() for name in approximate(made)}
     kernels = len({by_kernel(case) for case in cases})
     print(f"\n{kernels} kernels, {len(cases)} cases; approximate instructions: {', '.join(sorted(met)) or 'none'}\n")
-
-
-def _approximate(made: Outputs) -> list[str]:
-    """What a case of PTX has met."""
-    return bytes(made[ASSUMED].tolist()).decode().split(", ") if ASSUMED in made and made[ASSUMED].numel() else []
 
 
 def main() -> None:

@@ -22,4 +22,4 @@ def test_a_node_has_the_kernels_bits(found: dict[str, dict[str, Outputs]], how: 
     seen = compared(case, found[how][name])
     assert seen.differ == 0
     assert seen.control > 0
-    recorded(case, how)
+    recorded(case, found[how][name], how)

@@ -159,6 +159,16 @@ def sglang() -> Found:
         "captured": {**steps, "deterministic": False, "captured": True},
         "deterministic": {**steps, "deterministic": True, "captured": False},
         "not captured": {**steps, "deterministic": False, "captured": False},
+        **{
+            f"attention {latent} {sinks}": {
+                "kind": "attention_backend",
+                "latent": latent,
+                "sinks": sinks,
+                "speculates": [0, 1, 4],
+            }
+            for latent in (False, True)
+            for sinks in (False, True)
+        },
     }
     return ask("sglang.live_launch", ("sglang", "sglang-needs", "triton"), cases)
 
@@ -177,6 +187,15 @@ def test_sglang_deterministic_tile(sglang: Found) -> None:
     """One tile whatever the number of tokens; otherwise its rows go by them."""
     assert {*sglang["tile True"]["rows"].tolist()} == {64}
     assert len({*sglang["tile False"]["rows"].tolist()}) > 1
+
+
+def test_sglang_takes_flash_attention_3_on_hopper(sglang: Found) -> None:
+    """Whatever the model; but for several drafts of a step, where attention is not latent."""
+    flash, flashinfer, triton = range(3)
+    assert sglang["attention True False"]["backend"].tolist() == [flash] * 3
+    assert sglang["attention True True"]["backend"].tolist() == [flash] * 3
+    assert sglang["attention False False"]["backend"].tolist() == [flash, flash, flashinfer]
+    assert sglang["attention False True"]["backend"].tolist() == [flash, flash, triton]
 
 
 def test_sglang_absorbs_latent_attention(sglang: Found) -> None:

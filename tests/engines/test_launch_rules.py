@@ -58,6 +58,7 @@ def vllm() -> Found:
         for eager in (False, True)
         for head in (64, 96, 128)
     }
+    cases |= {f"norm {eager}": {"kind": "norm_in_c", "eager": eager} for eager in (False, True)}
     return ask("vllm.live_launch", ("vllm",), cases)
 
 
@@ -77,6 +78,12 @@ def test_vllm_router_is_fused_for_what_the_profile_states(vllm: Found) -> None:
     """With a bias and up to 32 groups and 32 experts per token: DeepSeek-V3's and GLM-4.5's routers."""
     assert vllm["router True"]["fused"].tolist() == [True] * 12 + [False] * 3
     assert not vllm["router False"]["fused"].any()
+
+
+def test_vllm_norms_are_compiled_or_in_c(vllm: Found) -> None:
+    """Those of profile vllm are Inductor's, those of vllm-eager the kernels in C."""
+    assert vllm["norm False"]["in_c"].tolist() == [False, False]
+    assert vllm["norm True"]["in_c"].tolist() == [True, True]
 
 
 def test_vllm_batch_invariant_tile(vllm: Found) -> None:

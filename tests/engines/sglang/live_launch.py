@@ -72,7 +72,6 @@ def attention_backend(latent: bool, sinks: bool, speculates: list[int]) -> dict[
     model = SimpleNamespace(
         hf_config=SimpleNamespace(architectures=["Any"]), has_attention_sinks=sinks, has_asymmetric_kv=False
     )
-    views = dict.fromkeys(("resolving_view", "resolved_view"), lambda arguments: arguments)
     found = []
     for drafts in speculates:
         arguments = SimpleNamespace(
@@ -81,7 +80,11 @@ def attention_backend(latent: bool, sinks: bool, speculates: list[int]) -> dict[
             page_size=None,
             tp_size=1,
         )
-        with patch.multiple(model_override_base, get_platform=lambda: platform, **views):
+        with (
+            patch.object(model_override_base, "get_platform", lambda: platform),
+            patch.object(model_override_base, "resolving_view", lambda given: given),
+            patch.object(model_override_base, "resolved_view", lambda given: given),
+        ):
             found.append(model_override_base.get_default_attn_backend(arguments, latent, model))
     return {"backend": torch.tensor([ATTENTION.index(name) for name in found])}
 

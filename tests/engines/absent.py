@@ -73,7 +73,7 @@ class _Finder(MetaPathFinder, Loader):
         self.made: list[str] = []
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        known = name.partition(".")[0] in self.names
+        known = name in self.names or name.partition(".")[0] in self.names
         return ModuleSpec(name, self, is_package=True) if known else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -86,7 +86,9 @@ class _Finder(MetaPathFinder, Loader):
 
 @contextmanager
 def left_out(*names: str) -> Iterator[None]:
-    """Imports inside take the packages `names` as empty where they are not installed; imports afterwards do not."""
+    """Imports inside take the packages `names`, or modules of others (`package.module`), as empty where they are not
+    installed; imports afterwards do not.
+    """
     finder = _Finder(names)
     sys.meta_path.append(finder)
     Nothing.importing = True

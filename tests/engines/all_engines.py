@@ -1,8 +1,8 @@
 """Every engine whose functions are run here."""
 
 from tests.engines.flashinfer.functions import ENGINE as FLASHINFER
-from tests.engines.megatron.functions import COMPILED as MEGATRON_COMPILED
-from tests.engines.megatron.functions import CORE_0_16
+from tests.engines.megatron.builds import COMPILED as MEGATRON_COMPILED
+from tests.engines.megatron.builds import CORE_0_16
 from tests.engines.megatron.functions import ENGINE as MEGATRON
 from tests.engines.sglang.functions import ENGINE as SGLANG
 from tests.engines.trainers.functions import ENGINES as TRAINERS

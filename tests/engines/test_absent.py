@@ -49,6 +49,15 @@ def test_a_package_that_is_there_is_itself() -> None:
     assert json.loads("[1]") == [1]
 
 
+def test_a_module_of_a_package_that_is_there() -> None:
+    with left_out("json.kernels"):
+        from json import kernels  # type: ignore[attr-defined]
+
+        assert kernels.anything is kernels.other
+    with pytest.raises(ModuleNotFoundError):
+        __import__("json.kernels")
+
+
 def test_others_are_still_missing() -> None:
     with left_out("something_else"), pytest.raises(ModuleNotFoundError):
         __import__(NAME)

@@ -58,6 +58,7 @@ def vllm() -> Found:
         for eager in (False, True)
         for head in (64, 96, 128)
     }
+    cases |= {f"norm {eager}": {"kind": "norm_in_c", "eager": eager} for eager in (False, True)}
     return ask("vllm.live_launch", ("vllm",), cases)
 
 
@@ -77,6 +78,12 @@ def test_vllm_router_is_fused_for_what_the_profile_states(vllm: Found) -> None:
     """With a bias and up to 32 groups and 32 experts per token: DeepSeek-V3's and GLM-4.5's routers."""
     assert vllm["router True"]["fused"].tolist() == [True] * 12 + [False] * 3
     assert not vllm["router False"]["fused"].any()
+
+
+def test_vllm_norms_are_compiled_or_in_c(vllm: Found) -> None:
+    """Those of profile vllm are Inductor's, those of vllm-eager the kernels in C."""
+    assert vllm["norm False"]["in_c"].tolist() == [False, False]
+    assert vllm["norm True"]["in_c"].tolist() == [True, True]
 
 
 def test_vllm_batch_invariant_tile(vllm: Found) -> None:
@@ -159,6 +166,16 @@ def sglang() -> Found:
         "captured": {**steps, "deterministic": False, "captured": True},
         "deterministic": {**steps, "deterministic": True, "captured": False},
         "not captured": {**steps, "deterministic": False, "captured": False},
+        **{
+            f"attention {latent} {sinks}": {
+                "kind": "attention_backend",
+                "latent": latent,
+                "sinks": sinks,
+                "speculates": [0, 1, 4],
+            }
+            for latent in (False, True)
+            for sinks in (False, True)
+        },
     }
     return ask("sglang.live_launch", ("sglang", "sglang-needs", "triton"), cases)
 
@@ -177,6 +194,15 @@ def test_sglang_deterministic_tile(sglang: Found) -> None:
     """One tile whatever the number of tokens; otherwise its rows go by them."""
     assert {*sglang["tile True"]["rows"].tolist()} == {64}
     assert len({*sglang["tile False"]["rows"].tolist()}) > 1
+
+
+def test_sglang_takes_flash_attention_3_on_hopper(sglang: Found) -> None:
+    """Whatever the model; but for several drafts of a step, where attention is not latent."""
+    flash, flashinfer, triton = range(3)
+    assert sglang["attention True False"]["backend"].tolist() == [flash] * 3
+    assert sglang["attention True True"]["backend"].tolist() == [flash] * 3
+    assert sglang["attention False False"]["backend"].tolist() == [flash, flash, flashinfer]
+    assert sglang["attention False True"]["backend"].tolist() == [flash, flash, triton]
 
 
 def test_sglang_absorbs_latent_attention(sglang: Found) -> None:

@@ -24,7 +24,7 @@ from tests.engines.live import answer
 from tests.engines.sglang.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
-    from sglang.srt.arg_groups import overrides
+    from sglang.srt.arg_groups import model_override_base, overrides
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe_triton_config as config
     from sglang.srt.models.deepseek_common import attention_backend_handler as handler
 
@@ -61,6 +61,34 @@ def moe_tile(tokens: list[int], experts: int, width: int, hidden: int, determini
     return {"rows": torch.tensor([of["BLOCK_SIZE_M"] for of in configs])}
 
 
+ATTENTION = ("fa3", "flashinfer", "triton", "trtllm_mha", "fa4")
+
+
+def attention_backend(latent: bool, sinks: bool, speculates: list[int]) -> dict[str, Tensor]:
+    """Which of ATTENTION a model takes by default, for each number of drafts of a step (0: none are made)."""
+    platform = SimpleNamespace(
+        is_hopper_with_cuda_12_3=True, is_sm100=False, is_hip=False, has_flashinfer=True, is_sm120=False
+    )
+    model = SimpleNamespace(
+        hf_config=SimpleNamespace(architectures=["Any"]), has_attention_sinks=sinks, has_asymmetric_kv=False
+    )
+    found = []
+    for drafts in speculates:
+        arguments = SimpleNamespace(
+            speculative_algorithm="EAGLE" if drafts else None,
+            speculative_eagle_topk=drafts or None,
+            page_size=None,
+            tp_size=1,
+        )
+        with (
+            patch.object(model_override_base, "get_platform", lambda: platform),
+            patch.object(model_override_base, "resolving_view", lambda given: given),
+            patch.object(model_override_base, "resolved_view", lambda given: given),
+        ):
+            found.append(model_override_base.get_default_attn_backend(arguments, latent, model))
+    return {"backend": torch.tensor([ATTENTION.index(name) for name in found])}
+
+
 def latent_attention(modes: list[str], prefixes: list[int], deterministic: bool, captured: bool) -> dict[str, Tensor]:
     """Whether FlashAttention 3 is given absorbed projections, for each kind of step and cached tokens of its prefix."""
     attention = SimpleNamespace(
@@ -88,4 +116,4 @@ def latent_attention(modes: list[str], prefixes: list[int], deterministic: bool,
 
 
 if __name__ == "__main__":
-    answer({f.__name__: f for f in (fused_all_reduce, moe_tile, latent_attention)})
+    answer({f.__name__: f for f in (fused_all_reduce, moe_tile, attention_backend, latent_attention)})

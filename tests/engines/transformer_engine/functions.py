@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.engines import inputs, ours
 from tests.engines.function import Engine, Function
+from tests.engines.megatron import builds
 from tests.engines.megatron import functions as megatron
 from tests.ops.plain import BF16, FP32
 
@@ -20,7 +21,7 @@ def router(name: str, p: dict[str, Any], at: dict[str, Any], *others: dict[str, 
         f"topk_score_function_pytorch, {name}",
         "tests/pytorch/test_fused_router.py",
         inputs.routes(p, biased, (FP32, BF16), timing=timing),
-        megatron.mapped,
+        builds.mapped,
         lambda case: ours.router_at(case, **{"slots": "sorted", "weights": case["x"].dtype, **at}),
         others,
         p=lambda case: case["p"],

@@ -28,7 +28,7 @@ from tests.engines.live import answer
 from tests.engines.vllm.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
-    from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.config import CompilationConfig, CompilationMode, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.distributed.device_communicators import all_reduce_utils, cuda_communicator, flashinfer_all_reduce
     from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
     from vllm.distributed.device_communicators.symm_mem import SymmMemCommunicator
@@ -36,6 +36,10 @@ with left_out(*LEFT_OUT.split()):
     from vllm.model_executor.layers.fused_moe.router import grouped_topk_router
     from vllm.model_executor.layers.rotary_embedding import deepseek_scaling_rope
     from vllm.platforms.interface import DeviceCapability
+
+# Its kernels in C, which it loads on import.
+with left_out(*LEFT_OUT.split(), "vllm._C_stable_libtorch"):
+    from vllm.platforms.cuda import CudaPlatformBase
 
 
 def _limits() -> dict[int, dict[int, float]]:
@@ -118,6 +122,16 @@ def table_dtype(eager: bool, head: int) -> dict[str, Tensor]:
     return {"fp32": torch.tensor(module.cos_sin_cache.dtype == torch.float32)}
 
 
+def norm_in_c(eager: bool) -> dict[str, Tensor]:
+    """Whether norms, with and without an addition, are the kernels in C; else they are compiled."""
+    mode, backend = (CompilationMode.NONE, "eager") if eager else (CompilationMode.VLLM_COMPILE, "inductor")
+    config = SimpleNamespace(compilation_config=SimpleNamespace(backend=backend, mode=mode))
+    priority = CudaPlatformBase.get_default_ir_op_priority(config)
+    first = (priority.rms_norm[0], priority.fused_add_rms_norm[0])
+    assert {*first} <= {"vllm_c", "native"}
+    return {"in_c": torch.tensor([name == "vllm_c" for name in first])}
+
+
 def moe_tile(tokens: list[int], experts: int, width: int, hidden: int, invariant: bool) -> dict[str, Tensor]:
     """Rows of a tile, and splits of K, of bf16 experts without a tuned configuration."""
     with patch.object(fused_moe.envs, "VLLM_BATCH_INVARIANT", invariant, create=True):
@@ -149,4 +163,4 @@ def fused_router(groups: list[int], top_k: list[int], biased: bool) -> dict[str,
 
 
 if __name__ == "__main__":
-    answer({f.__name__: f for f in (all_reduce, table_dtype, moe_tile, fused_router)})
+    answer({f.__name__: f for f in (all_reduce, table_dtype, norm_in_c, moe_tile, fused_router)})

@@ -108,7 +108,8 @@ class Values:
             rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: waves}
             made = [(replace(call, tokens=tokens), steps) for tokens, steps in rows.items()]
             self.calls.setdefault(node.name, {})[self._number(kind)] = made
-            self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call))
+            copies = self._assembled(walker, call) if values == node.values else 0
+            self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call) + copies)
             if node.weights and call.dtype in {"bf16", "fp16"}:
                 for tokens, steps in rows.items():
                     calls_of = self.gemms.setdefault((call.dtype, tokens, node.name), {})
@@ -139,6 +140,12 @@ class Values:
             outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
         )
+
+    def _assembled(self, walker: Walker, call: Call) -> int:
+        """Bytes of inputs that are put together from several steps', whose own values are still there."""
+        if max(self.rows[walker.schedule]) >= self.wave * self.length:
+            return 0
+        return call.tokens * sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=False))
 
     def _rows_of_a_call(self, walker: Walker, numerics: Numerics) -> int:
         """The most that its kernel is handed at once."""

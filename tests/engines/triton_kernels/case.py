@@ -15,7 +15,8 @@ from moeparity.numerics.bits import int_view
 from tests.engines import live
 from tests.evidence import record
 
-ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23"}
+ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
+           "live_te": "TransformerEngine 2.20.2"}  # fmt: skip
 HOW = "RUN_KERNELS"
 """The environment variable that `backend` goes by."""
 ASSUMED = "assumed"

@@ -20,7 +20,6 @@ _FLASH = {"implementation": (FLASH,)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED)}
 _SHARED = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
-_PREFILL_SOURCE = Evidence("read", "vLLM 0.33.0, v1/attention/ops/triton_prefill_attention.py")
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
 FORMS = (
@@ -99,11 +98,11 @@ FORMS = (
         kind="form",
         default="exp2_fma",
         values=("exp2_fma", "exp2", "exp"),
-        sources={"exp2_fma": _FLASH_SOURCE, "exp2": _PREFILL_SOURCE},
+        sources={"exp2_fma": _FLASH_SOURCE},
         when=_FLASH,
         says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
-        "products, also where what came before is rescaled (vLLM's Triton prefill), or exp(score * scale - max); each "
-        "rounded correctly, which a GPU's ex2.approx is not",
+        "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), or "
+        "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not",
     ),
     sum_order(
         "row_sum",

@@ -38,6 +38,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "triton-3.8": ("triton==3.8.0",),
     "ml_dtypes": ("ml_dtypes==0.6.0",),
     "sglang": ("sglang==0.5.23",),
+    "transformer-engine": ("transformer-engine==2.20.2",),
     "torchtitan-0.3.0": ("torchtitan==0.3.0", "spmd_types==0.2.3", *_CONFIGURATION),
     "torchtitan-0.2.2": ("torchtitan==0.2.2", *_CONFIGURATION),
     "liger": ("liger-kernel==0.8.5",),

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
 from moeparity.numerics.bits import int_view
 from moeparity.profiles.fidelity import Compiled, How
 from tests.engines import live
+from tests.engines.triton_kernels.alone import ROOTS
 from tests.evidence import record
 
-ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23"}
+ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
+           "live_te": "TransformerEngine 2.20.2"}  # fmt: skip
+PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine"}
 HOW = "RUN_KERNELS"
 """The environment variable that `backend` goes by."""
 ASSUMED = "assumed"
@@ -82,10 +86,18 @@ def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
     """The engines' outputs by the names of the cases, one process for each program; `how`: interpreter or ptx."""
     found: dict[str, Outputs] = {}
     for program in dict.fromkeys(case.program for case in cases):
+        _there(PACKAGES[program])
         own = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
         with patch.dict(os.environ, {HOW: how}):
             found |= live.ask(f"triton_kernels.{program}", FOLDERS[how], own)
     return found
+
+
+def _there(package: str) -> None:
+    """Skips the test that asks where an engine's files are not there."""
+    if not ROOTS[package].is_dir():
+        install = "tests.engines.cuda.toolchain install" if package == "vllm" else "tests.engines.live"
+        pytest.skip(f"not compared with live kernels: no {package} (python -m {install})")
 
 
 def compared(case: Case, live_outputs: Outputs) -> Compared:

@@ -57,7 +57,6 @@ FILES = (
     "vllm.model_executor.layers.fused_moe.fused_moe",
     "vllm.model_executor.layers.fused_moe.moe_fused_mul_sum",
     "vllm.model_executor.layers.fused_moe.deep_gemm_utils",
-    "vllm.model_executor.layers.activation",
     "vllm.v1.attention.ops.triton_merge_attn_states",
     "vllm.v1.attention.ops.triton_decode_attention",
     "vllm.v1.attention.ops.triton_prefill_attention",
@@ -65,8 +64,6 @@ FILES = (
     "vllm.v1.attention.ops.triton_unified_attention",
     "vllm.v1.worker.gpu.sample.logprob",
     "vllm.v1.worker.gpu.sample.gumbel",
-    "vllm.v1.worker.gpu.sample.min_p",
-    "vllm.model_executor.layers.quantization.utils.fp8_utils",
 )
 _QUANT = "NONE FP8_PER_TENSOR INT8_PER_TOKEN_HEAD FP8_PER_TOKEN_HEAD INT4_PER_TOKEN_HEAD NVFP4"
 VALUES: dict[str, dict[str, Any]] = {

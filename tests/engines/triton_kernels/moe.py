@@ -150,6 +150,34 @@ def gather_case(program: str, tokens: int, k: int, hidden: int, *, absent: bool,
     )
 
 
+def unpermute_case(tokens: int, k: int, hidden: int) -> Case:
+    """Rows lie by expert, then token; a token's slots are in any order of experts."""
+    x, (ids, _) = random(tokens, hidden, dtype=BF16, seed=2), routed(tokens, 7, k, seed=4)
+    by_slot = zero_sums(tokens, k, hidden)
+    by_expert = (ids * tokens + torch.arange(tokens).unsqueeze(1)).flatten().argsort()
+    given = {"x": x, "chosen": torch.zeros(tokens, 7, dtype=torch.int32).scatter(1, ids, 1)}
+
+    def summed(**at: Any) -> Outputs:
+        settings = combine_at(leaves="expert", **{"order": "reverse", **at})
+        p = {"experts": 7, "top_k": k, "scale": 1.0}
+        output = combine(by_slot.unsqueeze(0), ids.unsqueeze(0), None, w={}, p=p, at=settings).squeeze(0)
+        return {"permuted": x[by_expert // k], "output": output}
+
+    at = combine_at(leaves="expert", order="reverse")
+    return Case(
+        program="live_te",
+        kernel="_row_id_map_pass_1_kernel, _2_kernel, _3_kernel, _permute_kernel, _unpermute_kernel",
+        kind="unpermute",
+        shapes=f"{tokens} x {k} x {hidden} bf16",
+        given={**given, "rows": by_slot.flatten(0, 1)[by_expert]},
+        ours=summed,
+        other=lambda: summed(order="sequential"),
+        says="rows by expert, then token; added in fp32, the highest expert first, and rounded once",
+        seen=(Seen(op="combine", at=at, blind=("expert", "scaling")),),
+        blind="rows that meet their weight here (`merging_probs`)",
+    )
+
+
 def post_reorder_case(tokens: int, k: int, hidden: int) -> Case:
     g = torch.Generator().manual_seed(tokens)
     rows, weights = random(tokens * k, hidden, dtype=BF16, seed=k), random(tokens, k, dtype=FP32, seed=5).sigmoid()
@@ -340,6 +368,8 @@ def cases() -> Iterator[Case]:
     yield gather_case("live_sglang", 9, 8, 1024, absent=False)
     yield gather_case("live_sglang", 9, 6, 384, absent=True)
     yield post_reorder_case(9, 6, 700)
+    yield unpermute_case(19, 4, 300)
+    yield unpermute_case(5, 6, 70)
     yield from gate_cases()
     yield gather_case("live_vllm", 9, 8, 512, absent=False)
     yield gather_case("live_vllm", 9, 6, 384, absent=True)

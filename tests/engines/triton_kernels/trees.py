@@ -160,6 +160,27 @@ def merge_case(program: str, tokens: int, heads: int) -> Case:
     )
 
 
+def gate_case(count: int, k: int, denominator: str, renormalized: str) -> Case:
+    """SGLang's router of bf16 logits: a row is one warp's; a lane has eight experts, or one if 16 divides no row."""
+    case = moe.gate_case(60, count, k, BF16, score="softmax")
+
+    def chosen(**orders: str) -> Outputs:
+        with patch.object(Tensor, "exp", triton_exp):
+            return dict(case.ours(**orders))
+
+    orders = {"denominator": denominator, "renormalize_order": renormalized}
+    (seen,) = case.seen
+    blind = tuple(name for name in seen.blind if name not in orders)
+    return replace(
+        case,
+        ours=lambda: chosen(**orders),
+        other=lambda: chosen(denominator="fold_lo", renormalize_order=renormalized),
+        says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`",
+        seen=(replace(seen, at={**seen.at, **orders}, blind=blind),),
+        blind="`ex2.approx`, `div.full`, correctly rounded",
+    )
+
+
 def cases() -> Iterator[Case]:
     """Kernels without a tensor core."""
     for program in ("live_vllm", "live_sglang"):
@@ -173,3 +194,7 @@ def cases() -> Iterator[Case]:
     yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 3, 5008, FP32)
     yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 20, 2064, BF16)
     yield from sum_cases()
+    yield gate_case(128, 8, "fold_lo(8) | fold_hi", "fold_lo")
+    yield gate_case(64, 8, "fold_lo(8) | fold_hi", "fold_lo")
+    yield gate_case(8, 2, "fold_hi", "fold_hi")
+    yield gate_case(60, 4, "fold_hi", "fold_hi")

@@ -50,15 +50,17 @@ class Line:
         if begins or clock - self.drawn >= _REFRESH:
             self.drawn = clock
             text = described(progress, self.passes, clock - self.started[step])
-            self.bar.update(self.task, description=text, completed=progress.done, total=progress.total, refresh=True)
+            done = progress.done + progress.part
+            self.bar.update(self.task, description=text, completed=done, total=progress.total, refresh=True)
 
 
 def described(progress: Progress, passes: int, seconds: float) -> str:
     """`pass 1, layers[3], 240 op evaluations/s, 1:05 left`; no rate and no time before there is something to go by."""
     step = f"pass {passes}" if progress.step == "pass" else progress.step
     parts = [f"{step}, {progress.at}"]
-    if seconds > 0 and progress.done:
+    done = progress.done + progress.part
+    if seconds > 0 and done > 0:
         parts.append(f"{progress.work / seconds:,.0f} {progress.unit}/s")
-        minutes, remainder = divmod(round(seconds * (progress.total - progress.done) / progress.done), 60)
+        minutes, remainder = divmod(round(seconds * (progress.total - done) / done), 60)
         parts.append(f"{minutes}:{remainder:02} left")
     return ", ".join(parts)

@@ -18,6 +18,7 @@ class Progress:
         such as a pass and its waiting for weights.
     at: where it is, such as a segment's name.
     done, total: parts of about equal length, such as bytes, or nodes times waves of sequences; 0 where it begins.
+    part: how much of the next part is done, from 0 to 1, where it takes long.
     work, unit: what has been done since the step began, in a unit that makes a rate, such as op evaluations.
     """
 
@@ -27,6 +28,7 @@ class Progress:
     total: int
     work: float
     unit: str
+    part: float = 0.0
 
 
 Callback = Callable[[Progress], None]

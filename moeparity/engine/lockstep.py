@@ -20,13 +20,14 @@ from moeparity.engine import functions
 from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.joined import Joined
+from moeparity.engine.ticks import Ticks
 from moeparity.engine.values import Block, Identities, assemble, reblocked
 from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.graph import SOURCES, Node
-from moeparity.progress import Callback, Progress
+from moeparity.progress import Callback
 
 
 @dataclass(slots=True)
@@ -65,27 +66,23 @@ def run(
         work = work or Work.of(walkers, weights.graph)
         lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
         waves = lockstep.grid.waves
-        total, steps = len(weights.graph.nodes) * len(waves), 0
+        ticks = Ticks(
+            heard=progress, total=len(weights.graph.nodes) * len(waves), evaluations=lockstep.counts.evaluations.total
+        )
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
         for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
             names = [node.name for node in segment.nodes]
+            ticks.segment = segment.name
             walked = segment.nodes[: names.index(until) + 1] if until in names else segment.nodes
             for wave in waves:
                 for node in walked:
-                    lockstep.step(node, wave, loaded)
-                    steps += 1
-                    if progress is not None:
-                        progress(_progress(segment.name, steps, total, lockstep.counts))
+                    lockstep.step(node, wave, loaded, ticks)
+                    ticks.node()
             if until in names:
                 break
     lockstep.counts.bytes_read = weights.bytes_read - before
     return lockstep.counts
-
-
-def _progress(segment: str, steps: int, total: int, counts: Counts) -> Progress:
-    work = counts.evaluations.total()
-    return Progress(step="pass", at=segment, done=steps, total=total, work=work, unit="op evaluations")
 
 
 class _Lockstep:
@@ -122,20 +119,21 @@ class _Lockstep:
                     block = identities.block(source[slice(*wave)], self.grid.whole(wave))
                     self.values[holder, name, wave] = [block]
 
-    def step(self, node: Node, wave: Rows, loaded: Loaded) -> None:
+    def step(self, node: Node, wave: Rows, loaded: Loaded, ticks: Ticks) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
         visit = _Visit(node, wave, loaded)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
         active: dict[Name, Mapping[str, object]] = {}
-        for walker in self.walkers:
+        for place, walker in enumerate(self.walkers):
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
             source = self.sources[walker.name]
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
+            visit.told = partial(self._told, ticks, place)
             outputs[walker.name] = visit.walked(self._turns(walker.name, visit, todo), ports)
             active[walker.name] = todo.numerics.active
             self._keep(walker, node, wave, outputs[walker.name])
@@ -156,6 +154,9 @@ class _Lockstep:
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
+
+    def _told(self, ticks: Ticks, place: int, part: float) -> None:
+        ticks.within((place + part) / len(self.walkers))
 
     def _turns(self, walker: Name, visit: _Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
@@ -285,13 +286,16 @@ class _Visit:
         self.node, self.wave, self.loaded = node, wave, loaded
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        self.told: Callable[[float], None] | None = None
         # By value, its blocks, also by what lies in them. The list is kept so that its id is no other one's.
         self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block]]] = {}
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
         ports: tuple[list[Block], ...] = ()
-        for turn in turns:
+        for number, turn in enumerate(turns):
+            if self.told is not None:
+                self.told(number / len(turns))
             blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
             ports = ports or tuple([] for _ in blocks)
             for port, block in zip(ports, blocks, strict=True):

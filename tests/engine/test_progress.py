@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from moeparity.cli.progress import described
+from moeparity.engine import ticks
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import open_model
 from moeparity.inputs.weights import store
@@ -17,7 +21,10 @@ from moeparity.progress import Progress
 from tests.checkpoint_factory import make_small
 
 
-def test_a_pass_is_followed_from_end_to_end(qwen3_moe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_is_followed_from_end_to_end(
+    qwen3_moe: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticks, "LONG", math.inf)
     heard: list[Progress] = []
     forward(qwen3_moe, torch.zeros(4, 5, dtype=torch.int64), micro_batch=2, device="cpu", progress=heard.append)
     checked = [one for one in heard if one.step == "checking weights"]
@@ -60,6 +67,23 @@ def test_a_pass_says_how_far_the_weights_are_that_it_waits_for(
         assert all(one.done <= one.total == made for one in heard)
         assert len({one.done for one in heard}) > 10
         assert all(one.work == one.done / 1e6 for one in heard)
+
+
+def test_a_node_that_takes_long_is_told_of_while_it_is_computed(
+    qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every node is made a long one; what decodes token by token has a turn for each step."""
+    monkeypatch.setattr(ticks, "LONG", 0.0)
+    heard: list[Progress] = []
+    schedule = {"decode": {"from": 2}}
+    forward(qwen3_moe, torch.zeros(2, 6, dtype=torch.int64), schedule=schedule, device="cpu", progress=heard.append)
+    walked = [one for one in heard if one.step == "pass"]
+    far = [one.done + one.part for one in walked]
+    assert far == sorted(far)
+    assert len({one.part for one in walked}) > 3
+    assert [one.done for one in walked if one.done and not one.part][-1] == walked[-1].total
+    first = next(one for one in walked if one.part)
+    assert re.search("op evaluations/s, .* left", described(first, 1, 0.5))
 
 
 def test_each_shard_is_told_of_before_it_is_opened(tmp_path: Path) -> None:

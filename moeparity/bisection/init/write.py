@@ -104,10 +104,11 @@ def write_starter(
     for path, lines in {tokens_file: prompt_set.lines, **(sides.profiles if sides else {}), out: text}.items():
         write_text(path, lines)
     starter = Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
-    return _launched_starter(starter, sides) if sides else starter
+    return starter if sides is None else _of_launch(starter, sides)
 
 
-def _launched_starter(starter: Starter, sides: LaunchedSides) -> Starter:
+def _of_launch(starter: Starter, sides: LaunchedSides) -> Starter:
+    """With what is to be known of the launch files."""
     return replace(
         starter,
         profiles=tuple(sides.profiles),

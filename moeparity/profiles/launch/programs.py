@@ -43,6 +43,7 @@ _OTHER_COMMANDS = {
     ("trl", "rloo"): rl_trainers.TRL,
     ("trl", "vllm-serve"): servers.VLLM,
 }
+"""Programs with a parser of their own, also where the options are another one's."""
 _SCRIPTS = {"pretrain_gpt.py": megatron.MEGATRON}
 
 
@@ -94,7 +95,7 @@ def programs_of(path: Path) -> list[tuple[Source, Program]]:
 
 def _grammar(head: str, word: str) -> Grammar:
     """How a program that is started so takes its options apart."""
-    program = _commanded(head, word)
+    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word)
     return _ANY if program is None or program.grammar is None else program.grammar
 
 

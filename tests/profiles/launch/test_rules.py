@@ -222,3 +222,10 @@ def test_what_mbridge_sets_goes_by_the_class(
     told = " ".join(warning.says for warning in found.warnings if warning.role == "trainer")
     assert warns in told
     assert bool(warns) == ("mbridge" in told or "Megatron-Bridge" in told)
+
+
+def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
+    """Its words are no mistakes of vLLM's command line, and vLLM's spellings are not its."""
+    found = launch(tmp_path, "trl vllm-serve --model Qwen/Qwen3-30B-A3B --tensor_parallel_size 4 --enforce_eager true")
+    assert found.notes == ()
+    assert found.sides[0].variant == "{profile: vllm-eager, placement: {tensor: 4}}"

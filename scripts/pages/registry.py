@@ -22,6 +22,8 @@ from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
+RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
+"""What the hostile campaign has tried."""
 
 FROM_CODE = {
     "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
@@ -119,6 +121,12 @@ MEASURED = {
         path="docs/roundings.md",
         takes="a minute",
         write=blocks({"op-shares": printed("benchmarks.op_shares")}),
+        measured=True,
+    ),
+    "trust": Page(
+        path="docs/trust.md",
+        takes=f"a second, of what `python -m tests.hostile --record {RECORD}` has tried in hours",
+        write=blocks({"hostile": printed("tests.hostile", "--table", RECORD)}),
         measured=True,
     ),
     "variance": Page(

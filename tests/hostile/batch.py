@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import typer
 
 import moeparity
 from moeparity.cli import commands
-from tests.hostile.contract import LONGEST, STUCK, Ended, call, console, printed, processor_seconds, take_over
+from tests.hostile.contract import Ended, Patience, call, console, printed, take_over
 from tests.warm import load
 
 _LOOK = 0.5
@@ -68,31 +67,30 @@ def run_all(jobs: Sequence[Job]) -> Iterator[Ended]:
 
 def _in_one_process(jobs: Sequence[Job]) -> Iterator[Ended]:
     """As many as one process gets done."""
-    streams = tempfile.TemporaryFile(buffering=0), tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _run_each(jobs, streams, writer)
-    os.close(writer)
-    done, hangs = 0, False
-    try:
-        with open(reader, "rb", buffering=0) as answers:  # noqa: PTH123
-            for answer in _answers(child, answers):
-                done += 1
-                yield answer
-    except TimeoutError:
-        hangs = True
-    finally:
-        # Also where nobody wants the rest. A process that has begun to end keeps its own exit code.
-        os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-    if done < len(jobs):
-        yield Ended(None if hangs else os.waitstatus_to_exitcode(status), *printed(streams))
-    for stream in streams:
-        stream.close()
+    with tempfile.TemporaryFile(buffering=0) as output, tempfile.TemporaryFile(buffering=0) as errors:
+        streams = output, errors
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            _run_each(jobs, streams, writer)
+        os.close(writer)
+        done, hangs = 0, False
+        try:
+            with open(reader, "rb", buffering=0) as answers:  # noqa: PTH123
+                for answer in _answers(child, answers):
+                    done += 1
+                    yield answer
+        except TimeoutError:
+            hangs = True
+        finally:
+            # Also where nobody wants the rest. A process that has begun to end keeps its own exit code.
+            os.kill(child, signal.SIGKILL)
+            status = os.waitpid(child, 0)[1]
+        if done < len(jobs):
+            yield Ended(None if hangs else os.waitstatus_to_exitcode(status), *printed(streams))
 
 
 def _run_each(jobs: Sequence[Job], streams: tuple[IO[bytes], IO[bytes]], writer: int) -> None:
@@ -112,8 +110,8 @@ def _run_each(jobs: Sequence[Job], streams: tuple[IO[bytes], IO[bytes]], writer:
 
 def _answers(child: int, stream: IO[bytes]) -> Iterator[Ended]:
     """What a child tells, until it ends. Raises TimeoutError where it hangs."""
-    rest, heard, had = b"", time.monotonic(), processor_seconds(child)
-    while time.monotonic() - heard < STUCK and processor_seconds(child) - had < LONGEST:
+    rest, patience = b"", Patience(child)
+    while patience.lasts():
         if not select.select([stream], [], [], _LOOK)[0]:
             continue
         text = os.read(stream.fileno(), 1 << 20)
@@ -123,5 +121,5 @@ def _answers(child: int, stream: IO[bytes]) -> Iterator[Ended]:
         for line in lines:
             code, output, errors = json.loads(line)
             yield Ended(code, output, errors)
-        heard, had = time.monotonic(), processor_seconds(child)
+        patience = Patience(child)
     raise TimeoutError

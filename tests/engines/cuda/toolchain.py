@@ -173,7 +173,9 @@ def _digest(text: str) -> str:
 
 def _cached(source: Path, *flags: str, architecture: str) -> str:
     """Compiled once: the PTX lies beside the compiler."""
-    key = _digest("\0".join((str(source), source.read_text(), *flags)))
+    # Environments may share the folder by a link: where headers lie says nothing, whose versions are these.
+    own = (flag for flag in flags if not flag.startswith("-I"))
+    key = _digest("\0".join((source.name, source.read_text(), *own, *COMPILER, FLASHINFER, VLLM)))
     kept = FOLDER / f"{source.stem}.{architecture}.{key}.ptx"
     if not kept.exists():
         partial = kept.with_suffix(f".{os.getpid()}")

@@ -20,7 +20,7 @@ from moeparity.ptx.layout import Globals, Layout, layout_of
 from moeparity.ptx.machine import Machine, Segment
 from moeparity.ptx.parser import kernel_of, read
 from moeparity.ptx.program import program_of
-from moeparity.ptx.spaces import Buffers, Memory, Sizes
+from moeparity.ptx.spaces import Buffers, Memory, Sizes, zeros
 from moeparity.ptx.special import Shape
 from moeparity.ptx.syntax import PtxError, Variable
 
@@ -187,7 +187,7 @@ def _parameters(layout: Layout, args: Sequence[Argument], buffers: Buffers) -> b
     if len(args) != len(wanted):
         kinds = listed(f".{parameter.type}" for parameter in wanted)
         raise PtxError(f"{len(args)} arguments were given; the kernel takes {len(wanted)}: {kinds}.")
-    octets = bytearray(layout.parameter_bytes)
+    octets = bytearray(zeros(layout.parameter_bytes))
     for number, (argument, parameter, at) in enumerate(zip(args, wanted, layout.parameters, strict=True)):
         value = _encoded(argument, parameter, number, buffers)
         octets[at : at + len(value)] = value

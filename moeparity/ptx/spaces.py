@@ -23,6 +23,14 @@ _GAP = 256
 _SPACES = ("shared", "local", "param")
 
 
+def zeros(size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes. Raises PtxError where this machine has not so many."""
+    try:
+        return np.zeros(size, np.uint8)
+    except (MemoryError, ValueError):
+        raise PtxError(f"{size:,} bytes of memory are declared, which is more than there is here.") from None
+
+
 def inside(addresses: Array, space: str) -> Array:
     """Whether generic addresses lie in a space."""
     if space in {"global", "const"}:
@@ -111,7 +119,7 @@ class Memory:
         self._start = {"shared": buffers.size}
         self._start["local"] = self._start["shared"] + blocks * self._stride["shared"]
         self._start["param"] = self._start["local"] + blocks * lanes * self._stride["local"]
-        self.octets = np.zeros(self._start["param"] + self._stride["param"], np.uint8)
+        self.octets = zeros(self._start["param"] + self._stride["param"])
         self.octets[self._start["param"] : self._start["param"] + len(parameters)] = np.frombuffer(parameters, np.uint8)
         buffers.copy_to(self.octets)
 

@@ -14,7 +14,7 @@ import torch
 from moeparity.errors import listed
 from moeparity.ptx.formats import dtype_of
 from moeparity.ptx.layout import Layout
-from moeparity.ptx.spaces import Buffers
+from moeparity.ptx.spaces import Buffers, zeros
 from moeparity.ptx.syntax import PtxError, Variable
 
 Tensor = torch.Tensor | npt.NDArray[Any]
@@ -42,7 +42,7 @@ def parameter_bytes(layout: Layout, args: Sequence[Argument], buffers: Buffers) 
     if len(args) != len(wanted):
         kinds = listed(f".{parameter.type}" for parameter in wanted)
         raise PtxError(f"{len(args)} arguments were given; the kernel takes {len(wanted)}: {kinds}.")
-    octets = bytearray(layout.parameter_bytes)
+    octets = bytearray(zeros(layout.parameter_bytes))
     for number, (argument, parameter, at) in enumerate(zip(args, wanted, layout.parameters, strict=True)):
         value = _encoded(argument, parameter, number, buffers)
         octets[at : at + len(value)] = value

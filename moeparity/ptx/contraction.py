@@ -79,7 +79,9 @@ def _with_signed_products(kernel: Kernel) -> Kernel:
         root, *parts = statement.opcode.split(".")
         if _open(statement, ("mul",)) and statement.guard is None and isinstance(statement.operands[0], Name):
             made[_key(kernel, statement, statement.operands[0].text)] = at
-        elif root == "neg" and parts[-1] in _FLOATS and isinstance(statement.operands[1], Name):
+        elif root == "neg" and parts and parts[-1] in _FLOATS and len(statement.operands) == 2:
+            if not isinstance(statement.operands[1], Name):
+                continue
             product = made.get(_key(kernel, statement, statement.operands[1].text))
             if product is not None and block[product] == block[at] and not _changed(kernel, product, at):
                 _, a, b = kernel.statements[product].operands
@@ -134,8 +136,17 @@ def _blocks(kernel: Kernel) -> list[int]:
 
 
 def _open(statement: Statement, roots: tuple[str, ...]) -> bool:
+    """Whether a product or sum leaves its rounding open; none that is malformed, which is told when it is looked up."""
     root, *parts = statement.opcode.split(".")
-    return root in roots and bool(parts) and parts[-1] in _FLOATS and not _ROUNDED & set(parts)
+    if root not in roots or not parts or parts[-1] not in _FLOATS or _ROUNDED & set(parts):
+        return False
+    return len(statement.operands) == 3 and isinstance(statement.operands[0], Name) and _are_floats(statement)
+
+
+def _are_floats(statement: Statement) -> bool:
+    """Whether every operand is a register or a number of the statement's size."""
+    size = 4 if statement.opcode.endswith("f32") else 8
+    return all(isinstance(o, Name) or (isinstance(o, Immediate) and o.float_bytes == size) for o in statement.operands)
 
 
 def _names(kernel: Kernel, statement: Statement, operands: tuple[Operand, ...]) -> list[_Register]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeparity.ptx.formats import TYPES
-from moeparity.ptx.spaces import Buffers
+from moeparity.ptx.spaces import Buffers, zeros
 from moeparity.ptx.syntax import Kernel, Name, PtxError, Scope, Variable
 from moeparity.ptx.table import UnknownInstruction
 
@@ -40,7 +40,7 @@ class Globals:
 
     def __init__(self, variables: Mapping[str, Variable]) -> None:
         kept = [variable for variable in variables.values() if variable.space in {"global", "const"}]
-        self._arrays = {variable.name: np.zeros(max(variable.size, 1), np.uint8) for variable in kept}
+        self._arrays = {variable.name: zeros(max(variable.size, 1)) for variable in kept}
         self.addresses = dict(zip(self._arrays, self._placed(Buffers()), strict=True))
         for variable in kept:
             octets = _initial(variable, self.addresses)

@@ -26,6 +26,14 @@ MATE = 24
 """Bits of a shared address below the block it is of: 0 for a thread's own, n + 1 for block n of its cluster."""
 
 
+def zeros(size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes. Raises PtxError where this machine has not so many."""
+    try:
+        return np.zeros(size, np.uint8)
+    except (MemoryError, ValueError):
+        raise PtxError(f"{size:,} bytes of memory are declared, which is more than there is here.") from None
+
+
 def inside(addresses: Array, space: str) -> Array:
     """Whether generic addresses lie in a space."""
     if space in {"global", "const"}:
@@ -121,7 +129,7 @@ class Memory:
         self._start = {"shared": buffers.size}
         self._start["local"] = self._start["shared"] + blocks * self._stride["shared"]
         self._start["param"] = self._start["local"] + blocks * lanes * self._stride["local"]
-        self.octets = np.zeros(self._start["param"] + len(parameters) * self._stride["param"], np.uint8)
+        self.octets = zeros(self._start["param"] + len(parameters) * self._stride["param"])
         for rank, own in enumerate(parameters):
             start = self._start["param"] + rank * self._stride["param"]
             self.octets[start : start + len(own)] = np.frombuffer(own, np.uint8)

@@ -47,3 +47,12 @@ def test_two_schedules_are_refused(options: tuple[int | None, Path, int | None])
     named = "--decode-from" if options[0] else "--micro-batch"
     with pytest.raises(MoeparityError, match=f"^--schedule batches.jsonl: .*, and so does {named}. Give one of them"):
         scheduling(*options)
+
+
+def test_a_schedule_that_no_file_can_be_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nowhere.jsonl", "n" * 5000, "recipe.yaml/x"):
+        with pytest.raises(MoeparityError, match="does not exist"):
+            scheduling(None, Path(name), None)
+    Path("circle").symlink_to("circle")
+    assert scheduling(None, Path("circle"), None) == {"file": "circle"}

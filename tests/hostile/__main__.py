@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.hostile import record
 from tests.hostile.batch import load_all
@@ -25,6 +26,9 @@ from tests.hostile.campaign import Trial, try_many
 from tests.hostile.environment import SITUATIONS, try_situation
 from tests.hostile.kills import try_kill
 from tests.hostile.subjects import SUBJECTS
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
 
 BLOCK = 100
 """Seeds that are tried and recorded together."""
@@ -43,8 +47,6 @@ KINDS: dict[str, Callable[[range, Path | None], Iterator[Trial]]] = {
 """What is tried of seeds."""
 LAST = {"environment": len(SITUATIONS)}
 """Seeds that come to an end."""
-Taken = "multiprocessing.sharedctypes.Synchronized[int]"
-"""How many blocks were taken by any of the processes."""
 
 
 def main() -> None:
@@ -79,8 +81,10 @@ def _fork(act: Callable[[], None]) -> int:
     return child
 
 
-def _try(options: argparse.Namespace, done: set[tuple[str, int]], taken: Taken) -> None:
-    """Take block after block, beside other processes, until the time is over; then the table of this one."""
+def _try(options: argparse.Namespace, done: set[tuple[str, int]], taken: Synchronized[int]) -> None:
+    """Take block after block, beside other processes, until the time is over; then the table of this one. All of them
+    count in `taken` how many blocks are.
+    """
     end, tried = time.monotonic() + 60 * options.minutes, []
     blocks = enumerate(_blocks(options, done))
     while time.monotonic() < end:

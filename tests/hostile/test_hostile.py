@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,13 @@ def test_what_an_input_leaves_behind_in_a_process_is_seen(monkeypatch: pytest.Mo
 
 def test_records_of_several_runs_add_up(tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
-    about = {"seconds": 60.0, "commit": "abc", "versions": "torch 2", "machine": "a machine", "day": "2026-11-22"}
+    about: dict[str, Any] = {
+        "seconds": 60.0,
+        "commit": "abc",
+        "versions": "torch 2",
+        "machine": "a machine",
+        "day": "2026-11-22",
+    }
     for series, first, codes, broken in ((10, 10, {"2": 3, "70": 1}, ["seed 11"]), (50, 50, {"2": 4}, [])):
         block = record.Block(kind="a", series=series, first=first, number=2, codes=codes, broken=broken, **about)
         record.append(file, block)

@@ -125,6 +125,7 @@ class _Restricted:
             inputs=self._own(view.inputs),
             active=self._own(view.active),
             regions=self._own(view.regions),
+            turns=self._own(view.turns),
             # Asked for at regions only, and there are as many as candidates.
             entered={
                 (self.own_names[walker], value): ids

@@ -85,6 +85,10 @@ BROKEN = {
     ".global .align 3 .b32 x;": "Line 4: an alignment of 3, which is no power of two",
     ".global .texref x;": "Line 4: `.global .texref` is no declaration of a variable",
     ".visible .entry k(.b32 a) { ret; }": "Line 4: `.b32` is no declaration of a variable",
+    ".global .b8 x[99999999999999];": "99,999,999,999,999 bytes of memory are declared, which is more than there is",
+    ".global .b64 x[9223372036854775807][99];": "bytes of memory are declared, which is more than there is",
+    ".visible .entry k() { .local .b8 x[999999999999999]; ret; }": "bytes of memory are declared",
+    ".visible .entry k() { .shared .b8 x[999999999999999]; ret; }": "bytes of memory are declared",
     ".global .f32 x = 0fq;": "Line 4: `0fq` is no whole number",
 }
 BROKEN_BODIES = {

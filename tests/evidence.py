@@ -19,7 +19,7 @@ import torch
 
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
-from moeparity.numerics.dtypes import MODEL
+from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, torch_dtype
 from moeparity.ops.declaration import EDGE, Op, Value, holds
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
@@ -31,7 +31,7 @@ from moeparity.profiles.fidelity import Compiled, How
 
 FOLDER = "MOEPARITY_EVIDENCE"
 HERE = Where(Path("evidence"))
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
+DTYPES = {torch_dtype(name): name for name in (*FLOAT_NAMES, *FP8_NAMES)}
 NARROW = {"bf16", "fp16"}
 
 _written: set[str] = set()

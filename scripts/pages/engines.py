@@ -18,9 +18,9 @@ Written by `python -m scripts.pages engines` from `graphs/profiles/`. `moeparity
 weights, and `moeparity engines --config FILE` says which of them a launch configuration of vLLM, SGLang, verl or
 NeMo-RL implies, with every option that is left unset.
 
-- Evidence: `verified` is bit-equal to the engine's own code on a CPU, `verified: ptx` to what a compiler made of its CUDA
-  source, `read` is from the source named, `inferred` was concluded from it, `opaque` cannot be known from outside (an
-  order of arrival). No engine was started, and nothing was run on a GPU.
+- Evidence: `verified` is bit-equal to the engine's own code on a CPU, `verified: ptx` to what a compiler made of its
+  CUDA source, `read` is from the source named, `inferred` was concluded from it, `opaque` cannot be known from outside
+  (an order of arrival). No engine was started, and nothing was run on a GPU.
 - "set by" is what a user gives the engine to have the value, `default` where it does so by itself; "to change" is what
   would give another, `none` where nothing does.
 - What a profile takes over (`extends`) from another engine keeps its value and is printed as `unknown`: it is no

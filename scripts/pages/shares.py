@@ -132,7 +132,7 @@ def _rest(found: Sequence[Choice]) -> Iterator[str]:
     yield "| level | choices | why |\n|---|---|---|"
     for (level, why, claimable), names in lines.items():
         may = (
-            f" A run of {claimable} has these values: a claim may be made where that is the kernel."
+            f". A run of {claimable} has these values: a claim may be made where that is the kernel."
             if claimable
             else ""
         )

@@ -33,4 +33,4 @@ def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> N
 def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what goes along, a form that is switched on loses its own sites."""
     monkeypatch.setattr(toggles, "going_along", lambda *_: {})
-    assert "other bits" in {row.outcome for row in rows(tmp_path, 4)}
+    assert "other bits" in {row.outcome for row in rows(tmp_path, 6)}

@@ -28,10 +28,12 @@ PARAMETERS: dict[str, Any] = {
 }
 SETTINGS: dict[str, Any] = {
     "softmax": "native",
+    "math": "torch",
     "sigmoid": "native",
     "scores": FP32,
     "correction": FP32,
     "choice": FP32,
+    "chosen": "scores",
     "group_score": "top2_sum",
     "group_mask": "neg_inf",
     "tie_break": "torch_topk",

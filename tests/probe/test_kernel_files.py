@@ -128,12 +128,13 @@ def test_a_tail_that_is_one_too_long_is_an_error_that_says_where() -> None:
 
 
 def test_a_router_that_breaks_ties_otherwise_computes_another_model() -> None:
-    """Its weights are of CUDA's own exponential, which no choice of the op is."""
+    """Its weights are of other forms than the node's, and with them of the same bits."""
     right, later = held("router", ROUTER), held("router_later", ROUTER)
     for verdict, ids in ((right, 0), (later, 1)):
         assert {one.name: bool(one.differ) for one in verdict.cases[-1][1]} == {"ids": bool(ids), "weights": True}
         assert all(one.ulp <= 8 for one in verdict.cases[-1][1])
-    assert change(later) == {"ids": {"tie_break": "highest_index"}}
+    forms = {"denominator": "fold_hi", "renormalize": "divide", "softmax": "divide"}
+    assert change(later) == {"ids and weights": {**forms, "tie_break": "highest_index"}}
 
 
 def test_a_router_without_its_nodes_bias_is_not_compared() -> None:

@@ -39,7 +39,7 @@ def test_check_says_of_nothing_that_it_is_met(rollout: Rollout) -> None:
     done = inside("check", path, "--device", "cpu", "--junit", xml)
     assert done.returncode == 3
     assert done.stdout.splitlines()[-1] == "INCONCLUSIVE  1 recipe held to what it expects, 1 undecided; exit 3"
-    assert "of two simulations, the record is not reproduced: mean |delta| 0.5 nats" in done.stdout
+    assert "of two simulations, the record is not reproduced: mean |delta| 0.5 nats" in " ".join(done.stdout.split())
     (failure,) = ET.parse(xml).iter("failure")
     assert failure.get("type") == "inconclusive"
     properties = {entry.get("name"): str(entry.get("value")) for entry in ET.parse(xml).iter("property")}

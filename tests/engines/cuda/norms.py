@@ -44,9 +44,9 @@ def vllm() -> ptx.Module:
 
 def values(order: str, *, offset: int = 0, ranks: int = 1) -> Mapping[str, Any]:
     """RMSNorm as the profiles of servers have it: squares and everything else in fp32, one rounding to bf16."""
-    return {"offset": offset, "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32, "eps": "config",
-            "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide", "square": FP32,
-            "association": "x_rstd_first", "tensor": ranks}  # fmt: skip
+    return {"offset": float(offset), "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32,
+            "eps": "config", "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide",
+            "square": FP32, "association": "x_rstd_first", "tensor": ranks}  # fmt: skip
 
 
 def profile_norm(

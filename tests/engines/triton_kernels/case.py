@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,6 @@ from moeparity.numerics.bits import int_view
 from moeparity.profiles.fidelity import Compiled, How
 from tests.engines import live
 from tests.engines.triton_kernels.alone import ROOTS
-from tests.evidence import record
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
            "live_te": "TransformerEngine 2.20.2"}  # fmt: skip
@@ -129,8 +128,8 @@ def approximate(made: Outputs) -> tuple[str, ...]:
     return tuple(bytes(names.tolist()).decode().split(", ")) if names is not None and names.numel() else ()
 
 
-def recorded(case: Case, made: Outputs, how: str = "interpreter") -> None:
-    """What the case has seen, for the evidence."""
+def evidence(case: Case, made: Outputs, how: str = "interpreter") -> Iterator[dict[str, Any]]:
+    """What the case has seen, as `tests.evidence.record` takes it."""
     ran: How = "ptx" if how == "ptx" else "triton_interpreter"
     compiled = (
         Compiled(
@@ -142,8 +141,7 @@ def recorded(case: Case, made: Outputs, how: str = "interpreter") -> None:
         if ran == "ptx"
         else None
     )
+    against = f"{case.engine} {SAYS[how]}"
     for seen in case.seen:
-        record(
-            seen.op, seen.at, f"{case.engine} {SAYS[how]}", operands=seen.operands, p=seen.p, blind=seen.blind,
-            how=ran, compiled=compiled,
-        )  # fmt: skip
+        yield {"op": seen.op, "at": seen.at, "against": against, "operands": seen.operands, "p": seen.p,
+               "blind": seen.blind, "how": ran, "compiled": compiled}  # fmt: skip

@@ -264,7 +264,7 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
          "top_groups": kept, "scale": model.get("scale", 1.0), "shared": False}  # fmt: skip
     at: Settings = {"scores": FP32, "tie_break": "lowest_index", "renormalize": "divide", "renormalize_eps": 0.0,
           "renormalize_eps_at": "sum", "renormalize_order": "sequential", "total": FP32, "weights": FP32,
-          "scaling": "weights", "slots": "sorted"}  # fmt: skip
+          "scaling": "weights", "slots": "sorted", "math": "torch", "chosen": "scores"}  # fmt: skip
     if softmax:
         at |= {"timing": "before_topk", "softmax": "divide", "denominator": "sequential", "rank_on": "logits"}
     else:
@@ -280,7 +280,7 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         ids, weights = router(logits.unsqueeze(0), w=w, p=p, at={**at, **other})
         return {"weights": weights[0], "ids": ids[0].int()}
 
-    blind = ("denominator", "renormalize_order", "renormalize_eps", "renormalize_eps_at", "slots")
+    blind = ("math", "denominator", "renormalize_order", "renormalize_eps", "renormalize_eps_at", "slots")
     return Case(
         program="live_sglang",
         kernel="_router_triton_kernel",

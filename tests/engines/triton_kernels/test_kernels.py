@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.triton_kernels.case import Outputs, compared, recorded, run
+from tests.engines.triton_kernels.case import Outputs, compared, evidence, run
 from tests.engines.triton_kernels.every import CASES
+from tests.evidence import record
 
 pytestmark = pytest.mark.live
 NAMES = [(how, name) for how, cases in CASES.items() for name in cases]
@@ -22,4 +23,5 @@ def test_a_node_has_the_kernels_bits(found: dict[str, dict[str, Outputs]], how: 
     seen = compared(case, found[how][name])
     assert seen.differ == 0
     assert seen.control > 0
-    recorded(case, found[how][name], how)
+    for seen in evidence(case, found[how][name], how):
+        record(**seen)

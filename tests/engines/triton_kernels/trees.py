@@ -148,7 +148,7 @@ def merge_case(program: str, tokens: int, heads: int) -> Case:
     case = attention.merge_case(program, tokens, heads, FP32)
 
     def contracted(made: Any) -> Outputs:
-        with patch.object(attention, "unfused", fma), patch.object(flash, "exp", triton_exp):
+        with patch.object(attention, "unfused", fma), patch.object(attention, "merge_exp", triton_exp):
             return dict(made())
 
     return replace(
@@ -164,18 +164,14 @@ def gate_case(count: int, k: int, denominator: str, renormalized: str) -> Case:
     """SGLang's router of bf16 logits: a row is one warp's; a lane has eight experts, or one if 16 divides no row."""
     case = moe.gate_case(60, count, k, BF16, score="softmax")
 
-    def chosen(**orders: str) -> Outputs:
-        with patch.object(Tensor, "exp", triton_exp):
-            return dict(case.ours(**orders))
-
-    orders = {"denominator": denominator, "renormalize_order": renormalized}
+    orders = {"denominator": denominator, "renormalize_order": renormalized, "math": "cuda_fast"}
     (seen,) = case.seen
     blind = tuple(name for name in seen.blind if name not in orders)
     return replace(
         case,
-        ours=lambda: chosen(**orders),
-        other=lambda: chosen(denominator="fold_lo", renormalize_order=renormalized),
-        says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`",
+        ours=lambda: case.ours(**orders),
+        other=lambda: case.ours(**{**orders, "denominator": "fold_lo"}),
+        says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`, `math: cuda_fast`",
         seen=(replace(seen, at={**seen.at, **orders}, blind=blind),),
         blind="`ex2.approx`, `div.full`, correctly rounded",
     )

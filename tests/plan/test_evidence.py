@@ -54,7 +54,7 @@ def test_a_toggle_has_the_levels_that_engines_prints() -> None:
         for level, of_members in zip(of_toggles[name], sides, strict=True):
             order = ("unknown", "opaque", "inferred", "read", "verified: ptx", "verified")
             assert order.index(level) <= min(map(order.index, of_members)), name
-    assert of_toggles["op combine:order"] == ("opaque", "read")
+    assert of_toggles["op combine:order"] == ("opaque", "verified: ptx")
     assert of_toggles["op attention:implementation"][0] == "unknown"
 
 

@@ -222,7 +222,7 @@ def test_show_prints_the_evidence_of_every_value() -> None:
     assert evidence["experts", "tf32"] == "unknown"
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "vllm").rows
     evidence = {(row.op, row.attribute): row.evidence for row in rows}
-    assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("read", "verified")
+    assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("verified: ptx", "verified")
     assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "inferred")
 
 

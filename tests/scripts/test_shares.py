@@ -32,7 +32,7 @@ def test_a_run_of_the_engines_own_kernel_may_be_claimed_and_another_engines_may_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proof = Proof(against="vLLM 0.33.0 moe_sum", device="x", torch="2", date="d", tests=(), how="ptx", compiled=PTX)
-    key = ("combine", "order", "sequential")
+    key = ("combine", "leaves", "slot")
     for against, names in (("vLLM 0.33.0 moe_sum", ("vLLM 0.33.0 moe_sum",)), ("transformers 5", ())):
         proofs = {key: (replace(proof, against=against),)}
         monkeypatch.setattr(fidelity, "verified", lambda proofs=proofs: proofs)

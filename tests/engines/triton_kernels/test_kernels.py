@@ -23,5 +23,5 @@ def test_a_node_has_the_kernels_bits(found: dict[str, dict[str, Outputs]], how: 
     seen = compared(case, found[how][name])
     assert seen.differ == 0
     assert seen.control > 0
-    for seen in evidence(case, found[how][name], how):
-        record(**seen)
+    for fields in evidence(case, found[how][name], how):
+        record(**fields)

@@ -12,10 +12,12 @@ from moeparity.bisection.mine.observe import _NoisyLogits, lift
 
 SETTINGS = {
     "softmax": "native",
+    "math": "torch",
     "sigmoid": "native",
     "scores": torch.float32,
     "correction": torch.float32,
     "choice": torch.float32,
+    "chosen": "scores",
     "group_score": "top2_sum",
     "group_mask": "neg_inf",
     "tie_break": "lowest_index",

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moeparity.output.tables import word_table
 from moeparity.profiles.launch.report import Launch, LaunchSetting, LaunchWarning
 
 
@@ -68,14 +69,14 @@ def _model(launch: Launch) -> str:
 
 
 def _table(launch: Launch) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("option", "value", "what it implies", "profile", "where"):
-        table.add_column(column, overflow="fold")
+    table = word_table("option", "value", "what it implies", "profile", "where")
     for setting in launch.settings:
-        table.add_row(*(Text(cell) for cell in _row(setting)), style="bold" if setting.given else "")
+        table.add_row(*_row(setting, str(launch.file)), style="bold" if setting.given else "")
     return table
 
 
-def _row(setting: LaunchSetting) -> tuple[str, ...]:
-    where = setting.where if setting.given else "not set: the default"
-    return setting.name, setting.value, setting.implies, setting.profile, where
+def _row(setting: LaunchSetting, file: str) -> tuple[str, ...]:
+    """Of the launch file itself, which stands at the top, the line is enough."""
+    own, _, line = setting.where.rpartition(":")
+    where = f"line {line}" if own == file and line.isdigit() else setting.where
+    return setting.name, setting.value, setting.implies, setting.profile, where if setting.given else "default"

@@ -56,7 +56,7 @@ REPOSITORIES = {
     "megatron-lm": "NVIDIA/Megatron-LM at d98e8a64dd",
     "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
     "slime": "THUDM/slime at 624b824a89",
-    "transformer-engine": "NVIDIA/TransformerEngine at d0067d0da6",
+    "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""
 SOURCES = "cuda/vllm/vllm-0.33.0"

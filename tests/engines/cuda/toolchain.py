@@ -121,6 +121,7 @@ def compiler() -> Path:
 
 def vllm(name: str) -> str:
     """The PTX of one of vLLM's `.cu` files, by its path below `csrc`, with the flags of its own build."""
+    compiler()
     root = FOLDER / "vllm" / f"vllm-{VLLM}" / "csrc"
     spec = find_spec("torch")
     assert spec is not None

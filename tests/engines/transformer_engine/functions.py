@@ -59,4 +59,4 @@ FUNCTIONS = (
     ),
 )
 
-ENGINE = Engine("TransformerEngine d0067d0da6", "transformer_engine.live", ("transformer-engine",), FUNCTIONS)
+ENGINE = Engine("TransformerEngine d0067d0da6", "transformer_engine.live", ("transformer-engine-source",), FUNCTIONS)

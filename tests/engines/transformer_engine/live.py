@@ -18,12 +18,13 @@ from tests.engines.absent import left_out
 from tests.engines.live import FOLDER, answer
 
 # The package as a whole is what is left out.
-sys.path.remove(str(FOLDER / "transformer-engine"))
+SOURCE = FOLDER / "transformer-engine-source"
+sys.path.remove(str(SOURCE))
 
 
 def file(path: str) -> Any:
     """A file of the repository as a module."""
-    spec = spec_from_file_location(path.rpartition("/")[2].removesuffix(".py"), FOLDER / "transformer-engine" / path)
+    spec = spec_from_file_location(path.rpartition("/")[2].removesuffix(".py"), SOURCE / path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

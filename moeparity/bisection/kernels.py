@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
-from moeparity.engine.computation import kernel_settings
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.sides import Side
@@ -27,6 +26,6 @@ def settings_of(plan: Plan, side: Side, phase: Phase | None = None) -> Settings:
     """How a side's kernels are called outside of a pass, in a phase of its schedule (None: its first)."""
     bound = side.plan if phase is None else side.plan.at_phase(phase)
     return Settings(
-        at=lambda node: kernel_settings(node, {**bound.told_to(node), **bound.active(node)}),
+        at=lambda node: node.op.settings({**bound.told_to(node), **bound.active(node)}),
         weights=lambda node: plan.model.weights.node(node, bound.dtype_of(node.name)),
     )

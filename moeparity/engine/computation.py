@@ -29,8 +29,9 @@ class Numerics:
     function.
     `varlen`: whether it takes sequences that do not see each other in a pack one by one.
     `copies_history`: whether it may be handed views of what it reads of earlier tokens.
-    `sees_rows`: whether the bits at one token depend on which others are computed with it. What is computed
-    has so many sequences and tokens as `compute` is told last.
+    `sees_rows`: whether the bits at one token depend on which others are computed with it.
+    `joins`: whether it may be handed the rows of several steps, which it computes as if step after step.
+    `compute` takes what the node reads, its weights, how many sequences and tokens that are, and those steps.
     """
 
     key: tuple[object, ...]
@@ -47,7 +48,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
     choices = {**plan.told_to(node), **plan.active(node)}
     active = {**choices, **rounded}
-    at = kernel_settings(node, active)
+    at = node.op.settings(active)
     dtype, kernel = plan.dtype_of(node.name), node.op.load()
 
     def compute(
@@ -72,11 +73,6 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         varlen=node.op.varlen(choices),
         copies_history=node.op.copies_history(choices),
     )
-
-
-def kernel_settings(node: Node, active: Mapping[str, object]) -> dict[str, Any]:
-    """Active values of a node as its kernel takes them: roundings as torch's dtypes."""
-    return node.op.settings(active)
 
 
 def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from moeparity.bisection.outline import outline_checkpoint
-from moeparity.engine.computation import kernel_settings
 from moeparity.errors import MoeparityError
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.orders import NATIVE, parse
@@ -59,7 +58,7 @@ def stated_sums() -> dict[tuple[tuple[str, str], ...], Sum]:
 
 
 def rms_norm(of: Sum) -> Function:
-    kernel, at = OPS["rms_norm"].load(), kernel_settings(of.node, of.active)
+    kernel, at = OPS["rms_norm"].load(), of.node.op.settings(of.active)
 
     def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return kernel(x, w={"weight": weight}, p={"eps": eps, "heads": None}, at=at)
@@ -68,7 +67,7 @@ def rms_norm(of: Sum) -> Function:
 
 
 def combine(of: Sum) -> Function:
-    kernel, at = OPS["combine"].load(), kernel_settings(of.node, {**of.told, **of.active})
+    kernel, at = OPS["combine"].load(), of.node.op.settings({**of.told, **of.active})
 
     def added(rows: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         ids = torch.arange(rows.shape[1]).expand(1, *rows.shape[:2])

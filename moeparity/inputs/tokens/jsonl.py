@@ -14,7 +14,6 @@ tokens. Engines do not run the last token of a sequence: its routes are null.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +22,10 @@ import torch
 from torch import Tensor
 
 from moeparity import paths
-from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
+from moeparity.errors import TokensError, Where, shown
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
+from moeparity.plan.spec.json_lines import json_object
 
 KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
 Padding = Literal["right", "left"]
@@ -68,29 +68,7 @@ def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
 
 
 def _object(where: Where, line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line, object_pairs_hook=lambda pairs: _unique_keys(where, pairs))
-    except json.JSONDecodeError as error:
-        raise TokensError(
-            f"{where}: not JSON: {error.msg}, column {error.colno}. Expected one object per line."
-        ) from None
-    except (ValueError, RecursionError):
-        raise TokensError(f"{where}: not a sequence: a number too large or lists too deep.") from None
-    if not isinstance(fields, dict):
-        raise TokensError(f'{where}: {shown(fields)} is no sequence; expected an object, as {{"text": "Hello"}}.')
-    for key in fields:
-        if key not in KEYS:
-            raise TokensError(f"{where}: unknown key {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}")
-    return fields
-
-
-def _unique_keys(where: Where, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeat = next(key for key in keys if keys.count(key) > 1)
-        raise TokensError(f"{where}: key {repeat!r} is given twice. Keep one.")
-    return fields
+    return json_object(where, line, keys=KEYS, thing="sequence", example='{"text": "Hello"}', error=TokensError)
 
 
 def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> _Line:

@@ -14,16 +14,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from moeparity import paths
-from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.plan.schedule.grid import MOST_STEPS, refuse_more
 from moeparity.plan.schedule.steps import PHASES, SHAPES, Copy, Phase, Positions, Schedule, Span, Step
 from moeparity.plan.spec import reader
+from moeparity.plan.spec.json_lines import json_object
 
 LARGEST: Final = 2**31
 """Numbers of a batch are below this."""
@@ -58,7 +58,8 @@ def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
 
 
 def _step(where: Where, line: str, seen: set[int]) -> Step:
-    fields = _fields(where, line)
+    example = '{"spans": [[0, 0, 5]]}'
+    fields = json_object(where, line, keys=_KEYS, thing="step", example=example, error=SpecError)
     for key, (is_right, expected) in _KEYS.items():
         if key in fields and not is_right(fields[key]):
             raise SpecError(f"{where}: {key} is {shown(fields[key])}; expected {expected}.")
@@ -75,22 +76,6 @@ def _step(where: Where, line: str, seen: set[int]) -> Step:
         verified=tuple(fields.get("verified", ())),
         copies=tuple(Copy(*copy) for copy in fields.get("copies", ())),
     )
-
-
-def _fields(where: Where, line: str) -> Mapping[str, Any]:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = "a number too large or lists too deep"
-        if isinstance(error, json.JSONDecodeError):
-            reason = f"{error.msg}, column {error.colno}"
-        raise SpecError(f"{where}: not JSON: {reason}. Expected one object per line, one line per step.") from None
-    if not isinstance(fields, dict):
-        raise SpecError(f'{where}: {shown(fields)} is no step; expected an object, as {{"spans": [[0, 0, 5]]}}.')
-    for key in fields:
-        if key not in _KEYS:
-            raise SpecError(f"{where}: unknown key {key!r}; expected one of {listed(_KEYS)}.{did_you_mean(key, _KEYS)}")
-    return fields
 
 
 def _phase(spans: tuple[Span, ...], seen: set[int]) -> Phase:

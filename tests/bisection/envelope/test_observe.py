@@ -11,7 +11,6 @@ import torch
 from moeparity.bisection.envelope.legal_orders import Call, orders_of
 from moeparity.bisection.envelope.observe import SLACK, band
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.engine.computation import kernel_settings
 from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
@@ -32,7 +31,7 @@ class Drawn:
     def see(self, view: NodeView) -> None:
         node, bound = view.node, self.plan.reference.plan
         inputs = [None if b is None else assemble(b, view.batch) for b in view.inputs[REFERENCE]]
-        at = kernel_settings(node, {**bound.told_to(node), **bound.active(node)})
+        at = node.op.settings({**bound.told_to(node), **bound.active(node)})
         weights = self.plan.model.weights.node(node, bound.dtype_of(node.name))
         draw = orders_of(Call(node=node, inputs=inputs, weights=weights, at=at))
         if draw is None or node.op.name == "router":

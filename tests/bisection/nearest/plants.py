@@ -21,16 +21,10 @@ CODE = '''
 import torch
 import torch.nn.functional as F
 
-from moeparity.engine.computation import kernel_settings
 from moeparity.ops.registry import OPS
 
 SETTINGS = {settings!r}
 seen = 0
-
-
-class Node:
-    def __init__(self, op):
-        self.op = OPS[op]
 
 
 def chosen(*inputs, node):
@@ -41,7 +35,7 @@ def chosen(*inputs, node):
     params |= {{name: value for name, value in values.items() if name in params and name not in base}}
     if "rope_theta" in values:
         params["rope"] = {{**params["rope"], "rope_theta": values["rope_theta"]}}
-    at = kernel_settings(Node(op), {{**base, **values}})
+    at = OPS[op].settings({{**base, **values}})
     weights = {{name.partition(".")[2]: tensor for name, tensor in node.weights.items()}}
     return OPS[op].load()(*inputs, w=weights, p=params, at=at)
 

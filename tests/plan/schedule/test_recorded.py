@@ -159,6 +159,7 @@ def test_copies_have_sources(tmp_path: Path) -> None:
         ('{"spans": [[0, 0, ' + "9" * 5000 + "]]}", "1: not JSON: a number too large or lists too deep."),
         ("", "1: not JSON: Expecting value, column 1."),
         ("3", "1: 3 is no step; expected an object"),
+        ('{"spans": [[0, 0, 1]], "spans": [[0, 0, 2]]}', "1: key 'spans' is given twice. Keep one."),
         ('{"span": []}', "1: unknown key 'span'; expected one of spans, shape"),
         ("{}", "1: key 'spans' is missing."),
         ('{"spans": []}', "1: spans is a list; expected a list of [sequence, first, last + 1]"),

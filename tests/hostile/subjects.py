@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from moeparity.plan.spec.reader import shipped
 from tests.errors.base import BASE, TOKENS, WEIGHTS
-from tests.hostile import kernels
+from tests.hostile import library
 from tests.hostile.contract import console
 
 FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
+KERNEL = Path(__file__).parents[1] / "probe" / "kernel_files" / "triton_row_sum.yaml"
 LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
 LAUNCH_FILES = (
     *("vllm/serve.sh", "vllm/undecided.sh", "vllm/docker.sh", "vllm/compose.yaml", "vllm/deployment.yaml"),
@@ -110,8 +113,20 @@ def _schedule(folder: Path) -> None:
     (folder / "batches.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps), "utf-8")
 
 
+def _graph(folder: Path) -> None:
+    _base(folder)
+    (folder / "graph.yaml").write_bytes(shipped("models")["qwen3_moe"].read_bytes())
+
+
+def _kernel(folder: Path) -> None:
+    text = KERNEL.read_text("utf-8")
+    source = KERNEL.parent / yaml.safe_load(text)["ptx"]
+    (folder / "kernel.yaml").write_text(text.replace("../../ptx/programs/", ""), "utf-8")
+    shutil.copy(source, folder)
+
+
 def _ptx(folder: Path) -> None:
-    (folder / "kernels.ptx").write_text(kernels.text(), "utf-8")
+    (folder / "kernels.ptx").write_text(library.kernels(), "utf-8")
 
 
 def _tokenizer(folder: Path) -> None:
@@ -185,6 +200,7 @@ def _log(name: str) -> Subject:
 SUBJECTS: dict[str, Subject] = {
     "recipe": Subject(_full, "recipe.yaml", (SHOW, BISECT, ("check", "recipe.yaml", "--junit", "report.xml"))),
     "profile": Subject(_profile, "profile.yaml", (SHOW, BISECT)),
+    "graph": Subject(_graph, "graph.yaml", (("expand", "graph.yaml"),), library.expand_graph),
     "config.json": Subject(_base, "config.json", (BISECT, ("init", ".", "--out", "new.yaml"))),
     "safetensors": Subject(_base, WEIGHTS, (BISECT,)),
     "tokens": Subject(_base, TOKENS, (BISECT, ("tokens", TOKENS))),
@@ -202,7 +218,12 @@ SUBJECTS: dict[str, Subject] = {
             ),
         ),
     ),
-    "ptx": Subject(_ptx, "kernels.ptx", (("ptx", "kernels.ptx"),), kernels.run_kernels),
+    "ptx": Subject(_ptx, "kernels.ptx", (("ptx", "kernels.ptx"),), library.run_kernels),
+    "kernel": Subject(
+        _kernel,
+        "kernel.yaml",
+        (("probe", "kernel.yaml", "--n=8"), ("certify", "kernel.yaml", "--n=8", "--against=sequential")),
+    ),
     "routes": Subject(_routes, "a.jsonl", (("flips", "--log", "a.jsonl", "b.jsonl"),)),
     "log check": Subject(_log_check, "check.yaml", (("check", "check.yaml"),)),
     **{f"log {name}": _log(name) for name in LOG_FILES},

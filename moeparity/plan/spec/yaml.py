@@ -86,10 +86,8 @@ def _parse(path: Path, text: str) -> Mapping:
         # PyYAML's own way to trip over a number in an escape like "\UFFFFFFFF" or in a %YAML directive.
         raise SpecError(f"{Where(path)}: not YAML: an escape or a directive holds an impossible number.") from None
     if not isinstance(root, yaml.MappingNode):
-        raise SpecError(
-            f"{Where(path, 1)}: no `key: value` pairs at the top of the file; expected `kind: graph`, `kind: profile` "
-            "or `kind: recipe`, and what belongs to it."
-        )
+        content = {yaml.SequenceNode: "a list", yaml.ScalarNode: "one value"}.get(type(root), "nothing")
+        raise SpecError(f"{Where(path, 1)}: it holds {content}; expected `key: value` pairs. Is it the right file?")
     data = _Builder(path).build(root)
     assert isinstance(data, Mapping)
     return data

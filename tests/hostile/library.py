@@ -1,4 +1,4 @@
-"""PTX text given to `moeparity.ptx`, as if that were a command: every kernel is read, and run for a moment."""
+"""Files that no command takes alone, given to the functions that read them as if those were commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 from moeparity import ptx
 from moeparity.cli.failures import report_error
+from moeparity.errors import MoeparityError
 from moeparity.output.words import printable
+from moeparity.plan.config import Config
+from moeparity.plan.expand import expand
 
 PROGRAMS = Path(__file__).parents[1] / "ptx" / "programs" / "reductions.ptx"
 _KERNELS = ("row_sum_of_squares", "switched", "pairs")
@@ -17,7 +20,7 @@ _KERNELS = ("row_sum_of_squares", "switched", "pairs")
 _STEPS = 2_000
 
 
-def text() -> str:
+def kernels() -> str:
     """A module of some kernels."""
     head, *kernels = PROGRAMS.read_text("utf-8").split(".visible .entry ")
     return ".visible .entry ".join([head, *(kernel for kernel in kernels if kernel.startswith(_KERNELS))])
@@ -44,6 +47,19 @@ def run_kernels() -> None:
         except ptx.PtxError as error:
             failed = _told(error)
     sys.exit(2 if failed else 0)
+
+
+def expand_graph() -> None:
+    """What stands for the console script: the graph file that `sys.argv` names, laid out for the checkpoint beside it;
+    exits with 2 for the error that `moeparity.plan.expand` promises.
+    """
+    try:
+        nodes = expand(Config(Path("config.json")), Path(sys.argv[-1])).nodes
+    except MoeparityError as error:
+        report_error(str(error))
+        sys.exit(2)
+    print(printable("\n".join(map(str, nodes))))
+    sys.exit(0)
 
 
 def _told(error: ptx.PtxError) -> bool:

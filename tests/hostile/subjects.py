@@ -17,7 +17,7 @@ from tests.hostile import library
 from tests.hostile.contract import console
 
 FIXTURES = Path(__file__).parents[1] / "logs" / "fixtures"
-KERNEL = Path(__file__).parents[1] / "probe" / "kernel_files" / "triton_row_sum.yaml"
+KERNEL = Path(__file__).parents[1] / "probe" / "kernel_files" / "norm_strided.yaml"
 LAUNCHES = Path(__file__).parents[1] / "profiles" / "launch"
 LAUNCH_FILES = (
     *("vllm/serve.sh", "vllm/undecided.sh", "vllm/docker.sh", "vllm/compose.yaml", "vllm/deployment.yaml"),
@@ -119,6 +119,7 @@ def _graph(folder: Path) -> None:
 
 
 def _kernel(folder: Path) -> None:
+    _base(folder)
     text = KERNEL.read_text("utf-8")
     source = KERNEL.parent / yaml.safe_load(text)["ptx"]
     (folder / "kernel.yaml").write_text(text.replace("../../ptx/programs/", ""), "utf-8")
@@ -220,9 +221,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "ptx": Subject(_ptx, "kernels.ptx", (("ptx", "kernels.ptx"),), library.run_kernels),
     "kernel": Subject(
-        _kernel,
-        "kernel.yaml",
-        (("probe", "kernel.yaml", "--n=8"), ("certify", "kernel.yaml", "--n=8", "--against=sequential")),
+        _kernel, "kernel.yaml", (("certify", "kernel.yaml", "--plan=.", "--against=layers[0].moe.norm", "--m=1"),)
     ),
     "routes": Subject(_routes, "a.jsonl", (("flips", "--log", "a.jsonl", "b.jsonl"),)),
     "log check": Subject(_log_check, "check.yaml", (("check", "check.yaml"),)),

@@ -112,10 +112,12 @@ def _blocks(options: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator
 
 def _block(options: argparse.Namespace, kind: str, seeds: range) -> record.Block:
     """Try seeds of one kind; what breaks is printed."""
-    codes, before = Counter[str](), _processor_seconds()
+    codes, parts, before = Counter[str](), Counter[str](), _processor_seconds()
     broken: list[str] = []
     for trial in KINDS[kind](seeds, options.keep):
         codes[str(trial.code)] += 1
+        if trial.part:
+            parts[trial.part] += 1
         if trial.breach:
             broken.append(f"{trial.case}: {trial.breach}")
             print(f"{trial.kind}, {trial.case}, {' '.join(trial.command)}: {trial.breach}: {trial.says}", flush=True)
@@ -125,6 +127,7 @@ def _block(options: argparse.Namespace, kind: str, seeds: range) -> record.Block
         first=seeds.start,
         number=len(seeds),
         codes=dict(codes),
+        parts=dict(parts),
         broken=broken,
         seconds=_processor_seconds() - before,
         **record.here(),

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -80,12 +80,12 @@ def try_kill(number: int) -> Iterator[Trial]:
             (usual.folder / name).write_bytes(OLD)
     ended = _killed(job, usual, moment, sent)
     kept = len(list(usual.home.rglob("passes/*/[!.]*.safetensors")))
-    kind = "kills, passes kept" if kept else "kills"
     when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
     case = f"kill {number}: {job}, {sent.name} {when}, {kept} passes kept"
-    yield _trial(kind, case, job, ended, _after_kill(job, usual, ended, sent))
+    first = _trial(case, job, ended, _after_kill(job, usual, ended, sent))
+    yield replace(first, part="after a pass was kept") if kept else first
     again = _run(job, usual)
-    yield _trial(kind, case, job, again, _after_rerun(job, usual, again))
+    yield _trial(case, job, again, _after_rerun(job, usual, again))
     for name in JOBS[job][1]:
         (usual.folder / name).unlink(missing_ok=True)
 
@@ -156,8 +156,8 @@ def _killed(job: str, usual: Usual, moment: Moment | float, sent: signal.Signals
     return _run(job, usual, lambda: signal_after(moment, sent))
 
 
-def _trial(kind: str, case: str, job: str, ended: Ended, broken: str | None) -> Trial:
-    return Trial(kind, case, JOBS[job][0], ended.code, broken, (ended.errors.strip() or ended.output.strip())[-300:])
+def _trial(case: str, job: str, ended: Ended, broken: str | None) -> Trial:
+    return Trial("kills", case, JOBS[job][0], ended.code, broken, (ended.errors.strip() or ended.output.strip())[-300:])
 
 
 def _after_kill(job: str, usual: Usual, ended: Ended, sent: signal.Signals) -> str | None:

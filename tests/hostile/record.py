@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The trials of `number` seeds of a kind from `first` on; `series` is the seed that the campaign began with."""
+    """The trials of `number` seeds of a kind from `first` on; `series` is the seed that the campaign began with, and
+    `parts` counts the trials that say more than their kind.
+    """
 
     kind: str
     series: int
@@ -32,6 +34,7 @@ class Block:
     commit: str
     versions: str
     machine: str
+    parts: dict[str, int] = field(default_factory=dict)
     day: str = field(default_factory=lambda: dt.datetime.now(dt.UTC).date().isoformat())
 
 
@@ -70,7 +73,9 @@ def table(blocks: Sequence[Block]) -> str:
         shown = ", ".join(f"{code}: {times:,}" for code, times in sorted(codes.items()))
         inputs, broken = sum(block.number for block in of_series), sum(len(block.broken) for block in of_series)
         before = sum(len(block.broken) for block in of_kind) - broken
-        lines.append(f"| {kind} | {inputs:,} | {series:,} | {shown} | {broken} | {before or ''} |")
+        parts = sum((Counter(block.parts) for block in of_series), Counter[str]())
+        named = "".join(f"; {times:,} {part}" for part, times in sorted(parts.items()))
+        lines.append(f"| {kind} | {inputs:,}{named} | {series:,} | {shown} | {broken} | {before or ''} |")
     minutes = sum(block.seconds for block in counted) / 60
     on = [sorted({getattr(block, name) for block in counted}) for name in ("machine", "versions", "commit", "day")]
     machine, versions, commits, days = map(", ".join, on)

@@ -136,8 +136,9 @@ def test_records_of_several_runs_add_up(tmp_path: Path) -> None:
     for series, first, codes, broken in ((10, 10, {"2": 3, "70": 1}, ["seed 11"]), (50, 50, {"2": 4}, [])):
         block = record.Block(kind="a", series=series, first=first, number=2, codes=codes, broken=broken, **about)
         record.append(file, block)
-    record.append(file, record.Block(kind="a", series=50, first=52, number=2, codes={"0": 2}, broken=[], **about))
+    block = record.Block(kind="a", series=50, first=52, number=2, codes={"0": 2}, broken=[], parts={"late": 1}, **about)
+    record.append(file, block)
     _, _, row, _, summary = record.table(record.read(file)).splitlines()
-    assert row == "| a | 4 | 50 | 0: 2, 2: 4 | 0 | 1 |"
+    assert row == "| a | 4; 1 late | 50 | 0: 2, 2: 4 | 0 | 1 |"
     assert summary == "4 inputs in 2.0 minutes of processor time: a machine, torch 2, of commit abc, 2026-11-22."
     assert record.table([]) == "nothing was tried"

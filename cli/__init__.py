@@ -17,10 +17,11 @@ def main() -> None:
     imports leaves a traceback, or an exit code that says something else.
     """
     from moeparity.cli.signals import ignore_signals, listen
-    from moeparity.cli.streams import fill_closed
+    from moeparity.cli.streams import fill_closed, forget_odd_sizes
 
     listen()
     fill_closed()
+    forget_odd_sizes()
     try:
         from moeparity.cli.commands import main as run
     except Exception as error:  # noqa: BLE001  exit code 1 says "divergence"

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from moeparity.bisection.outline import Outline
+from moeparity.errors import whole_number
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.declaration import Attribute, Condition, Op
 from moeparity.ops.registry import OPS
@@ -56,10 +57,8 @@ def console(stream: TextIO | None = None) -> Console:
     stream = stream or sys.stdout
     if stream.isatty():
         return _Printable(file=stream, **_AS_WRITTEN)
-    columns = os.environ.get("COLUMNS", "")
-    return _Piped(
-        file=stream, width=int(columns) if columns.isdecimal() and int(columns) else PIPED_WIDTH, **_AS_WRITTEN
-    )
+    columns = whole_number(os.environ.get("COLUMNS", ""))
+    return _Piped(file=stream, width=columns or PIPED_WIDTH, **_AS_WRITTEN)
 
 
 def print_plan(outline: Outline, out: Console) -> None:

@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
+from moeparity.errors import whole_number
+
+_LARGEST = 10_000
+"""Columns and lines of a terminal."""
+
 
 class Stream:
     """A text stream that never fails: after its first error everything is dropped, and `error` says which it was."""
@@ -45,6 +50,16 @@ class Stream:
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, self._inner.fileno())
                 os.close(null)
+
+
+def forget_odd_sizes() -> None:
+    """Take variables from the environment that say how wide and high a terminal is and are no number from 1 to 10,000:
+    rich and typer fail for them.
+    """
+    for name in ("COLUMNS", "LINES"):
+        size = whole_number(os.environ.get(name, ""))
+        if size is None or not 1 <= size <= _LARGEST:
+            os.environ.pop(name, None)
 
 
 def fill_closed() -> None:

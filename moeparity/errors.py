@@ -107,6 +107,17 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def whole_number(text: str) -> int | None:
+    """The number that decimal digits say, where 64 bits hold it; None for anything else.
+
+    Python's own `int` raises for more than 4,300 digits, takes `1_0` and blanks, and what it makes of 30 digits
+    overflows in a tensor.
+    """
+    digits = text.lstrip("0") or text[:1]
+    number = int(digits) if digits.isdecimal() and len(digits) < 20 else None
+    return number if number is not None and number < 1 << 63 else None
+
+
 def listed(names: Iterable[str]) -> str:
     """Names for an `expected one of ...`, in the order given."""
     return ", ".join(str(name) for name in names)

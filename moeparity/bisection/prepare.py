@@ -23,6 +23,7 @@ from moeparity.metrics.gated import needed
 from moeparity.metrics.gating import declared, parity
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
+from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.grid import TokenGrid
@@ -37,6 +38,9 @@ from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import Override, addresses
 from moeparity.plan.toggles import Toggle, swap, toggles
 from moeparity.progress import Callback
+
+_MOST_DRAWS = 1000
+"""Of legal orders: one more falls outside the band of so many with a probability of some 2 in 1,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +167,7 @@ def prepare(
     """
     options = options or Options()
     recipe = options.applied(reader.read_recipe(path))
+    _check_draws(recipe, path)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
@@ -199,6 +204,16 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
     )
+
+
+def _check_draws(recipe: schema.RecipeFile, path: Path) -> None:
+    """Raises SpecError for more legal orders of an op than say anything further."""
+    most, where = limit(_MOST_DRAWS), Where(path, recipe.line_of("envelope"))
+    if recipe.envelope > most:
+        raise SpecError(
+            f"{where}: envelope is {recipe.envelope:,}; expected at most {most:,} draws of each op. {LIMIT_FACTOR} "
+            "raises that."
+        )
 
 
 def _schedules(

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from moeparity.engine.duration import (
+    CALLS,
     DRAWN,
+    FASTEST,
     MADE,
     Amount,
     Amounts,
@@ -61,7 +63,10 @@ def measured_rates(dtypes: Sequence[str], device: torch.device, *, clock: Clock 
         for dtype in dtypes:
             # Of further dtypes only the GEMMs are another matter.
             rows += _of_passes(weights, dtype, clock, _TOKENS if dtype == dtypes[0] else _TOKENS[1:2])
-    return Rates(seconds=seconds | _fitted(rows))
+    fitted = _fitted(rows)
+    # A fit to times of a busy machine may leave calls at nothing.
+    calls = max(fitted.get((CALLS, ""), 0.0), FASTEST[device.type].seconds[CALLS, ""])
+    return Rates(seconds=seconds | fitted | {(CALLS, ""): calls})
 
 
 def _weights(folder: Path, fields: dict[str, Any], device: torch.device) -> WeightStore:

@@ -84,7 +84,7 @@ def test_rates_stand_for_each_other_by_width() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("envelope: 1000000000", "this pass would take at least"),
+        ("envelope: 1000000000", "envelope is 1,000,000,000; expected at most 1,000 draws"),
         ("tokens: {file: T, sample: {from: candidate, new_tokens: 1000000, temperature: 1.0}}", "memory|sampling"),
     ],
 )

@@ -40,6 +40,9 @@ _TEXTS = (
         "\x00",
         "\ud800",
         "a" * 3000,
+        "9" * 5000,
+        "9" * 20,
+        "²",
         "{}",
         "${HOME}",
         "%s",
@@ -137,7 +140,7 @@ _FRAGMENTS = (
     ),
     *("f() {", "f", "eval", "source run.sh", "source serve.sh", "bash -c", "exit", "{1..9}", "[[", "]]", "$@", "${!A}"),
     *("docker run -e A", "ray job submit --", "--config x.yaml", "@ rl.toml", "-m", "vllm serve", "\x00", "\u202e"),
-    *("LLM(**A)", "lambda:", "[[a]]", "a.b.c = {", "%%", "ExecStart=", "=" * 50, "(" * 80, "x" * 3000),
+    *("LLM(**A)", "9" * 5000, "lambda:", "[[a]]", "a.b.c = {", "%%", "ExecStart=", "=" * 50, "(" * 80, "x" * 3000),
 )
 
 

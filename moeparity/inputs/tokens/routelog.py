@@ -9,6 +9,7 @@ import base64
 import binascii
 import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from moeparity import paths
-from moeparity.errors import TokensError, Where, did_you_mean, listed, shown
+from moeparity.errors import TokensError, Where, did_you_mean, listed, shown, whole_number
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes, routed_layers
 
 _PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin")
@@ -197,15 +198,16 @@ def _from_envelope(where: Where, envelope: Mapping[str, Any]) -> Tensor:
 
 def _nemo(where: Where, text: str) -> Tensor:
     parts = text.removeprefix(_NEMO).split(":", 2)
-    shape = parts[1].split("x") if len(parts) == 3 else []
-    if not shape or not all(n.isdigit() for n in shape):
+    extents = [whole_number(word) for word in parts[1].split("x")] if len(parts) == 3 else []
+    shape = [extent for extent in extents if extent is not None]
+    if not shape or len(shape) != len(extents):
         raise TokensError(f"{where}: routed_experts {shown(text[:40])} is not {_NEMO}<dtype>:<S>x<L>x<K>:<base64>.")
-    return _raw(where, _base64(where, parts[2]), [int(n) for n in shape], parts[0])
+    return _raw(where, _base64(where, parts[2]), shape, parts[0])
 
 
 def _raw(where: Where, data: bytes, shape: list[int], dtype: Any) -> Tensor:
     """Numbers one after another; without a dtype their width follows from the shape."""
-    count = int(np.prod(shape)) if shape else 0
+    count = math.prod(shape) if shape else 0
     if dtype is None:
         dtype = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}.get(len(data) // count if count else 0)
     kind = _INTEGERS.get(str(dtype))

@@ -18,7 +18,7 @@ from moeparity.logs.formats.fields import Fields
 from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
 
-_STEP = re.compile(r"train_data_step(\d+)")
+_STEP = re.compile(r"train_data_step(\d{1,18})")
 
 
 def claims(record: Mapping[str, Any]) -> bool:

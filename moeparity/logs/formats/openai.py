@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.errors import LogError, listed
+from moeparity.errors import LogError, listed, whole_number
 from moeparity.logs.formats import served
 from moeparity.logs.formats.fields import Fields, inner, integers, numbers
 from moeparity.logs.formats.format import Format, Role
@@ -113,14 +113,15 @@ def _ids(choice: Fields, texts: list[Any]) -> Tensor:
         if not id_texts or [f"{_AS_ID}{token}" for token in ids.tolist()] == texts:
             return ids
         raise LogError(f"{choice.where}: token_ids are not the tokens of logprobs.")
-    digits = [text.removeprefix(_AS_ID) for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
-    if len(digits) != len(texts) or not all(number.isdecimal() for number in digits):
+    words = [text.removeprefix(_AS_ID) for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
+    numbers = [number for word in words if (number := whole_number(word)) is not None]
+    if len(numbers) != len(texts):
         examples = listed(repr(text) for text in texts[:3])
         raise LogError(
             f"{choice.where}: tokens are text ({examples}), which several tokens may share. Ask for ids: "
             "return_token_ids: true, or return_tokens_as_token_ids: true (vLLM)."
         )
-    return integers(choice, "tokens", [int(number) for number in digits])
+    return integers(choice, "tokens", numbers)
 
 
 FORMAT = Format(

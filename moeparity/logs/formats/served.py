@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.errors import LogError, TokensError, shown
+from moeparity.errors import LogError, TokensError, shown, whole_number
 from moeparity.inputs.tokens.routelog import decode
 from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
 from moeparity.logs.formats.fields import Fields
@@ -53,9 +53,9 @@ def _fraction(parameters: Fields, key: str) -> float | None:
 
 def version(name: Any) -> int:
     """A weight version as a number, -1 where it is none: engines let it be any word."""
-    if type(name) is int and name >= 0:
-        return name
-    return int(name) if isinstance(name, str) and name.isdecimal() else -1
+    known = isinstance(name, str) or (type(name) is int and abs(name) < 1 << 63)
+    number = whole_number(str(name)) if known else None
+    return -1 if number is None else number
 
 
 def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:

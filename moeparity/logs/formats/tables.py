@@ -24,7 +24,7 @@ _BATCH = 64
 """Rows that are unpacked at once."""
 _MOST_VALUES = 100_000_000
 """Values of a column in one row group: writers make groups of about a million rows."""
-_STEP = re.compile(r"rollout_(\d+)")
+_STEP = re.compile(r"rollout_(\d{1,18})")
 
 
 class ParquetFile:

@@ -198,7 +198,7 @@ class Tokens(Model):
         return side
 
 
-SYNTHETIC = re.compile(r"synthetic\((\d+)\)")
+SYNTHETIC = re.compile(r"synthetic\((\d{1,18})\)")
 
 
 def _weights(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from moeparity.errors import whole_number
 from moeparity.profiles.launch.architecture import Model
 from moeparity.profiles.launch.reading.grammar import Grammar
 
@@ -134,7 +135,8 @@ class Settings:
     def ranks(self, name: str) -> int:
         """A number of ranks; 1 where it refers to another value."""
         value = self.values[name]
-        return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 1
+        number = whole_number(value) if isinstance(value, str) else value
+        return int(number) if isinstance(number, int) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
+from moeparity.errors import SpecError, Where, did_you_mean, listed, shown, whole_number
 from moeparity.profiles.launch.architecture import Model, model_of, of_config
 from moeparity.profiles.launch.options import Decision, Implied, Option, Program, Settings
 from moeparity.profiles.launch.programs import programs_of
@@ -198,7 +198,7 @@ def _value(option: Option, entry: Entry) -> Any:
     if option.kind == "flag":
         return _flag(option, entry)
     if option.kind == "count":
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        number = whole_number(value) if isinstance(value, str) else value
         if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
             return number
         raise _mismatch(option, entry, "a whole number from 1")

@@ -14,7 +14,7 @@ _SIZES = (
     *("num_experts_per_tok", "n_shared_experts", "kv_lora_rank", "vocab_size"),
 )
 """Fields of a config.json in which two models are of different sizes."""
-_BILLIONS = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")
+_BILLIONS = re.compile(r"(?<![\w.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d{1,9})?)b(?![a-z0-9])")
 _APART = 1.7
 """From this factor on a number of parameters is plainly not the one in a name, which is rounded."""
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from tree_sitter import Node
 
 from moeparity import paths
-from moeparity.errors import SpecError, Where
+from moeparity.errors import SpecError, Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, environment
 from moeparity.profiles.launch.reading.words import Command, Word, known, plain, unresolved
 
@@ -46,8 +46,8 @@ class Builtins:
             for word in words[1:]:
                 self.scope.assign(word.text.partition("=")[0], (Word(unresolved(f"{name}"), where),))
         elif name == "shift":
-            count = words[1].text if len(words) > 1 else "1"
-            self.scope.arguments = self.scope.arguments[int(count) if count.isdecimal() and len(count) < 5 else 1 :]
+            count = whole_number(words[1].text) if len(words) > 1 else 1
+            self.scope.arguments = self.scope.arguments[1 if count is None else count :]
         elif name == "set":
             self._set(words)
         elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tree_sitter import Node
 
-from moeparity.errors import Where
+from moeparity.errors import Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, Variable, common
 from moeparity.profiles.launch.reading.shell.syntax import text_of
 from moeparity.profiles.launch.reading.words import Fields, Word, known, unresolved
@@ -89,15 +89,16 @@ def _elements(
         return
     if after:
         numbers = [text_of(child) for child in after if child.type not in (":", " ")]
-        plain_slice = text_of(after[0]) == ":" and all(number.isdecimal() for number in numbers)
+        bounds = [number for text in numbers if (number := whole_number(text)) is not None]
+        plain_slice = text_of(after[0]) == ":" and len(bounds) == len(numbers)
         if not plain_slice or any(word.condition for word in words):
             if text_of(after[0]) in (":-", "-", ":+", "+", "+"):
                 _maybe(expander, words, after, fields, quoted=quoted)
             else:
                 fields.add(unresolved(written))
             return
-        start = int(numbers[0])
-        words = words[start : start + int(numbers[1])] if len(numbers) > 1 else words[start:]
+        start = bounds[0]
+        words = words[start : start + bounds[1]] if len(bounds) > 1 else words[start:]
     if quoted and star:
         joined = " ".join(word.text for word in words)
         fields.add(unresolved(written) if any(word.condition for word in words) else joined)
@@ -152,10 +153,10 @@ def _variable(expander: _Expander, name: str, index: str, node: Node) -> Variabl
     variable = scope.variables.get(name)
     if variable is None or not index:
         return variable
-    if not variable.array or not index.isdecimal() or any(word.condition for word in variable.words):
+    place = whole_number(index)
+    if not variable.array or place is None or any(word.condition for word in variable.words):
         return None
-    number = int(index)
-    return Variable(words=(variable.words[number],)) if number < len(variable.words) else None
+    return Variable(words=(variable.words[place],)) if place < len(variable.words) else None
 
 
 def _default(
@@ -197,9 +198,9 @@ def _changed(text: str, operator: str, after: list[Node], written: str) -> str:
         return _cut(text, operator, arguments[0])
     if operator in ("/", "//") and arguments and re.fullmatch(r"[\w.:, =@-]+", arguments[0]):
         return text.replace(arguments[0], [*arguments, ""][1], 1 if operator == "/" else -1)
-    if operator == ":" and arguments and all(argument.isdecimal() and len(argument) < 6 for argument in arguments):
-        start = int(arguments[0])
-        return text[start : start + int(arguments[1])] if len(arguments) > 1 else text[start:]
+    bounds = [number for argument in arguments if (number := whole_number(argument)) is not None]
+    if operator == ":" and bounds and len(bounds) == len(arguments):
+        return text[bounds[0] : bounds[0] + bounds[1]] if len(bounds) > 1 else text[bounds[0] :]
     return unresolved(written)
 
 

@@ -166,8 +166,7 @@ def prepare(
     `opener` opens the checkpoint.
     """
     options = options or Options()
-    recipe = options.applied(reader.read_recipe(path))
-    _check_draws(recipe, path)
+    recipe = _recipe(path, options)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
@@ -206,14 +205,16 @@ def prepare(
     )
 
 
-def _check_draws(recipe: schema.RecipeFile, path: Path) -> None:
-    """Raises SpecError for more legal orders of an op than say anything further."""
+def _recipe(path: Path, options: Options) -> schema.RecipeFile:
+    """The recipe as it is to be run. Raises SpecError for more legal orders of an op than say anything further."""
+    recipe = options.applied(reader.read_recipe(path))
     most, where = limit(_MOST_DRAWS), Where(path, recipe.line_of("envelope"))
     if recipe.envelope > most:
         raise SpecError(
             f"{where}: envelope is {recipe.envelope:,}; expected at most {most:,} draws of each op. {LIMIT_FACTOR} "
             "raises that."
         )
+    return recipe
 
 
 def _schedules(

@@ -51,6 +51,8 @@ VERSION = '"weight_version": "6"', '"weight_version": "%s"'
 LOGS = {
     "a version": ("sglang/generate.jsonl", *VERSION),
     "a version that is a number": ("sglang/generate.jsonl", VERSION[0], '"weight_version": %s'),
+    "a step": ("moeparity/log.jsonl", '"step": 7', '"step": %s'),
+    "a temperature": ("moeparity/log.jsonl", '"temperature": 1.0', '"temperature": %s'),
     "tokens as ids": ("openai/completions.jsonl", '"x","x"', '"token_id:%s","token_id:1"'),
     "the step of a file": ("nemo-rl/train_data_step7.jsonl", "", ""),
 }

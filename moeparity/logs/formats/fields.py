@@ -50,11 +50,11 @@ class Fields:
         return inner(self, self.need(key), key)
 
     def whole(self, key: str, *, least: int = 0) -> int:
-        """A whole number."""
+        """A whole number of at most 64 bits."""
         value = self.need(key)
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_floating_point():
             value = value.item()
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value < 1 << 63:
             raise LogError(f"{self.where}: {key} is {shown(value)}; expected a whole number from {least}.")
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def sampling(fields: Fields) -> Sampling:
         return Sampling()
     mode = parameters.values.get("logprobs_mode")
     modes = {"raw": "raw", "raw_logprobs": "raw", "processed": "processed", "processed_logprobs": "processed"}
-    if mode is not None and mode not in modes:
+    if mode is not None and (not isinstance(mode, str) or mode not in modes):
         raise LogError(f"{fields.where}: logprobs_mode is {shown(mode)}; expected raw or processed.")
     top_k = parameters.values.get("top_k")
     if top_k is not None and type(top_k) is not int:
@@ -46,7 +47,7 @@ def sampling(fields: Fields) -> Sampling:
 
 def _fraction(parameters: Fields, key: str) -> float | None:
     value = parameters.values.get(key)
-    if value is not None and (type(value) not in {int, float} or not 0 <= value < torch.inf):
+    if value is not None and (type(value) not in {int, float} or not 0 <= value <= sys.float_info.max):
         raise LogError(f"{parameters.where}: {key} is {shown(value)}; expected a number from 0.")
     return None if value is None else float(value)
 

@@ -198,7 +198,9 @@ LINES: dict[str, Case] = {
     ),
     "spans in a word": Case("sglang/generate.jsonl", _set("meta_info", "weight_versions", to="x"), "a list of spans"),
     "no temperature": Case("sglang/generate.jsonl", _set("sampling_params", to={"temperature": "hot"}), "is 'hot'"),
-    "a mode in a list": Case("sglang/generate.jsonl", _set("sampling_params", to={"logprobs_mode": ["raw"]}), "mode is a list"),
+    "a mode in a list": Case(
+        "sglang/generate.jsonl", _set("sampling_params", to={"logprobs_mode": ["raw"]}), "is a list"
+    ),
     "no top_k": Case("sglang/generate.jsonl", _set("sampling_params", to={"top_k": 0.5}), "top_k is 0.5"),
     "no mode": Case("sglang/generate.jsonl", _set("request", to={"logprobs_mode": "x"}), "expected raw or processed"),
     "parameters in a word": Case(

@@ -49,20 +49,32 @@ def init(
 
 
 class Kind(StrEnum):
-    """The kinds of files."""
+    """The kinds of files that are read, then those that are written."""
 
     graph = "graph"
     profile = "profile"
     recipe = "recipe"
     log = "log"
     kernel = "kernel"
+    report = "report"
+    sweep = "sweep"
+    variance = "variance"
+    flips = "flips"
+    mine = "mine"
+    metrics = "metrics"
+    repeats = "repeats"
+    engines = "engines"
+    launch = "launch"
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
-    """Print the JSON Schema of a kind of file, for editors.
+def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those of --json.")]) -> None:
+    """Print the JSON Schema of a kind of file: of those that are read for editors, of reports for what reads them.
 
     In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
     """
     from moeparity.plan.editor import json_schema
+    from moeparity.plan.spec.reader import KINDS
+    from moeparity.reports import report_schema
 
-    print(json.dumps(json_schema(kind.value), indent=2, ensure_ascii=False))
+    printed = json_schema(kind.value) if kind.value in KINDS else report_schema(kind.value)
+    print(json.dumps(printed, indent=2, ensure_ascii=False))

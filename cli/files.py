@@ -70,7 +70,8 @@ class Kind(StrEnum):
 def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those of --json.")]) -> None:
     """Print the JSON Schema of a kind of file, or of report.
 
-    Editors check files by it. In one, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
+    Editors check files by it. In one, `# yaml-language-server: $schema=profile.schema.json` names the file it was
+    written to.
     """
     from moeparity.plan.editor import json_schema
     from moeparity.plan.spec.reader import KINDS

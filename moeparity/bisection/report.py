@@ -8,6 +8,7 @@ from typing import Annotated, get_type_hints
 from moeparity.bisection.arrival.report import Arrival
 from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.determinism.report import NotDeterministic
+from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
@@ -184,6 +185,7 @@ class Report:
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
+    digests: Annotated[Digests | None, Section("digests")] = None
     summary: Annotated[Summary, Section("summary", screen=1)]
     cost: Annotated[
         Cost, Section("run", screen=180, asked="cost", holds="work done and spared, bytes read, seconds, memory")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
+from moeparity.cli.markdown import Markdown, files_of, write
 from moeparity.cli.options import Device, MemoryLimit
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
@@ -26,6 +27,7 @@ def check(
         typer.Argument(help="Recipes, or checks of logs (`kind: log`); what they expect stands under `expect:`."),
     ],
     junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
+    markdown: Markdown = None,
     baseline: Annotated[
         Path | None, typer.Option(help="Hold the recipes to this lock too: bits, budgets, choices, evidence.")
     ] = None,
@@ -48,7 +50,7 @@ def check(
     """
     try:
         lock = _baseline(baseline, update=update)
-        written = {"--junit": junit, "--baseline": baseline if update else None}
+        written = {"--junit": junit, **files_of(markdown), "--baseline": baseline if update else None}
         with outputs(written, unprinted=("--baseline",)) as files:
             limits = {"allow_code": allow_code, "memory_limit": memory_limit}
             code = _run(recipes, files, device=device, baseline=lock, **limits)
@@ -77,6 +79,7 @@ def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **se
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
     from moeparity.output.status import state_of, status_line
+    from moeparity.step_summary import picture, step_summary
 
     results = []
     for recipe in recipes:
@@ -89,7 +92,9 @@ def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **se
     code = combined(result.exit_code for result in results)
     if baseline is not None and baseline.update:
         _update(baseline, dict(zip(recipes, results, strict=True)), files)
-    opening = status_line(state_of(code), _status(results, code))
+    status = _status(results, code)
+    write(files, lambda drawn: step_summary(results, status, drawn), lambda: picture(results))
+    opening = status_line(state_of(code), status)
     files.console().print(opening)
     for result in results:
         for part in _shown(result):

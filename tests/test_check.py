@@ -145,6 +145,24 @@ def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
     assert words.endswith(" ".join(status.split()))
 
 
+def test_markdown_goes_to_a_file_with_its_picture_or_alone_to_the_output(
+    recipes: dict[int, str], tmp_path: Path
+) -> None:
+    done = run(recipes[1], "--markdown", str(tmp_path / "parity.md"))
+    assert done.exit_code == 1
+    text = (tmp_path / "parity.md").read_text("utf-8")
+    assert text.startswith("### moeparity check: FAIL\n")
+    assert "![Error after each layer](parity.svg)" in text
+    assert ET.parse(tmp_path / "parity.svg").getroot().tag.endswith("svg")
+    done = run(recipes[1], "--markdown", "-")
+    assert done.stdout.startswith("### moeparity check: FAIL\n")
+    assert "![" not in done.stdout
+    assert "FAIL    1 recipe held" in done.stderr
+    done = run(recipes[0], "--markdown", str(tmp_path / "a.svg"))
+    assert done.exit_code == 2
+    assert "--markdown and the picture of --markdown are both" in done.stderr
+
+
 def test_a_misspelt_toggle_is_found_before_the_run(recipes: dict[int, str]) -> None:
     with patch("moeparity.bisection.pipeline.bisect", side_effect=AssertionError("it ran")):
         assert check(recipes[2]).exit_code == 2

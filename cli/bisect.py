@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.markdown import Markdown, files_of, write
+from moeparity.cli.markdown import Markdown, files_of, write_report
 from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
@@ -82,12 +83,9 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.markdown import drawing
-    from moeparity.bisection.markdown import markdown as as_markdown
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import asked_for, print_report
-    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
 
     options = Options(
@@ -109,8 +107,7 @@ def bisect(
     with outputs({"--json": json, **files_of(markdown)}) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
-        files.text("--json", report.to_json)
-        write(files, lambda drawn: as_markdown(report, drawn), lambda: drawing(report))
+        write_report(files, report)
     print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from moeparity.bisection.report import Report
 
 OPTION, PICTURE = "--markdown", "the picture of --markdown"
 
@@ -30,3 +33,11 @@ def write(files: Outputs, text: Callable[[str | None], str], draw: Callable[[], 
     if drawn is not None:
         files.text(PICTURE, lambda: drawn)
     files.text(OPTION, lambda: text(target.name if target is not None and drawn is not None else None))
+
+
+def write_report(files: Outputs, report: Report) -> None:
+    """A bisection's report: as JSON, and both of these. Raises MoeparityError."""
+    from moeparity.bisection.markdown import drawing, markdown
+
+    files.text("--json", report.to_json)
+    write(files, lambda drawn: markdown(report, drawn), lambda: drawing(report))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from moeparity.bisection.report import Report
 from moeparity.bisection.run.text import machine
+from moeparity.bisection.toggles.report import TrialResult
 from moeparity.output.markdown import escaped, picture, table
 from moeparity.output.svg import Bar, bars
 
@@ -52,20 +55,18 @@ def _title(report: Report) -> str:
 def _toggles(report: Report) -> str:
     """Shares where there are some, else what each toggle costs alone and restored."""
     if report.attribution is not None and report.attribution.shares.rows:
-        rows = [row for row in report.attribution.shares.rows if row.depth == 0]
-        cells = [(row.name, f"{row.of_whole:.1%}", row.role, row.evidence) for row in rows]
-        return _cut(["toggle", "of KL", "role", "evidence"], cells)
-    cells = [
-        (
-            toggle.name,
-            *("cannot run" if trial is None else f"{trial.kl:.2e}" for trial in (toggle.alone, toggle.restored)),
-        )
-        for toggle in report.toggles
-    ]
-    return _cut(["toggle", "KL alone", "KL restored"], cells)
+        whole = (row for row in report.attribution.shares.rows if row.depth == 0)
+        shares = [(row.name, f"{row.of_whole:.1%}", row.role, row.evidence) for row in whole]
+        return _cut(["toggle", "of KL", "role", "evidence"], shares)
+    costs = [(toggle.name, _kl(toggle.alone), _kl(toggle.restored)) for toggle in report.toggles]
+    return _cut(["toggle", "KL alone", "KL restored"], costs)
 
 
-def _cut(header: list[str], rows: list[tuple[str, ...]]) -> str:
+def _kl(trial: TrialResult | None) -> str:
+    return "cannot run" if trial is None else f"{trial.kl:.2e}"
+
+
+def _cut(header: list[str], rows: Sequence[Sequence[str]]) -> str:
     more = f"\n\n{len(rows) - _MOST} more are in the JSON." if len(rows) > _MOST else ""
     return table(header, rows[:_MOST]) + more
 

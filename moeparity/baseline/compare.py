@@ -14,6 +14,9 @@ from moeparity.output.words import few, quantity
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import SIDES
 
+KEPT = "kept"
+"""How what is said of a baseline begins."""
+BITS = f"{KEPT} bits"
 _MOST = 3
 """Nodes that a line names."""
 
@@ -41,7 +44,7 @@ def compare(kept: Entry, now: Now) -> list[Finding]:
         *_budgets(kept, now),
         *_sides(kept, now.entry),
         *_inputs(kept, now.entry),
-        *(_finding("kept nodes", "fail", words) for words in renames),
+        *(_finding(f"{KEPT} nodes", "fail", words) for words in renames),
         *_nodes(kept, now),
         *_bits(kept, now),
     ]
@@ -51,16 +54,16 @@ def _budgets(kept: Entry, now: Now) -> Iterator[Finding]:
     for name, budget in kept.budgets.items():
         value = now.measured.get(name)
         if value is None:
-            yield _finding(f"kept {name} {budget}", "fail", "this recipe has no such metric; `--update` drops it")
+            yield _finding(f"{KEPT} {name} {budget}", "fail", "this recipe has no such metric; `--update` drops it")
         else:
-            yield _finding(f"kept {name} {budget}", "ok" if budget.holds(value) else "fail", f"{value:.6g}")
+            yield _finding(f"{KEPT} {name} {budget}", "ok" if budget.holds(value) else "fail", f"{value:.6g}")
 
 
 def _sides(kept: Entry, now: Entry) -> Iterator[Finding]:
     for side, words in now.sides.items():
         before = kept.sides.get(side, "nothing")
         status: Status = "ok" if words == before else "fail"
-        yield _finding(f"kept {side}", status, words if status == "ok" else f"{before} -> {words}")
+        yield _finding(f"{KEPT} {side}", status, words if status == "ok" else f"{before} -> {words}")
 
 
 def _inputs(kept: Entry, now: Entry) -> Iterator[Finding]:
@@ -72,50 +75,50 @@ def _inputs(kept: Entry, now: Entry) -> Iterator[Finding]:
         of = f"({len(others)} of {quantity(len(now.weights) - 1, 'node')})"
         words = [f"other weights in {few(others, _MOST)} {of}"] if others else []
         words += [f"another {name}" for name in config]
-        yield _finding("kept checkpoint", "fail", f"another checkpoint: {'; '.join(words)}")
+        yield _finding(f"{KEPT} checkpoint", "fail", f"another checkpoint: {'; '.join(words)}")
     else:
-        yield _finding("kept checkpoint", "ok", f"the weights of {quantity(len(now.weights) - 1, 'node')}")
+        yield _finding(f"{KEPT} checkpoint", "ok", f"the weights of {quantity(len(now.weights) - 1, 'node')}")
     if kept.tokens == now.tokens:
-        yield _finding("kept tokens", "ok", "the same" if now.tokens else "sampled by the run")
+        yield _finding(f"{KEPT} tokens", "ok", "the same" if now.tokens else "sampled by the run")
     else:
-        yield _finding("kept tokens", "fail", "other tokens, masks or records")
+        yield _finding(f"{KEPT} tokens", "fail", "other tokens, masks or records")
 
 
 def _nodes(kept: Entry, now: Now) -> Iterator[Finding]:
     gone, new = other_nodes(kept, now.entry)
     if gone:
-        yield _finding("kept nodes", "fail", f"no longer there: {few(gone, _MOST)}")
+        yield _finding(f"{KEPT} nodes", "fail", f"no longer there: {few(gone, _MOST)}")
     if new:
-        yield _finding("kept nodes", "fail", f"new: {few(new, _MOST)}")
+        yield _finding(f"{KEPT} nodes", "fail", f"new: {few(new, _MOST)}")
     for side in SIDES:
         changes = list(changed_choices(kept, now.entry, side, now.origins[side]))
         levels = list(changed_evidence(kept, now.entry, side))
-        yield from (_finding(f"kept choices of {side}", "fail", words) for words in changes)
-        yield from (_finding(f"kept evidence of {side}", status, words) for status, words in levels)
+        yield from (_finding(f"{KEPT} choices of {side}", "fail", words) for words in changes)
+        yield from (_finding(f"{KEPT} evidence of {side}", status, words) for status, words in levels)
         if not changes and not any(status == "fail" for status, _ in levels):
             count = sum(map(len, now.entry.choices[side].values()))
-            yield _finding(f"kept choices of {side}", "ok", f"{counted(count, 'choice')} and their evidence")
+            yield _finding(f"{KEPT} choices of {side}", "ok", f"{counted(count, 'choice')} and their evidence")
 
 
 def _bits(kept: Entry, now: Now) -> Iterator[Finding]:
     reason = _unjudged(kept, now)
     if reason:
-        yield _finding("kept bits", "not judged", reason)
+        yield _finding(BITS, "not judged", reason)
         return
     before, after = kept.machines[now.machine], now.entry.machines[now.machine]
     if before.tokens != after.tokens:
-        yield _finding("kept bits", "fail", "the run samples other tokens, so that no value can be compared")
+        yield _finding(BITS, "fail", "the run samples other tokens, so that no value can be compared")
         return
     for side in SIDES:
         digests, values = getattr(before, side), getattr(after, side)
         others = [node for node in values if node in digests and digests[node] != values[node]]
         unknown = [node for node in now.entry.choices[side] if (node in values) != (node in digests)]
         if others:
-            yield _finding(f"kept bits of {side}", "fail", _changed_bits(others, values, side, kept, now))
+            yield _finding(f"{BITS} of {side}", "fail", _changed_bits(others, values, side, kept, now))
         elif unknown:
-            yield _finding(f"kept bits of {side}", "fail", f"no digest to hold {few(unknown, _MOST)} to")
+            yield _finding(f"{BITS} of {side}", "fail", f"no digest to hold {few(unknown, _MOST)} to")
         else:
-            yield _finding(f"kept bits of {side}", "ok", quantity(len(values), "node"))
+            yield _finding(f"{BITS} of {side}", "ok", quantity(len(values), "node"))
 
 
 def _unjudged(kept: Entry, now: Now) -> str:

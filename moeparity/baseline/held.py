@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moeparity import paths
 from moeparity.baseline import lock
-from moeparity.baseline.compare import Now, compare
+from moeparity.baseline.compare import BITS, KEPT, Now, compare
 from moeparity.baseline.entry import entry, first_budget, measured, stated
 from moeparity.baseline.lock import Entry, Lock
 from moeparity.bisection.outline import Outline
@@ -65,7 +65,7 @@ class Baseline:
         """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another."""
         kept = self.lock.recipes.get(self.key(recipe))
         if kept is None:
-            return [Finding(expectation="kept", status="updated", found="nothing so far; all of it is written")]
+            return [Finding(expectation=KEPT, status="updated", found="nothing so far; all of it is written")]
         findings = compare(kept, now)
         if not self.update:
             return findings
@@ -77,7 +77,7 @@ class Baseline:
         dropped = set(kept.machines) - set(updated(kept, now).machines) - {now.machine}
         if dropped:
             words = f"those of {quantity(len(dropped), 'other machine')} are of other numerics now, and are dropped"
-            rewritten.append(Finding(expectation="kept bits", status="updated", found=words))
+            rewritten.append(Finding(expectation=BITS, status="updated", found=words))
         return rewritten
 
     def written(self, entries: Mapping[str, Entry]) -> str:

@@ -65,9 +65,12 @@ class Kind(StrEnum):
     repeats = "repeats"
     engines = "engines"
     launch = "launch"
+    baseline = "baseline"
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those of --json.")]) -> None:
+def schema(
+    kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those that are written.")],
+) -> None:
     """Print the JSON Schema of a kind of file, or of report.
 
     Editors check files by it. In one, `# yaml-language-server: $schema=profile.schema.json` names the file it was

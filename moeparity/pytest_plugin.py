@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".parity.yaml"
 LOCK = "parity.lock.json"
-"""The lock that a recipe is held to, where it lies beside it."""
+"""The lock that a recipe is held to: the nearest, in its folder or above it, up to pytest's root."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,21 +46,26 @@ class ParityFile(pytest.File):
         """An item for each expectation, or one for all where they are not known before; two for a lock."""
         for number, says in enumerate(_expectations(self.path)):
             yield ExpectationItem.from_parent(self, name=says, number=number)
-        if (self.path.parent / LOCK).exists():
+        if self._lock_path is not None:
             yield BaselineItem.from_parent(self, name="baseline")
             yield BaselineItem.from_parent(self, name="baseline bits", bits=True)
 
     @cached_property
+    def _lock_path(self) -> Path | None:
+        root = self.config.rootpath
+        folders = [folder for folder in self.path.parents if folder.is_relative_to(root)] or [self.path.parent]
+        return next((folder / LOCK for folder in folders if (folder / LOCK).exists()), None)
+
+    @cached_property
     def lock(self) -> Baseline | str | None:
-        """The lock beside the recipe, or why it cannot be used; None without one."""
+        """The lock of the recipe, or why it cannot be used; None without one."""
         from moeparity.baseline.held import Baseline
         from moeparity.errors import MoeparityError
 
-        path = self.path.parent / LOCK
-        if not path.exists():
+        if self._lock_path is None:
             return None
         try:
-            lock = Baseline.opened(path)
+            lock = Baseline.opened(self._lock_path)
             lock.refuse_gone()
             lock.refuse_unkept(self.path)
         except MoeparityError as error:

@@ -1,4 +1,4 @@
-"""The JSON Schema of every report that a command writes with `--json`, by the name that `moeparity schema` takes."""
+"""The JSON Schema of every file that a command writes for programs, by the name that `moeparity schema` takes."""
 
 from __future__ import annotations
 
@@ -7,68 +7,75 @@ from typing import Any
 
 from moeparity.output.json_schema import json_schema
 
+Schema = dict[str, Any]
 
-def report_schema(name: str) -> dict[str, Any]:
+
+def report_schema(name: str) -> Schema:
     """The JSON Schema of one kind of report. Raises KeyError for a name that is not in `REPORTS`."""
-    report, schema = REPORTS[name]()
-    return json_schema(report, schema)
+    return REPORTS[name]()
 
 
-def _report() -> tuple[type, str]:
+def _report() -> Schema:
     from moeparity.bisection import report
 
-    return report.Report, report.SCHEMA
+    return json_schema(report.Report, report.SCHEMA)
 
 
-def _sweep() -> tuple[type, str]:
+def _sweep() -> Schema:
     from moeparity.bisection.sweep import report
 
-    return report.written(), report.SCHEMA
+    return json_schema(report.written(), report.SCHEMA)
 
 
-def _variance() -> tuple[type, str]:
+def _variance() -> Schema:
     from moeparity.bisection.variance import report
 
-    return report.VarianceReport, report.SCHEMA
+    return json_schema(report.VarianceReport, report.SCHEMA)
 
 
-def _flips() -> tuple[type, str]:
+def _flips() -> Schema:
     from moeparity.bisection.flips import run
 
-    return run.Flipped, run.SCHEMA
+    return json_schema(run.Flipped, run.SCHEMA)
 
 
-def _mine() -> tuple[type, str]:
+def _mine() -> Schema:
     from moeparity.bisection.mine import report
 
-    return report.Mined, report.SCHEMA
+    return json_schema(report.Mined, report.SCHEMA)
 
 
-def _metrics() -> tuple[type, str]:
+def _metrics() -> Schema:
     from moeparity.logs import report
 
-    return report.LogReport, report.SCHEMA
+    return json_schema(report.LogReport, report.SCHEMA)
 
 
-def _repeats() -> tuple[type, str]:
+def _repeats() -> Schema:
     from moeparity.logs import repeats
 
-    return repeats.RepeatedRuns, repeats.SCHEMA
+    return json_schema(repeats.RepeatedRuns, repeats.SCHEMA)
 
 
-def _engines() -> tuple[type, str]:
+def _engines() -> Schema:
     from moeparity.profiles import report
 
-    return report.EnginesDocument, report.SCHEMA
+    return json_schema(report.EnginesDocument, report.SCHEMA)
 
 
-def _launch() -> tuple[type, str]:
+def _launch() -> Schema:
     from moeparity.profiles.launch import report
 
-    return report.LaunchDocument, report.SCHEMA
+    return json_schema(report.LaunchDocument, report.SCHEMA)
 
 
-REPORTS: dict[str, Callable[[], tuple[type, str]]] = {
+def _baseline() -> Schema:
+    from moeparity.baseline import lock
+
+    return lock.json_schema()
+
+
+REPORTS: dict[str, Callable[[], Schema]] = {
     "report": _report,
     "sweep": _sweep,
     "variance": _variance,
@@ -78,5 +85,6 @@ REPORTS: dict[str, Callable[[], tuple[type, str]]] = {
     "repeats": _repeats,
     "engines": _engines,
     "launch": _launch,
+    "baseline": _baseline,
 }
-"""By name: the dataclass that is written, and its schema's name. Imported when asked for: some need torch."""
+"""By name. What is written is imported when it is asked for: some of it needs torch."""

@@ -74,7 +74,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_command_writes_fits(name: str, recipe: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"input_ids": [1, 5, 9, 3, 7, 2]}\n{"input_ids": [4, 4, 6, 8, 30, 1]}\n', "utf-8")
@@ -131,7 +131,11 @@ def test_the_program_of_the_document_takes_the_same_digest(recipe: Path, tmp_pat
         exec(program, {})  # noqa: S102
 
 
-@pytest.mark.parametrize("name", ["report", "metrics"])
+def test_every_schema_is_held_to_a_file() -> None:
+    assert {*COMMANDS, "baseline"} == set(REPORTS)
+
+
+@pytest.mark.parametrize("name", ["report", "metrics", "baseline"])
 def test_the_command_prints_the_schema(name: str) -> None:
     done = inside("schema", name)
     assert done.returncode == 0, done.stderr

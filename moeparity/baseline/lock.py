@@ -80,6 +80,14 @@ class Lock(_Kept):
     recipes: dict[str, Entry]
 
 
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a lock."""
+    body = Lock.model_json_schema()
+    properties = {"schema": {"const": SCHEMA}, **body["properties"]}
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**draft, **body, "title": SCHEMA, "properties": properties, "required": list(properties)}
+
+
 def read(path: Path) -> Lock:
     """A lock. Raises MoeparityError for one that is not there or not whole, of another version, or of another form."""
     try:

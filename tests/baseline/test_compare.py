@@ -18,6 +18,7 @@ from moeparity.bisection.prepare import Options
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code
 from tests.baseline.project import Project
+from tests.test_reports import refused
 
 RECIPE = Path("a.parity.yaml")
 
@@ -234,6 +235,8 @@ def test_a_lock_is_written_and_read_as_it_is(ran: Now, tmp_path: Path) -> None:
     path = tmp_path / "x.lock.json"
     path.write_text(text(lock), "utf-8")
     assert read(path) == lock
+    assert refused("baseline", json.loads(path.read_text("utf-8"))) == []
+    assert refused("baseline", {"schema": "moeparity.lock/2", "recipes": {"a.yaml": {}}})
     assert text(read(path)) == text(lock)
     assert text(lock).index('"a.yaml"') < text(lock).index('"b.yaml"')
     assert text(Lock(recipes=dict(reversed(lock.recipes.items())))) == text(lock)

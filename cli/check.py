@@ -49,9 +49,11 @@ def check(
     moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.
     """
     try:
-        lock = _baseline(baseline, update=update)
+        # What is written anew is read before it is reserved; what is only read may be no output.
+        lock = _baseline(baseline, update=update) if update else None
         written = {"--junit": junit, **files_of(markdown), "--baseline": baseline if update else None}
         with outputs(written, unprinted=("--baseline",)) as files:
+            lock = lock or _baseline(baseline, update=False)
             limits = {"allow_code": allow_code, "memory_limit": memory_limit}
             code = _run(recipes, files, device=device, baseline=lock, **limits)
     except MoeparityError as error:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.baseline.project import RECIPE, Project, findings
+from tests.command import inside
 
 MACHINE = "moeparity.bisection.digests.measure.instruction_set"
 GATE = "model.layers.0.mlp.gate.weight"
@@ -181,6 +182,16 @@ def test_a_lock_that_cannot_be_judged_is_no_pass(project: Project, how: str) -> 
     assert project.check("--update").returncode == 2, "what is broken is not written over"
 
 
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_a_lock_is_not_written_over_by_another_output(project: Project, option: str) -> None:
+    before = project.lock.read_bytes()
+    for words in ((), ("--update",)):
+        done = project.check(option, project.lock.name, *words)
+        assert done.returncode == 2
+        assert project.lock.name in done.stderr
+        assert project.lock.read_bytes() == before
+
+
 def test_a_lock_that_is_not_there(project: Project) -> None:
     project.lock.unlink()
     done = project.check()
@@ -188,8 +199,6 @@ def test_a_lock_that_is_not_there(project: Project) -> None:
     assert "parity.lock.json: the baseline cannot be read: No such file or directory. Is it in git?" in done.stderr
     for words in (("--update",), ("--update", "--baseline", "-")):
         recipe = str(project.folder / "a.parity.yaml")
-        from tests.command import inside
-
         assert inside("check", recipe, *words, cwd=project.folder).returncode == 2
 
 

@@ -17,6 +17,8 @@ from moeparity.plan.sides import SIDES
 KEPT = "kept"
 """How what is said of a baseline begins."""
 BITS = f"{KEPT} bits"
+_PARTS = ", "
+"""Between instruction set, torch, threads and device of a machine."""
 _MOST = 3
 """Nodes that a line names."""
 
@@ -124,16 +126,27 @@ def _bits(kept: Entry, now: Now) -> Iterator[Finding]:
 def _unjudged(kept: Entry, now: Now) -> str:
     """Why the bits of values cannot be held to anything; empty where they can."""
     if now.unsteady:
-        return f"{now.unsteady} is not deterministic"
+        return f"not deterministic: {now.unsteady}"
     if now.entry.weights != kept.weights or now.entry.tokens != kept.tokens:
         return "another checkpoint or other tokens: values cannot be compared"
     if now.machine not in kept.machines:
-        known = "; ".join(sorted(kept.machines)) or "no machine"
         return (
-            f"nothing is kept of this machine ({now.machine}), only of {known}. Budgets and choices are judged; "
+            f"nothing is kept of this machine: {_machine(kept, now.machine)}. Budgets and choices are judged; "
             "`--update` here adds it"
         )
     return ""
+
+
+def _machine(kept: Entry, here: str) -> str:
+    """What of this machine is another than what was kept of the nearest one."""
+    ours = here.split(_PARTS)
+    others = [machine.split(_PARTS) for machine in sorted(kept.machines)]
+    alike = [parts for parts in others if len(parts) == len(ours)]
+    if not alike:
+        return f"here {here}, kept {'; '.join(sorted(kept.machines)) or 'of none'}"
+    nearest = min(alike, key=lambda parts: sum(a != b for a, b in zip(parts, ours, strict=True)))
+    pairs = [(a, b) for a, b in zip(nearest, ours, strict=True) if a != b]
+    return f"kept of {_PARTS.join(a for a, _ in pairs)}, here {_PARTS.join(b for _, b in pairs)}"
 
 
 def _changed_bits(others: list[str], values: Mapping[str, str], side: Side, kept: Entry, now: Now) -> str:

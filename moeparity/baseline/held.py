@@ -14,9 +14,9 @@ from moeparity.baseline.entry import entry, first_budget, measured, stated
 from moeparity.baseline.lock import Entry, Lock
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
-from moeparity.errors import MoeparityError, Where
+from moeparity.errors import MoeparityError, Where, listed
 from moeparity.output.findings import Finding
-from moeparity.output.words import enumerated, few, quantity
+from moeparity.output.words import few, quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def now(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> Now
             for side, of in rows.items()
         },
         graph=outline.graph,
-        unsteady=enumerated([of.call for of in report.not_deterministic]) if report.not_deterministic else "",
+        unsteady=listed(dict.fromkeys(function.call for function in report.not_deterministic)),
     )
 
 

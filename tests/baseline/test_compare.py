@@ -128,7 +128,7 @@ LINES: dict[str, tuple[tuple[str, ...], Any, list[tuple[str, str, str]]]] = {
         {"at_least": 0.5},
         [("fail", "kept k1 at least 0.5", "this recipe has")],
     ),
-    "no machine": (("machines",), {}, [("not judged", "kept bits", "nothing is kept of this machine (")]),
+    "no machine": (("machines",), {}, [("not judged", "kept bits", "nothing is kept of this machine: here ")]),
 }
 
 
@@ -202,6 +202,10 @@ def test_budgets_that_are_kept_stay_as_they_were_written_by_hand(ran: Now) -> No
     assert 2 * ran.measured["k3"] <= budgets["k3"].at_most <= 2.2 * ran.measured["k3"]
 
 
+def both_of(ran: Now, elsewhere: Now) -> Entry:
+    return updated(ran.entry, elsewhere)
+
+
 def test_other_machines_stay_while_numerics_are_alike(ran: Now) -> None:
     elsewhere = replace(ran, machine="GenuineIntel AVX2, torch 2.12.0, 8 threads")
     bits = ran.entry.machines[ran.machine]
@@ -209,11 +213,18 @@ def test_other_machines_stay_while_numerics_are_alike(ran: Now) -> None:
     ((status, _, said),) = held(ran.entry, elsewhere)
     assert status == "not judged"
     assert said == (
-        f"nothing is kept of this machine ({elsewhere.machine}), only of {ran.machine}. "
+        f"nothing is kept of this machine: kept of {ran.machine}, here {elsewhere.machine}. "
         "Budgets and choices are judged; `--update` here adds it"
     )
+    upgraded = replace(ran, machine=ran.machine.replace("torch 2", "torch 99.2"))
+    ((_, _, said),) = held(both_of(ran, elsewhere), upgraded)
+    version = ran.machine.split(", ")[1]
+    assert said.startswith(f"nothing is kept of this machine: kept of {version}, here torch 99.2")
+    gpu = replace(ran, machine=f"{ran.machine}, NVIDIA H100")
+    ((_, _, said),) = held(ran.entry, gpu)
+    assert said.startswith(f"nothing is kept of this machine: here {gpu.machine}, kept {ran.machine}.")
     assert code(ran.entry, elsewhere) == 0
-    both = updated(ran.entry, elsewhere)
+    both = both_of(ran, elsewhere)
     assert set(both.machines) == {ran.machine, elsewhere.machine}
     assert held(both, ran) == held(both, elsewhere) == []
     surer = changed(replace(ran, entry=both), *CHOICES, COMBINE, "accumulate", to=["fp32", "verified"])
@@ -226,7 +237,7 @@ def test_other_machines_stay_while_numerics_are_alike(ran: Now) -> None:
 
 def test_a_function_that_is_not_deterministic_keeps_no_bits(ran: Now) -> None:
     unsteady = replace(ran, unsteady="mine:combine", entry=ran.entry.model_copy(update={"machines": {}}))
-    assert held(ran.entry, unsteady) == [("not judged", "kept bits", "mine:combine is not deterministic")]
+    assert held(ran.entry, unsteady) == [("not judged", "kept bits", "not deterministic: mine:combine")]
     assert held(ran.entry, unsteady, update=True)[0][0] == "not judged"
 
 

@@ -65,6 +65,7 @@ class Kind(StrEnum):
     repeats = "repeats"
     engines = "engines"
     launch = "launch"
+    fidelity = "fidelity"
     baseline = "baseline"
 
 

@@ -69,6 +69,12 @@ def _launch() -> Schema:
     return json_schema(report.LaunchDocument, report.SCHEMA)
 
 
+def _fidelity() -> Schema:
+    from moeparity.profiles import fidelity
+
+    return json_schema(fidelity.FidelityDocument, fidelity.SCHEMA)
+
+
 def _baseline() -> Schema:
     from moeparity.baseline import lock
 
@@ -85,6 +91,7 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "repeats": _repeats,
     "engines": _engines,
     "launch": _launch,
+    "fidelity": _fidelity,
     "baseline": _baseline,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

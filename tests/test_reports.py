@@ -70,6 +70,7 @@ COMMANDS = {
     "metrics": ("metrics", LOG, "--gate", "k3<1e-3"),
     "repeats": ("metrics", LOG, LOG, "--repeats"),
     "engines": ("engines", "hf-eager", "hf-default"),
+    "fidelity": ("ops", "combine", "--fidelity"),
     "launch": ("engines", "--config", LAUNCH / "vllm/serve.sh"),
 }
 

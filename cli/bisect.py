@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.markdown import Markdown, files_of, write_report
 from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
@@ -60,6 +63,7 @@ DryRun = Annotated[
 def bisect(
     recipe: Recipe,
     json: Json = None,
+    markdown: Markdown = None,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -82,7 +86,6 @@ def bisect(
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import asked_for, print_report
-    from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
 
     options = Options(
@@ -98,23 +101,23 @@ def bisect(
         memory_limit=memory_limit,
     )
     if dry_run:
-        _print_cost(recipe, device, options, json)
+        _print_cost(recipe, device, options, {"--json": json, "--markdown": markdown})
         return
     asked = asked_for(section or (), all_of_them=verbose)
-    with outputs({"--json": json}) as files:
+    with outputs({"--json": json, **files_of(markdown)}) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
-        files.text("--json", report.to_json)
+        write_report(files, report)
     print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 
 
-def _print_cost(recipe: Path, device: str, options: Options, json: Path | None) -> None:
+def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> None:
     """What the recipe would take on this machine."""
     from moeparity.bisection.cost import expected
     from moeparity.cli.render import console
 
-    if json is not None:
-        raise MoeparityError("bisect: --dry-run makes no report for --json to write. Give one of them.")
+    for option in (option for option, path in written.items() if path is not None):
+        raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
     for label, text in expected(recipe, device=device, options=options).lines.items():
         console().print(f"{label:<9}{text}", markup=False, highlight=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
+from moeparity.cli.markdown import Markdown, files_of, write
 from moeparity.cli.options import Device, MemoryLimit
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
@@ -16,6 +17,7 @@ from moeparity.errors import MoeparityError, display_path
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from moeparity.baseline.held import Baseline
     from moeparity.check import Checked
 
 
@@ -25,6 +27,11 @@ def check(
         typer.Argument(help="Recipes, or checks of logs (`kind: log`); what they expect stands under `expect:`."),
     ],
     junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
+    markdown: Markdown = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Hold the recipes to this lock too: bits, budgets, choices, evidence.")
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write the lock of --baseline anew.")] = False,
     git_bisect: Annotated[
         bool, typer.Option("--git-bisect", help="Exit with 125 where a commit is to be skipped: instead of 2 and 3.")
     ] = False,
@@ -36,12 +43,19 @@ def check(
 ) -> None:
     """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
+    With --baseline also to what a lock keeps of them: parity.lock.json, say, which is kept in git.
+
     Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided, 70
     moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.
     """
     try:
-        with outputs({"--junit": junit}) as files:
-            code = _run(recipes, files, device=device, allow_code=allow_code, memory_limit=memory_limit)
+        # What is written anew is read before it is reserved; what is only read may be no output.
+        lock = _baseline(baseline, update=update) if update else None
+        written = {"--junit": junit, **files_of(markdown), "--baseline": baseline if update else None}
+        with outputs(written, unprinted=("--baseline",)) as files:
+            lock = lock or _baseline(baseline, update=False)
+            limits = {"allow_code": allow_code, "memory_limit": memory_limit}
+            code = _run(recipes, files, device=device, baseline=lock, **limits)
     except MoeparityError as error:
         report_error(str(error))
         code = 2
@@ -50,21 +64,39 @@ def check(
     raise typer.Exit(SKIP if git_bisect and code in {2, 3, CRASH} else code)
 
 
-def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
+def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
+    """The lock that is asked for. Raises MoeparityError for one that cannot be used."""
+    from moeparity.baseline.held import Baseline
+
+    if path is None:
+        if update:
+            raise MoeparityError("check: --update writes the lock that --baseline names. Give both.")
+        return None
+    lock = Baseline.opened(path, update=update)
+    lock.refuse_gone()
+    return lock
+
+
+def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **settings: Any) -> int:
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
     from moeparity.output.status import state_of, status_line
+    from moeparity.step_summary import picture, step_summary
 
     results = []
     for recipe in recipes:
-        result = _check_recipe(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit)
+        result = _check_recipe(recipe, baseline=baseline, **settings)
         if result.error is not None:
             about = "" if result.recipe in result.error else f" (recipe {result.recipe})"
             report_error(f"{result.error}{about}")
         results.append(result)
     files.text("--junit", lambda: as_junit(results))
     code = combined(result.exit_code for result in results)
-    opening = status_line(state_of(code), _status(results, code))
+    if baseline is not None and baseline.update:
+        _update(baseline, dict(zip(recipes, results, strict=True)), files)
+    status = _status(results, code)
+    write(files, lambda drawn: step_summary(results, status, drawn), lambda: picture(results))
+    opening = status_line(state_of(code), status)
     files.console().print(opening)
     for result in results:
         for part in _shown(result):
@@ -79,7 +111,8 @@ def _status(results: Sequence[Checked], code: int) -> str:
     from moeparity.output.words import quantity
 
     findings = [finding.status for result in results for finding in result.findings]
-    counts = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
+    counts: dict[str, str] = {"met": "ok", "not met": "fail", "undecided": "inconclusive"}
+    counts |= {"not judged": "not judged", "updated": "updated"}
     parts = [f"{findings.count(word)} {words}" for words, word in counts.items() if word in findings]
     errors = sum(result.error is not None for result in results)
     parts += [f"{quantity(errors, 'recipe')} could not be checked"] if errors else []
@@ -87,14 +120,23 @@ def _status(results: Sequence[Checked], code: int) -> str:
     return status(f"{quantity(len(results), 'recipe')} held to {expected}", ", ".join(parts), code)
 
 
-def _check_recipe(recipe: Path, *, device: str, allow_code: bool, memory_limit: float | None) -> Checked:
+def _update(baseline: Baseline, results: Mapping[Path, Checked], files: Outputs) -> None:
+    """Write the lock anew, unless a recipe could not be checked. Raises MoeparityError where it cannot be written."""
+    entries = {baseline.key(path): result.entry for path, result in results.items() if result.entry is not None}
+    if len(entries) == len({baseline.key(path) for path in results}):
+        files.text("--baseline", lambda: baseline.written(entries))
+    else:
+        report_error(f"--baseline {display_path(baseline.path)}: not written, since a recipe could not be checked.")
+
+
+def _check_recipe(recipe: Path, *, baseline: Baseline | None, **settings: Any) -> Checked:
     from moeparity.check import Checked
     from moeparity.check import check as run
     from moeparity.cli.progress import progress_line
 
     try:
         with progress_line() as progress:
-            return run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+            return run(recipe, baseline=baseline, progress=progress, **settings)
     except Exception as error:  # noqa: BLE001  it stops no other recipe
         message, code = told(error)
         return Checked(
@@ -109,6 +151,7 @@ def _shown(result: Checked) -> Iterator[Table]:
     from moeparity.output.tables import COLOUR, plain_grid
 
     words = {"ok": ("ok", "pass"), "fail": ("FAIL", "fail"), "inconclusive": ("inconclusive", "inconclusive")}
+    words |= {"not judged": ("not judged", "inconclusive"), "updated": ("updated", "inconclusive")}
     table = plain_grid(3)
     table.columns[0].no_wrap = True
     for finding in result.findings:

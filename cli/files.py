@@ -49,20 +49,37 @@ def init(
 
 
 class Kind(StrEnum):
-    """The kinds of files."""
+    """The kinds of files that are read, then those that are written."""
 
     graph = "graph"
     profile = "profile"
     recipe = "recipe"
     log = "log"
     kernel = "kernel"
+    report = "report"
+    sweep = "sweep"
+    variance = "variance"
+    flips = "flips"
+    mine = "mine"
+    metrics = "metrics"
+    repeats = "repeats"
+    engines = "engines"
+    launch = "launch"
+    fidelity = "fidelity"
+    baseline = "baseline"
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="Which of the files.")]) -> None:
-    """Print the JSON Schema of a kind of file, for editors.
+def schema(
+    kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those that are written.")],
+) -> None:
+    """Print the JSON Schema of a kind of file, or of report.
 
-    In a file, `# yaml-language-server: $schema=profile.schema.json` names the file it was written to.
+    Editors check files by it. In one, `# yaml-language-server: $schema=profile.schema.json` names the file it was
+    written to.
     """
     from moeparity.plan.editor import json_schema
+    from moeparity.plan.spec.reader import KINDS
+    from moeparity.reports import report_schema
 
-    print(json.dumps(json_schema(kind.value), indent=2, ensure_ascii=False))
+    printed = json_schema(kind.value) if kind.value in KINDS else report_schema(kind.value)
+    print(json.dumps(printed, indent=2, ensure_ascii=False))

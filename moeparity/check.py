@@ -3,7 +3,8 @@
 JUnit is the format that CI services show test results from. One `testsuite` per recipe, one `testcase` per expectation.
 Not met is a `failure` of type `expectation`; open is a `failure` of type `inconclusive`, not `skipped`, since viewers
 show what is skipped as green; a recipe that could not be checked is one testcase with an `error`. Attributes as in the
-schema of Jenkins' xUnit plugin (junit-10.xsd).
+schema of Jenkins' xUnit plugin (junit-10.xsd). What a baseline keeps of another machine, and is not judged on this one,
+is `skipped`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+from moeparity.baseline.held import Baseline, now, updated
+from moeparity.baseline.lock import Entry
 from moeparity.bisection.expectations import refuse_unknown
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.report import Report
@@ -32,7 +36,10 @@ _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked."""
+    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked.
+
+    entry: what a baseline is to keep of it; None without one.
+    """
 
     recipe: str
     findings: tuple[Finding, ...]
@@ -40,6 +47,7 @@ class Checked:
     report: Report | LogReport | None
     seconds: float
     error_code: int = 2
+    entry: Entry | None = None
 
     @property
     def exit_code(self) -> int:
@@ -56,8 +64,10 @@ def check(
     allow_code: bool = False,
     memory_limit: float | None = None,
     progress: Callback | None = None,
+    baseline: Baseline | None = None,
 ) -> Checked:
-    """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and hold the report to `expect:`.
+    """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and hold the report to `expect:`
+    and, of a recipe, to what a baseline keeps of it.
 
     What can be wrong with the expectations is found before a run, which alone imports torch; only the names of toggles
     that are split during the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it
@@ -65,11 +75,14 @@ def check(
     """
     path, start = Path(recipe), time.perf_counter()
     report: Report | LogReport | None = None
+    entry = None
     try:
         if reader.is_log_check(path):
+            _refuse_baseline(path, baseline)
             report, findings = _logs(path, progress)
         else:
-            report, findings = _recipe(path, device, allow_code=allow_code, memory=memory_limit, progress=progress)
+            limits = {"allow_code": allow_code, "memory_limit": memory_limit}
+            report, findings, entry = _recipe(path, device, baseline, progress, **limits)
     except MoeparityError as error:
         return Checked(
             recipe=display_path(path),
@@ -84,20 +97,37 @@ def check(
         error=None,
         report=report,
         seconds=time.perf_counter() - start,
+        entry=entry,
     )
 
 
 def _recipe(
-    path: Path, device: str, *, allow_code: bool, memory: float | None, progress: Callback | None
-) -> tuple[Report, tuple[Finding, ...]]:
-    recipe_expectations = outline_recipe(path).expectations
+    path: Path, device: str, baseline: Baseline | None, progress: Callback | None, **limits: Any
+) -> tuple[Report, tuple[Finding, ...], Entry | None]:
+    outline, recipe = outline_recipe(path), reader.read_recipe(path)
+    if baseline is not None:
+        baseline.refuse_unkept(path)
     from moeparity.bisection.pipeline import bisect
     from moeparity.bisection.prepare import Options
 
-    options = Options(allow_code=allow_code, memory_limit=memory)
+    options = Options(**limits, digests=baseline is not None)
     report = bisect(path, device=device, options=options, progress=progress)
-    refuse_unknown(reader.read_recipe(path).expect, (toggle.name for toggle in report.toggles), Where(path))
-    return report, tuple(expectation.finding(report) for expectation in recipe_expectations)
+    refuse_unknown(recipe.expect, (toggle.name for toggle in report.toggles), Where(path))
+    findings = tuple(expectation.finding(report) for expectation in outline.expectations)
+    if baseline is None:
+        return report, findings, None
+    folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
+    present = now(report, outline, folder, sampled=recipe.tokens.sample is not None)
+    kept = baseline.lock.recipes.get(baseline.key(path))
+    return report, (*findings, *baseline.findings(path, present)), updated(kept, present)
+
+
+def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:
+    if baseline is not None:
+        raise MoeparityError(
+            f"{Where(path)}: a check of logs has no choices and no nodes, so that a baseline keeps nothing of it. "
+            "Check it without --baseline."
+        )
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
@@ -120,14 +150,15 @@ def junit(results: Sequence[Checked]) -> str:
 
 
 def _suite(result: Checked) -> ET.Element:
-    failures = sum(finding.status != "ok" for finding in result.findings)
+    failures = sum(finding.status in {"fail", "inconclusive"} for finding in result.findings)
+    skipped = sum(finding.status == "not judged" for finding in result.findings)
     suite = ET.Element(
         "testsuite",
         name=_text(result.recipe),
         tests=str(len(result.findings) or 1),
         failures=str(failures),
         errors=str(int(result.error is not None)),
-        skipped="0",
+        skipped=str(skipped),
         time=_seconds(result.seconds),
     )
     if result.report is not None:
@@ -143,7 +174,10 @@ def _suite(result: Checked) -> ET.Element:
 def _case(suite: ET.Element, result: Checked, finding: Finding) -> None:
     # All expectations of a recipe are judged by one run, whose time the suite has.
     case = ET.SubElement(suite, "testcase", classname=_text(result.recipe), name=_text(finding.expectation), time="0")
-    if finding.status == "ok":
+    if finding.status == "not judged":
+        ET.SubElement(case, "skipped", message=_text(finding.found))
+        return
+    if finding.status in {"ok", "updated"}:
         ET.SubElement(case, "system-out").text = _text(finding.found)
         return
     kind = "inconclusive" if finding.status == "inconclusive" else "expectation"

@@ -29,6 +29,7 @@ LIMITS = {
     "tokenizer.json": 256_000_000,
     "token file of JSON lines": 256_000_000,
     "recorded batches": 64_000_000,
+    "baseline": 256_000_000,
     "token file of tensors": 4_000_000_000,
     "file of recorded routes": 4_000_000_000,
     "log that is one JSON document": 256_000_000,

@@ -15,7 +15,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
@@ -145,6 +144,24 @@ def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
     assert words.endswith(" ".join(status.split()))
 
 
+def test_markdown_goes_to_a_file_with_its_picture_or_alone_to_the_output(
+    recipes: dict[int, str], tmp_path: Path
+) -> None:
+    done = run(recipes[1], "--markdown", str(tmp_path / "parity.md"))
+    assert done.exit_code == 1
+    text = (tmp_path / "parity.md").read_text("utf-8")
+    assert text.startswith("### moeparity check: FAIL\n")
+    assert "![Error after each layer](parity.svg)" in text
+    assert ET.parse(tmp_path / "parity.svg").getroot().tag.endswith("svg")
+    done = run(recipes[1], "--markdown", "-")
+    assert done.stdout.startswith("### moeparity check: FAIL\n")
+    assert "![" not in done.stdout
+    assert "FAIL    1 recipe held" in done.stderr
+    done = run(recipes[0], "--markdown", str(tmp_path / "a.svg"))
+    assert done.exit_code == 2
+    assert "--markdown and the picture of --markdown are both" in done.stderr
+
+
 def test_a_misspelt_toggle_is_found_before_the_run(recipes: dict[int, str]) -> None:
     with patch("moeparity.bisection.pipeline.bisect", side_effect=AssertionError("it ran")):
         assert check(recipes[2]).exit_code == 2
@@ -158,19 +175,6 @@ def test_names_of_split_toggles_are_looked_at_after_the_run(tmp_path: Path) -> N
     assert f"{recipe}:8: expect.culprits names 'nobody'" in checked.error
 
 
-def test_the_workflow_of_the_document(tmp_path: Path) -> None:
-    (workflow,) = (text for text in blocks("yaml") if "jobs:" in text)
-    steps = yaml.safe_load(workflow)["jobs"]["parity"]["steps"]
-    (command,) = (step["run"] for step in steps if step.get("run", "").startswith("moeparity"))
-    write_recipe(tmp_path / "recipes")
-    done = subprocess.run(
-        ["bash", "-e", "-c", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ET.parse(tmp_path / "parity.xml").getroot().get("tests") == "2"
-    assert [step["with"]["path"] for step in steps if "upload" in step.get("uses", "")] == ["parity.xml"]
-
-
 def test_the_recipe_of_the_document_loads(tmp_path: Path) -> None:
     (recipe,) = (text for text in blocks("yaml") if text.startswith("kind: recipe"))
     (tmp_path / "recipe.yaml").write_text(recipe)
@@ -181,7 +185,12 @@ def test_the_recipe_of_the_document_loads(tmp_path: Path) -> None:
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
     """The variables of a shell in which `moeparity` forks a warm process."""
-    command = tmp_path / "bin" / "moeparity"
+    return shell_with_moeparity(tmp_path)
+
+
+def shell_with_moeparity(folder: Path) -> dict[str, str]:
+    """The same, its command lying below a folder."""
+    command = folder / "bin" / "moeparity"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {shlex.join(launcher())} "$@"\n')
     command.chmod(0o755)
@@ -216,7 +225,7 @@ def test_git_bisect_run_names_the_commit(tmp_path: Path, shell: dict[str, str]) 
         git(folder, shell, "commit", "--quiet", "--message", message)
         if message == "v1.0":
             git(folder, shell, "tag", message)
-    (session,) = (text for text in blocks("") if text.startswith("git bisect start"))
+    session = next(text for text in blocks("") if text.startswith("git bisect start"))
     for line in session.splitlines():
         said = git(folder, shell, *line.split()[1:])
     assert "is the first bad commit" in said

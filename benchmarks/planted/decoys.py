@@ -90,7 +90,7 @@ def read(report: Report, seconds: float) -> Answer:
         roots=tuple(root.node for root in report.roots),
         fixes=len(found.fixes),
         mixtures=found.mixtures,
-        passes=found.passes,
+        passes=report.cost.search_passes,
         seconds=seconds,
         bytes=len(json.dumps(asdict(report), default=str)),
     )

@@ -50,7 +50,8 @@ class Options:
     `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
     None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
     say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
-    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules.
+    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules. `digests`
+    asks for one of each node's values.
     """
 
     by: By | None = None
@@ -66,6 +67,7 @@ class Options:
     overrides: tuple[Override, ...] = ()
     attribution: bool = True
     phases: tuple[Phase, ...] = ()
+    digests: bool = False
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
@@ -102,6 +104,7 @@ class Plan:
     functions: Mapping[str, Callable[..., Any]]
     memory_limit: float | None
     attribution: bool
+    digests: bool
 
     @property
     def trial_toggles(self) -> tuple[Toggle, ...]:
@@ -187,7 +190,6 @@ def prepare(
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
-    swaps = _swaps(recipe, reference, candidate, path)
     return Plan(
         path=path,
         recipe=recipe,
@@ -198,10 +200,11 @@ def prepare(
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
         toggles=recipe_toggles,
-        swaps=swaps,
+        swaps=_swaps(recipe, reference, candidate, path),
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
+        digests=options.digests,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, get_type_hints
 from moeparity.bisection.arrival.report import Arrival
 from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.determinism.report import NotDeterministic
+from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
@@ -27,7 +28,7 @@ from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.report/2"
+SCHEMA = "moeparity.report/3"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 
@@ -37,14 +38,12 @@ class Section:
 
     Parts stand in the JSON in the order of the class, on the screen in that of `screen` (None: they are not there).
     A part that is `asked` for by a name is long: the screen tells in one line what it `holds`, and shows it on request.
-    `part` is what it is called where one field has several.
     """
 
     name: str
     screen: int | None = None
     asked: str = ""
     holds: str = ""
-    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What was run, on what, and what it cost. Evaluations are kernel calls; `naive` is without sharing."""
+    """What was run, and on what. variants: walkers that are no shadows."""
 
     recipe: str
     checkpoint: str
@@ -82,27 +81,33 @@ class Run:
     torch: str
     threads: int
     variants: int
+    pads: int = 0
+    sampling: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a run cost: it differs from run to run, in time and with the memory that is free, and no digest holds it.
+
+    evaluations: kernel calls; `naive_evaluations` are those without sharing. seconds: of the bisection's own passes;
+    search_passes, search_seconds: of what was run beyond these for shares and fixes. Memory is in bytes.
+    """
+
     evaluations: int
     naive_evaluations: int
     weight_bytes_read: int
     seconds: float
     memory_estimated: int
     memory_peak: int | None
-    pads: int = 0
-    sampling: str | None = None
+    search_passes: int = 0
+    search_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything one bisection found. This is the list of its sections: a line for every part, with its folder."""
 
-    run: Annotated[
-        Run,
-        Section("run", screen=2),
-        Section(
-            "run", screen=180, part="cost", asked="cost", holds="work done and spared, bytes read, seconds, memory"
-        ),
-    ]
+    run: Annotated[Run, Section("run", screen=2)]
     reference: Variant
     candidate: Variant
     record: Annotated[
@@ -180,7 +185,11 @@ class Report:
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
+    digests: Annotated[Digests | None, Section("digests")] = None
     summary: Annotated[Summary, Section("summary", screen=1)]
+    cost: Annotated[
+        Cost, Section("run", screen=180, asked="cost", holds="work done and spared, bytes read, seconds, memory")
+    ]
 
     @property
     def exit_code(self) -> int:
@@ -193,7 +202,7 @@ class Report:
 
 
 PARTS: dict[str, Section] = {
-    note.part or name: note
+    name: note
     for name, hint in get_type_hints(Report, include_extras=True).items()
     for note in getattr(hint, "__metadata__", ())
 }

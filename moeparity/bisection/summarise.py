@@ -8,7 +8,7 @@ import torch
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.report import Report, Run, Variant
+from moeparity.bisection.report import Cost, Report, Run, Variant
 from moeparity.bisection.sections import modules
 from moeparity.bisection.tokens.measure import sampling
 from moeparity.errors import display_path
@@ -27,6 +27,7 @@ def summarise(plan: Plan, observed: Observed) -> Report:
         run=_run(plan, observed),
         reference=variant(plan.recipe.reference, plan.reference),
         candidate=variant(plan.recipe.candidate, plan.candidate),
+        cost=_cost(observed),
         **parts,
     )
 
@@ -56,14 +57,22 @@ def _run(plan: Plan, observed: Observed) -> Run:
         torch=torch.__version__,
         threads=torch.get_num_threads(),
         variants=1 + len(observed.logits.walkers) + ("oracle" in observed.sections),
-        evaluations=sum(observed.cost.counts.evaluations.values()),
-        naive_evaluations=observed.cost.naive_evaluations,
-        weight_bytes_read=observed.cost.counts.bytes_read,
-        seconds=observed.cost.seconds,
-        memory_estimated=observed.cost.memory.estimated + (observed.cost.memory.held_before or 0),
-        memory_peak=observed.cost.memory.peak,
         pads=plan.tokens.pads,
         sampling=sampling(plan),
+    )
+
+
+def _cost(observed: Observed) -> Cost:
+    cost, blame = observed.cost, observed.answers.get("shares")
+    return Cost(
+        evaluations=sum(cost.counts.evaluations.values()),
+        naive_evaluations=cost.naive_evaluations,
+        weight_bytes_read=cost.counts.bytes_read,
+        seconds=cost.seconds,
+        memory_estimated=cost.memory.estimated + (cost.memory.held_before or 0),
+        memory_peak=cost.memory.peak,
+        search_passes=0 if blame is None else blame.passes,
+        search_seconds=0.0 if blame is None else blame.seconds,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+import re
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +39,26 @@ def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+_CHOSEN_BY = re.compile(r"avx_vnni\w*|avx2|avx512(?:f|_bf16|_fp16|_vnni)|amx_\w+|asimd(?:hp|dp)?|i8mm|bf16|sve2?")
+"""Flags of a processor by which torch, oneDNN and MKL choose among their kernels."""
+_CHOICES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
+"""Environment variables by which these choose otherwise; torch's own is in its capability."""
+
+
+def instruction_set() -> str:
+    """What of the processor decides which kernels run: its maker, what torch uses of it, the flags that libraries go
+    by, and what the environment says instead: `AuthenticAMD AVX512 avx2 avx512_bf16 avx512f`.
+    """
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    fields = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in reversed(lines))}
+    maker = fields.get("vendor_id") or fields.get("CPU implementer") or platform.machine()
+    flags = {flag for name in ("flags", "Features") for flag in fields.get(name, "").split()}
+    kept = sorted(flag for flag in flags if _CHOSEN_BY.fullmatch(flag))
+    choices = [f"{name}={os.environ[name]}" for name in _CHOICES if os.environ.get(name)]
+    return " ".join([maker, torch.backends.cpu.get_cpu_capability(), *kept, *choices])
 
 
 @cache

@@ -11,19 +11,22 @@ from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Verdict
 from moeparity.output.words import between
 from moeparity.plan.spec.expect import Bounds
 
-Status = Literal["ok", "fail", "inconclusive"]
+Status = Literal["ok", "fail", "inconclusive", "not judged", "updated"]
 Outcome = tuple[Status, str]
 """What became of an expectation, and what was found."""
 
 PRECEDENCE = (70, 2, 1, 3, 0)
 """Exit codes: of several, the first of these that is present."""
 
-_CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3}
+_CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3, "not judged": 0, "updated": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One expectation held against a report: met (`ok`), not met (`fail`), or open (`inconclusive`)."""
+    """One expectation held against a report: met (`ok`), not met (`fail`), or open (`inconclusive`).
+
+    Of a baseline also what cannot be judged on this machine (`not judged`), and what was written anew (`updated`).
+    """
 
     expectation: str
     status: Status

@@ -20,8 +20,12 @@ from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.ops.declaration import Attribute, Op
 from moeparity.ops.registry import OPS
+from moeparity.output.json import to_json as as_json
 from moeparity.plan.engine_profile import Rule, check_value, load_profile
 from moeparity.plan.spec import reader
+
+SCHEMA = "moeparity.fidelity/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 Key = tuple[str, str, str]
 """An op, an attribute of it (or `site->consumer`), and a value as text."""
@@ -185,9 +189,16 @@ def _kernels(finding: Finding) -> tuple[str, ...]:
     return tuple(proof.says for proof in finding.proofs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FidelityDocument:
+    """What `moeparity ops --fidelity --json` writes."""
+
+    found: tuple[Finding, ...]
+
+
 def to_json(rows: Iterable[Finding]) -> str:
-    """The findings as a list."""
-    return json.dumps([asdict(row) for row in rows], indent=2)
+    """The findings as JSON, with the name of their schema."""
+    return as_json(SCHEMA, FidelityDocument(found=tuple(rows)), indent=2)
 
 
 @cache

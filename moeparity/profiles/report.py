@@ -89,6 +89,13 @@ class EngineDifference:
     known_of_neither: tuple[str, ...]
 
 
-def engines_json(result: EngineDifference | Sequence[EngineProfile | Statement]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesDocument:
+    """What `moeparity engines --json` writes: how two profiles differ, what one states, or the list of all."""
+
+    found: EngineDifference | Sequence[EngineProfile] | Sequence[Statement]
+
+
+def engines_json(result: EngineDifference | Sequence[EngineProfile] | Sequence[Statement]) -> str:
     """The data as JSON, with the name of its schema."""
-    return to_json(SCHEMA, {"found": result}, indent=2) + "\n"
+    return to_json(SCHEMA, EnginesDocument(found=result), indent=2) + "\n"

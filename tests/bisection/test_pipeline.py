@@ -24,6 +24,7 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.numerics.bits import same_bits
+from moeparity.output.json import digest
 from moeparity.plan.address import file_key
 from moeparity.plan.graph import Node
 from tests.checkpoint_factory import make_small
@@ -75,7 +76,7 @@ def test_identical_sides(tmp_path: Path, qwen3_moe: Path) -> None:
             assert (size.equal_share, size.max_abs, size.max_ulp, size.relative_l2) == (1.0, 0.0, 0, 0.0)
     assert report.flips is not None
     assert report.flips.tokens_any_layer == 0
-    assert report.run.evaluations == len(opened(qwen3_moe).graph.nodes), "both sides are computed once"
+    assert report.cost.evaluations == len(opened(qwen3_moe).graph.nodes), "both sides are computed once"
 
 
 def test_identical_sides_pass_with_one_sequence(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -313,7 +314,8 @@ def test_tokens_sampled_from_the_reference(tmp_path: Path, qwen3_moe: Path) -> N
 def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     report = report_of(tmp_path, qwen3_moe, {}, {"profile": "hf-default", "micro_batch": 7})
     data = strict(report)
-    assert data.pop("schema") == SCHEMA == "moeparity.report/2"
+    assert data.pop("schema") == SCHEMA == "moeparity.report/3"
+    assert data.pop("digest") == digest(strict(report))
     held = asdict(report)
     # How many sequences an interval is from stands with the run.
     intervals = [held["verdict"]["value"], *(trial["value"] for trial in (held["floor"] or {"trials": ()})["trials"])]

@@ -15,7 +15,7 @@ from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.record.report import Record
-from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Report, Run, Variant
+from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Cost, Report, Run, Variant
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.text import asked_for, print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
@@ -37,6 +37,8 @@ RUN = Run(
     torch="2.13.0",
     threads=1,
     variants=8,
+)
+COST = Cost(
     evaluations=123,
     naive_evaluations=456,
     weight_bytes_read=1_500_000,
@@ -133,6 +135,7 @@ FLIPS = RoutingFlips(
 SOUND = Degeneracy(constant_weights=(), scored_tokens=240, flat=0, sequences=32, distinct=32, constant_sequences=0)
 FAIL = Report(
     run=RUN,
+    cost=COST,
     reference=Variant(profile="hf-eager", dtype="bf16", micro_batch=8, schedule="micro-batch 8"),
     candidate=Variant(profile="my-server", dtype="fp16", micro_batch=4, schedule="micro-batch 4"),
     record=Record(
@@ -380,8 +383,8 @@ def test_an_estimate_that_was_exceeded_is_not_called_a_bound() -> None:
 
     def memory(peak: int | None, *, function: bool = False) -> str:
         toggles = (replace(TOGGLE, kind="implementation" if function else "rounding"),)
-        run = replace(FAIL.run, memory_peak=peak)
-        text = " ".join(rendered(replace(FAIL, run=run, toggles=toggles)).split())
+        cost = replace(FAIL.cost, memory_peak=peak)
+        text = " ".join(rendered(replace(FAIL, cost=cost, toggles=toggles)).split())
         return text[text.index("peak memory") :].partition(")")[0]
 
     assert memory(2_400_000_000) == "peak memory 2.40 GB (2.50 GB estimated"

@@ -61,7 +61,7 @@ def test_bisect_prints_and_writes_the_same(tokens: Path, tmp_path: Path) -> None
     process = alone("bisect", recipe, "-v", "--json", tmp_path / "report.json", "--device", "cpu")
     report = json.loads((tmp_path / "report.json").read_text())
     assert process.returncode == {"pass": 0, "fail": 1, "inconclusive": 3}[report["verdict"]["status"]]
-    assert report["schema"] == "moeparity.report/2"
+    assert report["schema"] == "moeparity.report/3"
     assert report["verdict"]["status"].upper() in process.stdout
     assert report["roots"][0]["node"] in process.stdout
     assert all(toggle["name"] in process.stdout for toggle in report["toggles"])

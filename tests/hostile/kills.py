@@ -50,7 +50,7 @@ _AFTER_ONE = (
 )
 """Of a run that has kept a pass: its second calls."""
 WRITTEN = {"Path.write_text", "save_file", "write_tensors", "Passes.save"}
-_COST = re.compile(rb'time="[0-9.]+"|"(seconds|memory_\w+)": [0-9.e+-]+|[0-9.]+ (s|GB)\b')
+_COST = re.compile(rb'time="[0-9.]+"|"(\w*seconds|memory_\w+)": [0-9.e+-]+|[0-9.]+ (s|GB)\b')
 """What no two runs have in common: seconds, and the memory of a process."""
 
 

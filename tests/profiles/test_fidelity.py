@@ -259,7 +259,7 @@ def test_all_ops_on_the_command_line(tmp_path: Path) -> None:
     done = alone("ops", "--fidelity", "--json", tmp_path / "all.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(op in done.stdout for op in OPS if OPS[op].attributes)
-    found = json.loads((tmp_path / "all.json").read_text("utf-8"))
+    found = json.loads((tmp_path / "all.json").read_text("utf-8"))["found"]
     assert [(f["op"], f["attribute"], f["value"], f["level"]) for f in found] == [
         (f.op, f.attribute, f.value, f.level) for f in FOUND
     ]

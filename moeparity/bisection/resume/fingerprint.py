@@ -46,6 +46,7 @@ def fingerprint(plan: Plan) -> str:
         "oracle": None if plan.oracle is None else _side(plan.oracle),
         "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
         "tokens": plan.tokens,
+        "digests": plan.digests,
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),

@@ -45,22 +45,22 @@ def machine(run: Run) -> str:
 
 
 def _work(report: Report) -> str:
-    run = report.run
+    cost = report.cost
     return (
-        f"{run.evaluations} op evaluations for {run.variants} variants and the local errors "
-        f"({run.naive_evaluations} without sharing), {run.weight_bytes_read / 1e6:.1f} MB of weights read, "
-        f"{run.seconds:.1f} s, {_memory(report)}"
+        f"{cost.evaluations} op evaluations for {report.run.variants} variants and the local errors "
+        f"({cost.naive_evaluations} without sharing), {cost.weight_bytes_read / 1e6:.1f} MB of weights read, "
+        f"{cost.seconds:.1f} s, {_memory(report)}"
     )
 
 
 def _memory(report: Report) -> str:
     """The peak and its estimate, which is a bound of what moeparity's own kernels take, not of a user's function."""
-    run = report.run
-    peak = "unknown" if run.memory_peak is None else f"{run.memory_peak / 1e9:.2f} GB"
-    words = f"{run.memory_estimated / 1e9:.2f} GB estimated"
+    cost = report.cost
+    peak = "unknown" if cost.memory_peak is None else f"{cost.memory_peak / 1e9:.2f} GB"
+    words = f"{cost.memory_estimated / 1e9:.2f} GB estimated"
     if any(toggle.kind == "implementation" for toggle in report.toggles):
         words += " without what the functions of `impl` take themselves"
-    if run.memory_peak is not None and run.memory_peak > run.memory_estimated:
+    if cost.memory_peak is not None and cost.memory_peak > cost.memory_estimated:
         words += ", too little"
     return f"peak memory {peak} ({words})"
 

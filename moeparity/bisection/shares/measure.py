@@ -58,8 +58,6 @@ def _attribution(blame: Blame, evidence: Evidence) -> Attribution:
         kept=None if blame.kept is None else _kept(blame.kept, evidence),
         in_fp32=blame.in_fp32,
         mixtures=blame.mixtures,
-        passes=blame.passes,
-        seconds=blame.seconds,
     )
 
 

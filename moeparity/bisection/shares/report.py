@@ -143,7 +143,7 @@ class Attribution:
     complete: `fixes` are all minimal ones; else all of up to `exhaustive` toggles.
     kept: None without a fix.
     in_fp32: KL with both sides computed in fp32, nats per token; looked at only where toggles are saturated.
-    mixtures, passes, seconds: what was run beyond the bisection's own passes; one by one it would be a pass a mixture.
+    mixtures: run beyond the bisection's own passes; one by one it would be a pass a mixture.
     """
 
     shares: Shares
@@ -158,5 +158,3 @@ class Attribution:
     kept: KeptRow | None
     in_fp32: float | None
     mixtures: int
-    passes: int
-    seconds: float

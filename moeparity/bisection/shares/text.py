@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from moeparity.bisection.report import Report
+from moeparity.bisection.report import Cost, Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table
@@ -33,6 +33,8 @@ _FORCED = "ids forced: its share of the whole KL\nwith every router forced to th
 def _sections(report: Report) -> Shown:
     if report.attribution is not None:
         yield from attribution_sections(report.attribution)
+        if report.attribution.mixtures:
+            yield "Cost of the search", Text(search_cost(report.attribution.mixtures, report.cost))
 
 
 def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
@@ -54,8 +56,6 @@ def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, Render
         yield "Interactions", _interactions(pairs, attribution.shares)
     if attribution.fixes:
         yield "Smallest fixes", _fixes(attribution)
-    if attribution.mixtures:
-        yield "Cost of the search", Text(_cost(attribution))
 
 
 def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
@@ -136,12 +136,12 @@ def _note(fix: FixSetRow) -> str:
     return "" if fix.minimal else "perhaps not minimal"
 
 
-def _cost(attribution: Attribution) -> str:
-    mixtures = quantity(attribution.mixtures, "mixture")
-    passes, separate_passes = (quantity(count, "pass") for count in (attribution.passes, attribution.mixtures))
+def search_cost(mixtures: int, cost: Cost) -> str:
+    """What the searches ran beyond the bisection's own passes."""
+    passes, separate_passes = (quantity(count, "pass") for count in (cost.search_passes, mixtures))
     return (
-        f"{mixtures} in {passes} over the weights, {attribution.seconds:.1f} s, beyond what the bisection saw; one by "
-        f"one they take {separate_passes}"
+        f"{quantity(mixtures, 'mixture')} in {passes} over the weights, {cost.search_seconds:.1f} s, beyond what the "
+        f"bisection saw; one by one they take {separate_passes}"
     )
 
 

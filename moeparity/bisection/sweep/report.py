@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, make_dataclass
+from typing import Any, get_type_hints
 
 from moeparity.bisection.report import Report
 from moeparity.output.findings import combined
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.sweep/1"
+SCHEMA = "moeparity.sweep/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 _WRITTEN = (
@@ -50,6 +50,17 @@ class Sweep:
     def to_json(self) -> str:
         """The sweep as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
         return to_json(SCHEMA, {"recipe": self.recipe, "keys": self.keys, "points": [*map(_point, self.points)]})
+
+
+def written() -> type:
+    """A dataclass like what `Sweep.to_json` writes, for its JSON Schema."""
+    hints = get_type_hints(Report, include_extras=True)
+    values = Mapping[str, str | float | bool | None]
+    outcome: list[tuple[str, Any]] = [("values", values), ("exit_code", int), ("error", str | None)]
+    point: Any = make_dataclass("WrittenPoint", [*outcome, *((key, hints[key] | None) for key in _WRITTEN)])
+    points: Any = tuple[point, ...]
+    sweep: list[tuple[str, Any]] = [("recipe", str), ("keys", tuple[str, ...]), ("points", points)]
+    return make_dataclass("WrittenSweep", sweep, namespace={"__doc__": Sweep.__doc__})
 
 
 def _point(point: Point) -> dict[str, Any]:

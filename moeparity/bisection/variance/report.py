@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moeparity.bisection.degeneracy.report import Degeneracy
-from moeparity.bisection.report import Run, Variant
+from moeparity.bisection.report import Cost, Run, Variant
 from moeparity.output.json import to_json
 from moeparity.plan.schedule.steps import FORWARD
 
-SCHEMA = "moeparity.variance/1"
+SCHEMA = "moeparity.variance/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 
@@ -142,6 +142,7 @@ class VarianceReport:
     degeneracy: Degeneracy
     reasons: tuple[str, ...]
     reading: tuple[str, ...]
+    cost: Cost
 
     @property
     def exit_code(self) -> int:

@@ -14,7 +14,7 @@ from moeparity.bisection.degeneracy.measure import degeneracy
 from moeparity.bisection.degeneracy.observe import FlatLogits
 from moeparity.bisection.degeneracy.words import reasons
 from moeparity.bisection.prepare import Options, Plan, prepare
-from moeparity.bisection.report import Run
+from moeparity.bisection.report import Cost, Run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.summarise import device_name, variant
@@ -155,12 +155,13 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     )
     degenerate = degeneracy(plan, flat)
     return VarianceReport(
-        run=_of_run(plan, every, finished, time.perf_counter() - start),
+        run=_of_run(plan, every),
         synthetic=plan.recipe.synthetic,
         sides=sides,
         degeneracy=degenerate,
         reasons=(*reasons(degenerate), *_unknown(sides)),
         reading=tuple(reading(sides)),
+        cost=_cost(plan, every, finished, time.perf_counter() - start),
     )
 
 
@@ -182,9 +183,20 @@ def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
         yield "some compositions have no scored token in common"
 
 
-def _of_run(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Run:
+def _cost(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Cost:
+    steps = sum(len(walk.schedule.on(*plan.tokens.input_ids.shape).steps) for walk in walkers)
+    return Cost(
+        evaluations=sum(finished.counts.evaluations.values()),
+        naive_evaluations=steps * len(plan.model.graph.nodes),
+        weight_bytes_read=finished.counts.bytes_read,
+        seconds=seconds,
+        memory_estimated=finished.footprint.total,
+        memory_peak=None,
+    )
+
+
+def _of_run(plan: Plan, walkers: Sequence[Walker]) -> Run:
     sequences, length = plan.tokens.input_ids.shape
-    steps = sum(len(walk.schedule.on(sequences, length).steps) for walk in walkers)
     scored = plan.tokens.loss_mask.clone()
     scored[:, 0] = False
     return Run(
@@ -200,12 +212,6 @@ def _of_run(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: floa
         torch=torch.__version__,
         threads=torch.get_num_threads(),
         variants=len(walkers),
-        evaluations=sum(finished.counts.evaluations.values()),
-        naive_evaluations=steps * len(plan.model.graph.nodes),
-        weight_bytes_read=finished.counts.bytes_read,
-        seconds=seconds,
-        memory_estimated=finished.footprint.total,
-        memory_peak=None,
         pads=plan.tokens.pads,
         sampling=sampling(plan),
     )

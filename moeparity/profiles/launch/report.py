@@ -131,7 +131,14 @@ class Launch:
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""
-        return to_json(SCHEMA, {"found": self}, indent=2) + "\n"
+        return to_json(SCHEMA, LaunchDocument(found=self), indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchDocument:
+    """What `moeparity engines --config FILE --json` writes."""
+
+    found: Launch
 
 
 def joined(launches: Sequence[Launch]) -> Launch:

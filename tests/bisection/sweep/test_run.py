@@ -86,7 +86,7 @@ def test_a_point_runs_both_sides_and_nothing_else(tmp_path: Path) -> None:
     assert report is not None
     assert report.run.variants == 2
     nodes = len(model.open_model(CHECKPOINT, device="cpu").graph.nodes)
-    assert report.run.naive_evaluations == 2 * nodes
+    assert report.cost.naive_evaluations == 2 * nodes
     assert (report.toggles, report.swaps, report.floor, report.oracle, report.nodes) == ((), (), None, None, ())
     (root,) = report.roots
     (choice,) = root.choices
@@ -220,7 +220,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = json.loads(swept.to_json())
     assert [point["metrics"] for point in written["points"]] == [point["metrics"] for point in expected["points"]]
     assert [point["exit_code"] for point in written["points"]] == [point.exit_code for point in swept.points]
-    assert written["schema"] == "moeparity.sweep/1"
+    assert written["schema"] == "moeparity.sweep/2"
 
 
 @pytest.mark.parametrize(

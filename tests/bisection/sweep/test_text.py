@@ -148,7 +148,7 @@ def test_json_holds_every_point_and_is_strict() -> None:
         raise AssertionError(word)
 
     written = json.loads(swept((EQUAL, nan, None), dtype=("bf16", None, 1.5)).to_json(), parse_constant=refuse)
-    assert written["schema"] == "moeparity.sweep/1"
+    assert written["schema"] == "moeparity.sweep/2"
     assert (written["recipe"], written["keys"]) == ("recipes/[/bold].yaml", ["dtype"])
     equal, unequal, refused = written["points"]
     assert [point["values"] for point in written["points"]] == [{"dtype": "bf16"}, {"dtype": None}, {"dtype": 1.5}]

@@ -1,0 +1,129 @@
+"""A lock in use: which recipe has which entry, what a run says of it, and what it becomes with `--update`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from moeparity import paths
+from moeparity.baseline import lock
+from moeparity.baseline.compare import BITS, KEPT, Now, compare
+from moeparity.baseline.entry import entry, first_budget, measured, stated
+from moeparity.baseline.lock import Entry, Lock
+from moeparity.bisection.outline import Outline
+from moeparity.bisection.report import Report
+from moeparity.errors import MoeparityError, Where, listed
+from moeparity.output.findings import Finding
+from moeparity.output.words import few, quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A lock that recipes are held to, or that is to be written anew (`update`)."""
+
+    path: Path
+    lock: Lock
+    update: bool = False
+
+    @classmethod
+    def opened(cls, path: Path, *, update: bool = False) -> Baseline:
+        """The lock at a path; an empty one where it is to be written and is not there yet.
+
+        Raises MoeparityError for a lock that cannot be used.
+        """
+        is_new = update and not paths.present(path)
+        return cls(path=path, lock=Lock(recipes={}) if is_new else lock.read(path), update=update)
+
+    def key(self, recipe: Path) -> str:
+        """What a recipe is called in the lock: its path from there."""
+        return Path(os.path.relpath(recipe.resolve(), self.path.parent.resolve())).as_posix()
+
+    def gone(self) -> list[str]:
+        """Recipes of the lock whose file is not there any more."""
+        return [name for name in self.lock.recipes if not paths.present(self.path.parent / name)]
+
+    def refuse_gone(self) -> None:
+        """Raise MoeparityError where the lock holds recipes that are gone, unless it is to be written anew."""
+        gone = self.gone()
+        if gone and not self.update:
+            raise MoeparityError(
+                f"{Where(self.path)}: the baseline holds {few(gone, 3)}, and there is no such file. Was it renamed or "
+                "removed? `--update` takes it out."
+            )
+
+    def refuse_unkept(self, recipe: Path) -> None:
+        """Raise MoeparityError for a recipe of which nothing is kept, unless that is to be written."""
+        if self.key(recipe) not in self.lock.recipes and not self.update:
+            raise MoeparityError(
+                f"{Where(recipe)}: the baseline {Where(self.path)} has nothing of {self.key(recipe)}. `--update` adds "
+                "it."
+            )
+
+    def findings(self, recipe: Path, now: Now) -> list[Finding]:
+        """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another."""
+        kept = self.lock.recipes.get(self.key(recipe))
+        if kept is None:
+            return [Finding(expectation=KEPT, status="updated", found="nothing so far; all of it is written")]
+        findings = compare(kept, now)
+        if not self.update:
+            return findings
+        rewritten = [
+            replace(finding, status="not judged" if finding.status == "not judged" and now.unsteady else "updated")
+            for finding in findings
+            if finding.status != "ok"
+        ]
+        dropped = set(kept.machines) - set(updated(kept, now).machines) - {now.machine}
+        if dropped:
+            words = f"those of {quantity(len(dropped), 'other machine')} are of other numerics now, and are dropped"
+            rewritten.append(Finding(expectation=BITS, status="updated", found=words))
+        return rewritten
+
+    def written(self, entries: Mapping[str, Entry]) -> str:
+        """The lock with these entries by key, without recipes that are gone, as text without a last line end."""
+        recipes = {name: kept for name, kept in self.lock.recipes.items() if name not in self.gone()}
+        return lock.text(Lock(recipes={**recipes, **entries}))
+
+
+def now(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> Now:
+    """A run as it is held to an entry; `folder` is the checkpoint's, `sampled` says that the run made its tokens."""
+    assert report.digests is not None, "asked for"
+    rows = stated(outline)
+    return Now(
+        entry=entry(report, rows, folder, sampled=sampled),
+        measured=measured(report),
+        machine=report.digests.machine,
+        origins={
+            side: {(node, choice.name): choice.origin for node, choices in of.items() for choice in choices}
+            for side, of in rows.items()
+        },
+        graph=outline.graph,
+        unsteady=listed(dict.fromkeys(function.call for function in report.not_deterministic)),
+    )
+
+
+def updated(kept: Entry | None, now: Now) -> Entry:
+    """The entry of a run: budgets that are kept stay, and so do the bits of other machines while numerics are alike."""
+    if kept is None:
+        return now.entry
+    budgets = {
+        name: budget if budget.holds(now.measured[name]) else first_budget(name, now.measured[name])
+        for name, budget in kept.budgets.items()
+        if name in now.measured
+    }
+    machines = kept.machines if _alike(kept, now.entry) else {}
+    changes = {"budgets": budgets or now.entry.budgets, "machines": {**machines, **now.entry.machines}}
+    return now.entry.model_copy(update=changes)
+
+
+def _alike(kept: Entry, now: Entry) -> bool:
+    """Whether the same values would come out of both on one machine."""
+    return (kept.sides, kept.tokens, kept.weights, _values(kept)) == (now.sides, now.tokens, now.weights, _values(now))
+
+
+def _values(of: Entry) -> dict[str, dict[str, dict[str, str]]]:
+    return {
+        side: {node: {name: value[0] for name, value in choices.items()} for node, choices in nodes.items()}
+        for side, nodes in of.choices.items()
+    }

@@ -1,0 +1,1 @@
+"""What every node computed, as digests that a baseline keeps."""

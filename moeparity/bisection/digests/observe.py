@@ -1,0 +1,99 @@
+"""Digests of both sides' values at every node, as they go by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.digests.report import NOT_FINITE
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.trials import Trials
+from moeparity.engine.view import NodeView
+from moeparity.numerics.bits import same_bits
+from moeparity.plan.sides import SIDES
+
+DIGITS = 16
+
+
+@dataclass(slots=True)
+class NodeDigests:
+    """Of each sequence by itself, so that it does not matter which go through a node together.
+
+    of_sequence: by side, node and sequence, a digest of the values' bits, and whether all are finite.
+    """
+
+    of_sequence: dict[tuple[str, str], dict[int, tuple[str, bool]]] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        known: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
+        for side in SIDES:
+            if not view.ran(side):
+                continue
+            blocks = tuple(id(block) for port in view.outputs[side] for block in port)
+            if blocks not in known:
+                known[blocks] = _of_sequences(view, side)
+            rows = self.of_sequence.setdefault((side, view.node.name), {})
+            rows |= dict(enumerate(known[blocks], view.wave[0]))
+
+    @property
+    def result(self) -> dict[tuple[str, str], str]:
+        """By side and node."""
+        return {
+            key: joined((digest for _, (digest, _) in sorted(rows.items())), finite=all(ok for _, ok in rows.values()))
+            for key, rows in self.of_sequence.items()
+        }
+
+
+def joined(digests: Iterable[str], *, finite: bool = True) -> str:
+    """One digest of several, in their order."""
+    text = sha256(" ".join(digests).encode()).hexdigest()[:DIGITS]
+    return text if finite else text + NOT_FINITE
+
+
+def of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of tensors: names, dtypes, shapes and bits."""
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()[:DIGITS]
+
+
+def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
+    """Of each sequence of the wave, without the tokens that only fill the grid."""
+    ports = [view.by_token(side, port) for port in range(len(view.outputs[side]))]
+    own = len(view.node.outputs)
+    # What single consumers are handed is there whichever side rounds it: it counts where this one does.
+    ports = ports[:own] + [port for port in ports[own:] if not same_bits(port, ports[0])]
+    computed = ~view.tokens_of(view.grid.fillers)
+    rows = (torch.cat([_row(port, computed, row) for port in ports]) for row in range(len(computed)))
+    finite = [
+        all(bool(port[row][computed[row]].isfinite().all()) for port in ports if port.is_floating_point())
+        for row in range(len(computed))
+    ]
+    shapes = " ".join(f"{port.dtype} {port.shape[-1]}" for port in ports)
+    digests = (sha256(f"{shapes} ".encode() + bytes(row.numpy().data)).hexdigest() for row in rows)
+    return list(zip(digests, finite, strict=True))
+
+
+def _row(port: Tensor, computed: Tensor, row: int) -> Tensor:
+    """The bytes of one sequence, uint8 [n]."""
+    kept = port[row][computed[row].to(port.device)].cpu()
+    return kept.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+STATE = ()
+
+
+def observer(plan: Plan, trials: Trials) -> NodeDigests | None:
+    """Looks at both sides; None where nobody asked for digests."""
+    return NodeDigests() if plan.digests else None

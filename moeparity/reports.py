@@ -1,0 +1,97 @@
+"""The JSON Schema of every file that a command writes for programs, by the name that `moeparity schema` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moeparity.output.json_schema import json_schema
+
+Schema = dict[str, Any]
+
+
+def report_schema(name: str) -> Schema:
+    """The JSON Schema of one kind of report. Raises KeyError for a name that is not in `REPORTS`."""
+    return REPORTS[name]()
+
+
+def _report() -> Schema:
+    from moeparity.bisection import report
+
+    return json_schema(report.Report, report.SCHEMA)
+
+
+def _sweep() -> Schema:
+    from moeparity.bisection.sweep import report
+
+    return json_schema(report.written(), report.SCHEMA)
+
+
+def _variance() -> Schema:
+    from moeparity.bisection.variance import report
+
+    return json_schema(report.VarianceReport, report.SCHEMA)
+
+
+def _flips() -> Schema:
+    from moeparity.bisection.flips import run
+
+    return json_schema(run.Flipped, run.SCHEMA)
+
+
+def _mine() -> Schema:
+    from moeparity.bisection.mine import report
+
+    return json_schema(report.Mined, report.SCHEMA)
+
+
+def _metrics() -> Schema:
+    from moeparity.logs import report
+
+    return json_schema(report.LogReport, report.SCHEMA)
+
+
+def _repeats() -> Schema:
+    from moeparity.logs import repeats
+
+    return json_schema(repeats.RepeatedRuns, repeats.SCHEMA)
+
+
+def _engines() -> Schema:
+    from moeparity.profiles import report
+
+    return json_schema(report.EnginesDocument, report.SCHEMA)
+
+
+def _launch() -> Schema:
+    from moeparity.profiles.launch import report
+
+    return json_schema(report.LaunchDocument, report.SCHEMA)
+
+
+def _fidelity() -> Schema:
+    from moeparity.profiles import fidelity
+
+    return json_schema(fidelity.FidelityDocument, fidelity.SCHEMA)
+
+
+def _baseline() -> Schema:
+    from moeparity.baseline import lock
+
+    return lock.json_schema()
+
+
+REPORTS: dict[str, Callable[[], Schema]] = {
+    "report": _report,
+    "sweep": _sweep,
+    "variance": _variance,
+    "flips": _flips,
+    "mine": _mine,
+    "metrics": _metrics,
+    "repeats": _repeats,
+    "engines": _engines,
+    "launch": _launch,
+    "fidelity": _fidelity,
+    "baseline": _baseline,
+}
+"""By name. What is written is imported when it is asked for: some of it needs torch."""

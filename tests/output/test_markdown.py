@@ -1,0 +1,90 @@
+"""Whatever files hold is text in Markdown: judged by a parser of CommonMark and GitHub's tables."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from moeparity.output.markdown import escaped, picture, table
+from moeparity.output.words import printable
+
+PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+HOSTILE = [
+    "# a heading",
+    "- a list",
+    "1. a list",
+    "12) a list",
+    "=====",
+    "---",
+    "-",
+    "3.",
+    "- - -",
+    "+ a",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</details>",
+    "<!-- hidden",
+    "[a](javascript:alert(1))",
+    "![a](http://e.org/x.png)",
+    "[a]: http://e.org",
+    "`code` ``more`` ```",
+    "a | b | c",
+    "a \\| b \\",
+    "*a* **b** _c_ __d__ ~~e~~",
+    "$x$ $$y$$",
+    "&lt;b&gt; &amp; &#60;",
+    "two\nlines\n\n# and more",
+    "> quoted",
+    "    code",
+    "\x1b[31m \u202e",
+    "a  \nb",
+]
+
+
+def seen(text: str) -> str:
+    """What a reader sees of a text."""
+    return " ".join(printable(text).split())
+
+
+def shown(markdown: str) -> tuple[set[str], str]:
+    """The tags of what is rendered, and its words."""
+    rendered = PARSER.render(markdown).replace("<!-- -->", "")
+    return set(re.findall(r"<(/?[a-zA-Z!][^\s>]*)", rendered)), html.unescape(re.sub(r"<[^>]*>", "", rendered))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_words_are_shown_as_they_are(text: str) -> None:
+    tags, words = shown(escaped(text))
+    assert tags <= {"p", "/p"}
+    assert words.strip() == seen(text)
+    tags, words = shown(table(["a", "b"], [[text, text]]))
+    assert tags == {f"{end}{tag}" for tag in ("table", "thead", "tbody", "tr", "th", "td") for end in ("", "/")}
+    assert words.split() == ["a", "b", *seen(text).split(), *seen(text).split()]
+
+
+@given(st.text(max_size=40))
+def test_any_words_are(text: str) -> None:
+    tags, words = shown(f"### {escaped(text)} end")
+    assert tags == {"h3", "/h3"}
+    assert words.split() == [*seen(text).split(), "end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"),
+    [("@octocat", "@<!-- -->octocat"), ("GH-12", "GH<!-- -->-12"), ("www.e.org", "www<!-- -->.e.org")],
+)
+def test_names_numbers_and_addresses_are_no_links(text: str, apart: str) -> None:
+    assert escaped(text) == apart
+    assert escaped("https://e.org") == "https:/<!-- -->/e.org"
+    assert escaped("o/r#12") == "o/r\\#<!-- -->12"
+
+
+def test_a_picture_has_a_name_that_is_one() -> None:
+    tags, _ = shown(picture("a ](x) <b>", "p (1)] \u00e9.svg"))
+    assert tags == {"p", "img", "/p"}
+    assert "(p%20%281%29%5d%20%c3%a9.svg)" in picture("a", "p (1)] \u00e9.svg")

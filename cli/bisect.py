@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
@@ -60,6 +61,7 @@ DryRun = Annotated[
 def bisect(
     recipe: Recipe,
     json: Json = None,
+    run: RunOption = None,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -79,7 +81,7 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.pipeline import bisect as run
+    from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import asked_for, print_report
     from moeparity.cli.outputs import outputs
@@ -98,23 +100,24 @@ def bisect(
         memory_limit=memory_limit,
     )
     if dry_run:
-        _print_cost(recipe, device, options, json)
-        return
+        _print_cost(recipe, device, options, {"--json": json, "--run": run})
     asked = asked_for(section or (), all_of_them=verbose)
     with outputs({"--json": json}) as files:
         with progress_line() as progress:
-            report = run(recipe, device=device, options=options, progress=progress)
+            report = run_recipe(recipe, device=device, options=options, progress=progress, run=run)
         files.text("--json", report.to_json)
     print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 
 
-def _print_cost(recipe: Path, device: str, options: Options, json: Path | None) -> None:
-    """What the recipe would take on this machine."""
+def _print_cost(recipe: Path, device: str, options: Options, outputs: Mapping[str, Path | None]) -> NoReturn:
+    """Print what the recipe would take on this machine, and end."""
     from moeparity.bisection.cost import expected
     from moeparity.cli.render import console
 
-    if json is not None:
-        raise MoeparityError("bisect: --dry-run makes no report for --json to write. Give one of them.")
+    for option, path in outputs.items():
+        if path is not None:
+            raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
     for label, text in expected(recipe, device=device, options=options).lines.items():
         console().print(f"{label:<9}{text}", markup=False, highlight=False)
+    raise typer.Exit

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -19,6 +19,19 @@ Plain = Any
 
 class CodecError(Exception):
     """A value that cannot be written, or data that no value was ever written as."""
+
+
+def classes_of(root: type) -> dict[type, None]:
+    """The dataclasses that instances of a dataclass are made of, going by its annotations, itself among them."""
+    classes: dict[type, None] = {}
+    hints: list[Any] = [root]
+    while hints:
+        hint = hints.pop()
+        if isinstance(hint, type) and is_dataclass(hint) and hint not in classes:
+            classes[hint] = None
+            hints += get_type_hints(hint).values()
+        hints += get_args(hint)
+    return classes
 
 
 class Codec:

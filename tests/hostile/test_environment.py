@@ -10,7 +10,7 @@ import pytest
 
 from tests.hostile import scene
 from tests.hostile.environment import SITUATIONS, try_situation
-from tests.hostile.kills import try_kill
+from tests.hostile.kills import try_kill, try_run_kill
 from tests.warm import load
 
 QUICK = (
@@ -63,6 +63,12 @@ def test_no_situation_breaks_the_contract(name: str) -> None:
 @pytest.mark.parametrize("number", [1, 5, 12, 14, 34, 60])
 def test_a_kill_leaves_nothing_that_the_next_run_does_not_mend(number: int) -> None:
     for trial in try_kill(number):
+        assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_killed_run_of_a_folder_ends_as_if_nobody_had_killed_it(number: int) -> None:
+    for trial in try_run_kill(number):
         assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
 
 

@@ -125,16 +125,20 @@ class RunFolder:
 
         Raises RunError where that cannot be written.
         """
-        if self.finished:
-            assert self.file is not None
-            _log.warning(
-                "%s: finished at %s; it is read, nothing was run", display_path(self.folder), self.file.finished
-            )
-            return
         assert self.file is not None
         piece = self._piece
         if piece is None or not piece.is_file():
             raise RunError(f"--run {Where(self.folder)}: the result could not be kept there. Is the disk full?")
+        if self.finished:
+            words = "%s: finished at %s; it is read, nothing was run"
+            _log.warning(words, display_path(self.folder), self.file.finished)
+        else:
+            self._write_result(result, piece)
+        # A run that is killed here leaves them.
+        self._tidy(piece)
+
+    def _write_result(self, result: Result, piece: Path) -> None:
+        assert self.file is not None
         write_text(self.folder / REPORT, result.to_json())
         name = str(piece.relative_to(self.folder))
         kept = (RECIPE, PLAN, REPORT, name)
@@ -142,7 +146,6 @@ class RunFolder:
         outcome = _outcome(result)
         update = {"finished": now(), "outcome": outcome, "result": name, "files": files}
         self._write_file(self.file.model_copy(update=update))
-        self._tidy(piece)
 
     def _admit(
         self,

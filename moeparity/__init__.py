@@ -2,7 +2,8 @@
 
 `bisect(recipe, options=Options(...))` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant,
 `open_model(folder)` a checkpoint to pass to `forward` more than once, `sweep(recipe, ["dtype=bf16,fp32"])` a row per
-value, `read_report(folder)` what a run that was kept in a folder (`run=`) ended with. They import torch when first used, not before.
+value, `read_report(folder)` what a run that was kept in a folder (`run=`) ended with. They import torch when first
+used, not before.
 """
 
 from __future__ import annotations

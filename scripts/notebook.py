@@ -15,6 +15,12 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import torch
+
+from moeparity.bisection.runs.compare import KEY
+from moeparity.bisection.runs.surroundings import environment
+
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 STABLE = "stable"
 Cell = dict[str, Any]
@@ -22,12 +28,6 @@ Cell = dict[str, Any]
 
 def key() -> dict[str, str]:
     """What the digits and the tables of the outputs depend on."""
-    import pandas as pd
-    import torch
-
-    from moeparity.bisection.runs.compare import KEY
-    from moeparity.bisection.runs.surroundings import environment
-
     here = environment(torch.device("cpu"))
     return {**{name: here[name] for name in KEY}, "pandas": pd.__version__}
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from moeparity import paths
 from moeparity.bisection.runs.file import LOCK, NAME
 from moeparity.errors import RunError, Where
 from moeparity.progress import on_interruption
@@ -31,22 +32,23 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises RunError where another process holds it, or it cannot be used.
     """
-    made = not folder.exists()
+    made = [path for path in (folder, *folder.parents) if not paths.present(path)]
     number = -1
 
     def release() -> None:
         if number >= 0 and not (folder / NAME).exists():
             (folder / LOCK).unlink(missing_ok=True)
-            if made:
-                with suppress(OSError):
-                    folder.rmdir()
+            with suppress(OSError):
+                for path in made:
+                    path.rmdir()
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = _held(folder)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise RunError(
-            f"--run {Where(folder)}: cannot be used: {error.strerror or error}. Name a folder that you may write to."
+            f"--run {Where(folder)}: cannot be used: {reason}. Name a folder that you may write to."
         ) from None
     with on_interruption(release):
         try:

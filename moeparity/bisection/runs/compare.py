@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from moeparity.bisection.runs.file import PLAN, RECIPE, REPORT, RunFile, finished_run, kept_bytes
 from moeparity.bisection.runs.report import Change, ChoiceChange, Comparison, NodeChange, RunHead
@@ -17,7 +17,7 @@ from moeparity.output.words import between, percent
 
 KEY = ("device", "cpu", "instruction set", "torch", "torch build", "threads", "matmul precision")
 """What the bits of a node's values may depend on beside its choices: only runs that agree in it are held to them."""
-_COST = ("schema", "run", "cost", "seconds")
+_COST = ("schema", "run", "cost", "seconds", "digest")
 """Of a report: what a run cost and what it ran on, which the environment tells."""
 _PATHS = ("reference_origin", "candidate_origin")
 _MISSING = object()
@@ -159,14 +159,25 @@ def _toggles(report: Mapping[str, Plain]) -> dict[str, str]:
 
 
 def _nodes(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> NodeChange | None:
-    tables = [
-        {node["node"]: (node["carried"], node["local"]) for node in r.get("nodes") or ()} for r in (first, second)
-    ]
-    common = [name for name in tables[0] if name in tables[1]]
-    changed = [name for name in common if tables[0][name] != tables[1][name]]
+    """Nodes held to each other: by the digests of their values on both sides where both reports have some, else by
+    their errors, which are the same numbers where all bits are.
+    """
+    by: Literal["bits", "errors"] = "bits" if first.get("digests") and second.get("digests") else "errors"
+    one, other = (_bits(report) if by == "bits" else _errors(report) for report in (first, second))
+    common = [name for name in one if name in other]
+    changed = [name for name in common if one[name] != other[name]]
     if not common:
         return None
-    return NodeChange(compared=len(common), changed=len(changed), first=next(iter(changed), None))
+    return NodeChange(by=by, compared=len(common), changed=len(changed), first=next(iter(changed), None))
+
+
+def _bits(report: Mapping[str, Plain]) -> dict[str, Plain]:
+    sides = [report["digests"][side] for side in ("reference", "candidate")]
+    return {node: [side.get(node) for side in sides] for node in sides[0]}
+
+
+def _errors(report: Mapping[str, Plain]) -> dict[str, Plain]:
+    return {node["node"]: [node["carried"], node["local"]] for node in report.get("nodes") or ()}
 
 
 def _values(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> dict[str, int]:

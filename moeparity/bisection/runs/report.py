@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from moeparity.output.json import to_json
 
@@ -43,8 +44,11 @@ class ChoiceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChange:
-    """Errors of nodes in both runs: how many of those in both have other sizes, and the first such, in graph order."""
+    """Nodes in both runs: how many have other bits, by digests of their values, or other errors where there are no
+    digests; and the first such, in graph order.
+    """
 
+    by: Literal["bits", "errors"]
     compared: int
     changed: int
     first: str | None
@@ -58,7 +62,7 @@ class Comparison:
     choices, digests: what was computed: choices by node, SHA-256 of weights by segment and of tokens.
     metrics: the gate's metric with its interval, and the others. start: the first root. toggles: the part of the KL
     that each makes.
-    nodes: None where the runs are not keyed alike (`key`, what of it is another), or have no errors of nodes.
+    nodes: None where the runs are not keyed alike (`key`, what of it is another), or tell nothing of single nodes.
     values: numbers and words of the two reports that are not equal, by section; without cost, and without paths of
     files. not_compared: why the reports are not held to each other; empty where they are.
     """

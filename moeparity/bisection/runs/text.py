@@ -85,11 +85,11 @@ def _closing(comparison: Comparison) -> Iterable[str]:
     nodes = comparison.nodes
     if comparison.key:
         other = enumerated([change.what for change in comparison.key])
-        yield f"Errors of single nodes are not held to each other: the runs have another {other}."
+        yield f"Single nodes are not held to each other: the runs have another {other}."
     elif nodes is not None and nodes.changed:
-        yield f"Of {quantity(nodes.compared, 'node')}, {nodes.changed} have other errors, the first {nodes.first}."
+        yield f"Of {quantity(nodes.compared, 'node')}, {nodes.changed} have other {nodes.by}, the first {nodes.first}."
     elif nodes is not None:
-        yield f"The errors of all {quantity(nodes.compared, 'node')} are the same numbers."
+        yield f"All {quantity(nodes.compared, 'node')} have the same {nodes.by}."
     if comparison.values:
         counts = ", ".join(f"{name} {count}" for name, count in comparison.values.items())
         yield f"Values of the reports that are not equal, by section: {counts}."

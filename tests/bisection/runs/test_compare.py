@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.runs.compare import compare
 from moeparity.bisection.runs.file import NAME
+from moeparity.bisection.runs.report import NodeChange
 from tests.command import inside
 from tests.errors.base import BASE, TOKENS, WEIGHTS, shard
 
@@ -55,7 +57,7 @@ def test_the_same_again_elsewhere_is_nothing_but_cost(first: Path, folder: Path)
     said = inside("compare", first, again)
     assert said.returncode == 0
     assert said.stdout.startswith("SAME  nothing but cost changed; exit 0\n")
-    assert "The errors of all 42 nodes are the same numbers." in said.stdout
+    assert "All 42 nodes have the same errors." in said.stdout
     # That it is so is more than that nothing was looked at: the whole reports but for what they cost.
     one, other = (json.loads((run / "report.json").read_bytes()) for run in (first, again))
     assert len(one["nodes"]) == 42
@@ -119,7 +121,7 @@ def test_another_machine_is_not_held_to_single_nodes(first: Path, tmp_path: Path
     said = inside("compare", first, other)
     assert said.returncode == 0
     assert "SAME  nothing but cost and environment changed; exit 0" in said.stdout
-    assert "Errors of single nodes are not held to each other: the runs have another instruction set." in said.stdout
+    assert "Single nodes are not held to each other: the runs have another instruction set." in said.stdout
     assert compare(first, other).nodes is None
 
 
@@ -130,3 +132,22 @@ def test_reports_of_two_kinds_are_not_compared(first: Path, folder: Path, tmp_pa
     assert said.returncode == 3
     assert "OPEN  the reports are not compared: one is of `bisect`, the other of `flips`; exit 3" in said.stdout
     assert json.loads((tmp_path / "compared.json").read_bytes())["schema"] == "moeparity.run-comparison/1"
+
+
+def test_nodes_are_held_to_each_other_by_their_digests_where_there_are_some(first: Path, tmp_path: Path) -> None:
+    """Both sides may have changed alike, and their errors not at all."""
+    runs = []
+    for name, bits in (("one", "00"), ("other", "01")):
+        runs.append(run := Path(shutil.copytree(first, tmp_path / name)))
+        report = json.loads((run / "report.json").read_bytes())
+        sides = {"embed": "ab", "norm": bits}
+        report["digests"] = {"machine": "m", "reference": sides, "candidate": sides}
+        text = json.dumps(report).encode()
+        (run / "report.json").write_bytes(text)
+        data = json.loads((run / NAME).read_bytes())
+        data["files"]["report.json"] = hashlib.sha256(text).hexdigest()
+        (run / NAME).write_text(json.dumps(data), "utf-8")
+    comparison = compare(*runs)
+    assert comparison.exit_code == 1
+    assert comparison.nodes == NodeChange(by="bits", compared=2, changed=1, first="norm")
+    assert comparison.values == {"digests": 2}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from moeparity.cli.markdown import Markdown, files_of, write_report
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
 from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
@@ -64,6 +64,7 @@ def bisect(
     recipe: Recipe,
     json: Json = None,
     markdown: Markdown = None,
+    run: RunOption = None,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -83,7 +84,7 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.pipeline import bisect as run
+    from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import asked_for, print_report
     from moeparity.cli.progress import progress_line
@@ -101,19 +102,18 @@ def bisect(
         memory_limit=memory_limit,
     )
     if dry_run:
-        _print_cost(recipe, device, options, {"--json": json, "--markdown": markdown})
-        return
+        _print_cost(recipe, device, options, {"--json": json, "--markdown": markdown, "--run": run})
     asked = asked_for(section or (), all_of_them=verbose)
     with outputs({"--json": json, **files_of(markdown)}) as files:
         with progress_line() as progress:
-            report = run(recipe, device=device, options=options, progress=progress)
+            report = run_recipe(recipe, device=device, options=options, progress=progress, run=run)
         write_report(files, report)
     print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 
 
-def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> None:
-    """What the recipe would take on this machine."""
+def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> NoReturn:
+    """Print what the recipe would take on this machine, and end."""
     from moeparity.bisection.cost import expected
     from moeparity.cli.render import console
 
@@ -121,3 +121,4 @@ def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[st
         raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
     for label, text in expected(recipe, device=device, options=options).lines.items():
         console().print(f"{label:<9}{text}", markup=False, highlight=False)
+    raise typer.Exit

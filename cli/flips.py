@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def flips(
     top_k: TopK = None,
     json: Json = None,
     map_: Map = None,
+    run: RunOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -50,8 +51,8 @@ def flips(
 
     Exit code 0; where the recipe bounds its flips (`expect: flips`) 1 if a bound is not met, 3 if a record contradicts.
     """
-    _check(recipe, log, top_k)
-    from moeparity.bisection.flips.run import flips as run
+    _check(recipe, log, top_k, run)
+    from moeparity.bisection.flips.run import flips as run_flips
     from moeparity.bisection.flips.run import logged_flips
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
@@ -61,22 +62,27 @@ def flips(
             result = logged_flips(*log, top_k=top_k)
         elif recipe is not None:
             with progress_line() as progress:
-                result = run(recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress)
+                result = run_flips(
+                    recipe, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress, run=run
+                )
         files.text("--json", result.to_json)
         files.file("--map", result.write_map)
-    _print(result, files.console())
+    print_flipped(result, files.console())
     raise typer.Exit(result.exit_code)
 
 
-def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None) -> None:
+def _check(recipe: Path | None, log: tuple[Path, Path] | None, top_k: int | None, run: Path | None) -> None:
     if (recipe is None) == (log is None):
         count = "neither" if recipe is None else "both"
         raise MoeparityError(f"flips: {count} of a recipe and --log A B given. Give one of them.")
     if top_k is not None and log is None:
         raise MoeparityError("flips: --top-k is for files of recorded routes. Give --log A B too.")
+    if run is not None and log is not None:
+        raise MoeparityError("flips: --run keeps the run of a recipe; with --log nothing runs. Leave one out.")
 
 
-def _print(result: Flipped, out: Console) -> None:
+def print_flipped(result: Flipped, out: Console) -> None:
+    """Print flips, with what the recipe bounds."""
     from moeparity.bisection.flips.text import print_flips
     from moeparity.output.status import state_of, status_line
 
@@ -120,13 +126,14 @@ def mine(
     calibrate: Annotated[int, typer.Option(min=1, help="Sequences of the recipe that both sides run first.")] = 32,
     draws: Annotated[int, typer.Option(min=1, help="Draws of noise per token and layer.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Of the noise, and of the random prompts of --check.")] = 0,
+    run: RunOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
 ) -> None:
     """Rank prompts and tokens by how likely their routes flip. It takes one pass of the reference."""
     from moeparity.bisection.mine.run import Request
-    from moeparity.bisection.mine.run import mine as run
+    from moeparity.bisection.mine.run import mine as run_mine
     from moeparity.bisection.mine.text import print_mined
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
@@ -136,8 +143,14 @@ def mine(
     )
     with outputs({"--out": out, "--json": json}) as files:
         with progress_line() as progress:
-            result = run(
-                recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+            result = run_mine(
+                recipe,
+                request,
+                device=device,
+                allow_code=allow_code,
+                memory_limit=memory_limit,
+                progress=progress,
+                run=run,
             )
         files.text("--out", result.to_tokens)
         files.text("--json", result.to_json)

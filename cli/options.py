@@ -36,6 +36,14 @@ MemoryLimit = Annotated[
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="Keep recipe, plan, environment and results in this folder; the same command goes on with a killed run.",
+    ),
+]
 DecodeFrom = Annotated[
     int | None,
     typer.Option(min=1, help="Compute tokens from this one on (from 0) one by one, against the keys and values kept."),

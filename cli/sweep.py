@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
 
 
 def sweep(
@@ -22,6 +22,7 @@ def sweep(
         ),
     ],
     json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
+    run: RunOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -31,15 +32,21 @@ def sweep(
     Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
     present of 2, 1, 3, 0.
     """
-    from moeparity.bisection.sweep.run import sweep as run
+    from moeparity.bisection.sweep.run import sweep as run_sweep
     from moeparity.bisection.sweep.text import print_sweep
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
 
     with outputs({"--json": json}) as files:
         with progress_line() as progress:
-            table = run(
-                recipe, over, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
+            table = run_sweep(
+                recipe,
+                over,
+                device=device,
+                allow_code=allow_code,
+                memory_limit=memory_limit,
+                progress=progress,
+                run=run,
             )
         files.text("--json", table.to_json)
     print_sweep(table, files.console())

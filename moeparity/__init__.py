@@ -2,7 +2,8 @@
 
 `bisect(recipe, options=Options(...))` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant,
 `open_model(folder)` a checkpoint to pass to `forward` more than once, `sweep(recipe, ["dtype=bf16,fp32"])` a row per
-value. They import torch when first used, not before.
+value, `read_report(folder)` what a run that was kept in a folder (`run=`) ended with. They import torch when first
+used, not before.
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ if TYPE_CHECKING:
     from moeparity.bisection.pipeline import bisect
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.report import Report
+    from moeparity.bisection.runs.results import read_report
     from moeparity.bisection.sweep.report import Sweep
     from moeparity.bisection.sweep.run import sweep
     from moeparity.engine.forward import forward
     from moeparity.inputs.model import Model, open_model
 
 __version__ = "0.1.0"
-__all__ = ["Model", "MoeparityError", "Options", "Report", "Sweep", "bisect", "forward", "open_model", "sweep"]
+__all__ = [
+    "Model",
+    "MoeparityError",
+    "Options",
+    "Report",
+    "Sweep",
+    "bisect",
+    "forward",
+    "open_model",
+    "read_report",
+    "sweep",
+]
 
 _HOMES = {
     "Model": "moeparity.inputs.model",
@@ -31,6 +44,7 @@ _HOMES = {
     "bisect": "moeparity.bisection.pipeline",
     "forward": "moeparity.engine.forward",
     "open_model": "moeparity.inputs.model",
+    "read_report": "moeparity.bisection.runs.results",
     "sweep": "moeparity.bisection.sweep.run",
 }
 

@@ -6,7 +6,8 @@ MoeparityError             exit code 2 on the command line
 ├── CheckpointError        safetensors files, config.json
 ├── TokensError            the token file
 ├── LogError               a log of log-probabilities that a framework wrote
-└── DeviceError            a device that is not there
+├── DeviceError            a device that is not there
+└── RunError               the folder of a run
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class LogError(MoeparityError):
 
 class DeviceError(MoeparityError):
     """A device that was asked for and is not there."""
+
+
+class RunError(MoeparityError):
+    """A run's folder that cannot be used: another's, held, damaged, newer."""
 
 
 _LONGEST_PATH = 300

@@ -37,6 +37,8 @@ LIMITS = {
     "log once unpacked": 256_000_000_000,
     "PTX file": 256_000_000,
     "torch.save": 64_000_000_000,
+    "run.json": 16_000_000,
+    "file of a run": 4_000_000_000,
 }
 """Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
@@ -33,15 +34,27 @@ class Mixtures:
 
     `routes` says how much of the reference's routes the mixtures' routers are forced to take over.
     walked, passes, counts, seconds: what the calls have cost so far; `walked` are mixtures.
+    Each pass is kept in `kept` under `name` and its number; those of a run that was killed are taken over.
     """
 
-    def __init__(self, plan: Plan, *, routes: Routes = NATURAL, progress: Callback | None = None) -> None:
-        """Nothing is evaluated yet."""
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        routes: Routes = NATURAL,
+        progress: Callback | None = None,
+        kept: Passes | None = None,
+        name: str = "mixtures",
+    ) -> None:
+        """Nothing is evaluated yet but what was kept."""
+        self._kept, self._name = kept, name
         self._plan, self._progress = plan, progress
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, what=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
         self._known: dict[Coalition, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
+        while (known := self._kept_pass()) is not None:
+            self._take_over(known)
 
     def learn(self, observed: Observed) -> None:
         """Take over what the passes of a bisection saw of this plan: toggles thrown alone, and restored alone.
@@ -85,20 +98,35 @@ class Mixtures:
 
     def _evaluate(self, sides: Mapping[Coalition, Side]) -> None:
         """Walk mixtures in as few passes as memory allows; those that a kernel refuses stay without an outcome."""
-        plan, start = self._plan, time.perf_counter()
+        plan, begun = self._plan, time.perf_counter()
         mixtures = [walker(plan, coalition, side, routes=self._forced) for coalition, side in sides.items()]
         reference = walker(plan, REFERENCE, plan.reference)
         for run in plan.passes(self._progress).try_all([reference], mixtures, self._observing):
             changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
+            outcomes = {}
             for coalition in (mixture.name for mixture in run.trials):
                 assert isinstance(coalition, frozenset)
                 exact = not changes.nodes[coalition, REFERENCE]
-                self._known[coalition] = self._outcome(logits.sums(coalition), exact=exact)
-            self.passes, self.walked = self.passes + 1, self.walked + len(run.trials)
-            self.counts = self.counts.joined(run.counts)
-        self.seconds += time.perf_counter() - start
+                outcomes[coalition] = self._outcome(logits.sums(coalition), exact=exact)
+            ended = time.perf_counter()
+            mixture_pass = MixturePass(outcomes=outcomes, counts=run.counts, seconds=ended - begun)
+            begun = ended
+            if self._kept is not None:
+                self._kept.save(f"{self._name}-{self.passes}", mixture_pass)
+            self._take_over(mixture_pass)
+
+    def _kept_pass(self) -> MixturePass | None:
+        """The next pass of these mixtures that a killed run has kept; None where there is none."""
+        piece = None if self._kept is None else self._kept.load(f"{self._name}-{self.passes}")
+        return piece if isinstance(piece, MixturePass) else None
+
+    def _take_over(self, mixture_pass: MixturePass) -> None:
+        self._known |= mixture_pass.outcomes
+        self.passes, self.walked = self.passes + 1, self.walked + len(mixture_pass.outcomes)
+        self.counts = self.counts.joined(mixture_pass.counts)
+        self.seconds += mixture_pass.seconds
 
     def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
         plan, names = self._plan, [mixture.name for mixture in mixtures]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.bisection.resume.codec import Codec
+from moeparity.bisection.resume.codec import Codec, classes_of
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import Kind, TrialKey
 from moeparity.engine.lockstep import Counts
@@ -15,6 +15,7 @@ from moeparity.engine.memory import Memory
 from moeparity.metrics.routing import Flips
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.graph import Graph
+from moeparity.search.memo import Coalition, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,31 @@ class Observed:
         )
 
 
-def codec(graph: Graph) -> Codec:
-    """Writes and reads what a pass saw of a graph."""
-    state = (Observed, Changes, Routes, Logits, SequenceSums, Flips, Cost, Counts, Memory, TrialKey)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixturePass:
+    """What one pass over mixtures gave, and what it cost: what a killed run goes on from."""
+
+    outcomes: Mapping[Coalition, Outcome]
+    counts: Counts
+    seconds: float
+
+
+def codec(graph: Graph, *results: type) -> Codec:
+    """Writes and reads what a pass saw of a graph, and results of these classes."""
+    state = (
+        Observed,
+        MixturePass,
+        Outcome,
+        Changes,
+        Routes,
+        Logits,
+        SequenceSums,
+        Flips,
+        Cost,
+        Counts,
+        Memory,
+        TrialKey,
+    )
     section_classes = (cls for module in modules("observe").values() for cls in module.STATE)
-    return Codec(dict.fromkeys((*state, *section_classes)), {node.name: node for node in graph.nodes})
+    result_classes = (cls for result in results for cls in classes_of(result))
+    return Codec(dict.fromkeys((*state, *section_classes, *result_classes)), {node.name: node for node in graph.nodes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from moeparity.bisection.observe import observe
@@ -13,12 +13,14 @@ from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.sections import modules
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.toggles.words import worth_splitting
 from moeparity.inputs.model import Model, open_model
+from moeparity.output.json import plain
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 
@@ -30,20 +32,53 @@ def bisect(
     options: Options | None = None,
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
+    run: str | Path | None = None,
 ) -> Report:
     """Run a recipe: is it parity, where does it start, which choice is to blame.
 
     Everything is read, checked and bound before the first tensor is computed; where the recipe asks for it, one side
     continues the prompts; then both sides, every difference alone and every difference restored walk the graph
     together in one pass over the weights; where the recipe asks for it, the largest differences are taken apart in
-    further passes, and a run that was killed goes on from those that were finished; where it asks for it, the
-    divergence is shared out and the smallest fixes are looked for among mixtures of both sides; then what was seen is
-    put into words. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint.
-    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, and where the run
-    would not fit into memory.
+    further passes; where it asks for it, the divergence is shared out and the smallest fixes are looked for among
+    mixtures of both sides; then what was seen is put into words. A run that was killed goes on from its finished
+    passes. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint. The folder
+    `run` keeps the recipe, the plan, the environment and the report; where they lie there already, the report is read.
+    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, where the run would
+    not fit into memory, and for a folder that another run has, or holds.
     """
-    plan, observed = passes(recipe, device=device, options=options, progress=progress, opener=opener)
-    return summarise(plan, searched(plan, observed, progress))
+    request = {"device": device, **asdict(options or Options())}
+    with open_run(run, "bisect", recipe, plain(request)) as folder:
+        plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
+        if folder is not None:
+            folder.admit(plan, progress)
+        report = bisected(plan, folder, progress)
+        if folder is not None:
+            folder.finish(report)
+    return report
+
+
+def bisected(plan: Plan, folder: RunFolder | None = None, progress: Callback | None = None) -> Report:
+    """The report of a plan; in a run's folder, read back where it is kept."""
+    with piece_store(plan, folder, Report) as kept:
+
+        def make() -> Report:
+            whole, observed = passes_over(plan, kept, progress)
+            return summarise(whole, searched(whole, observed, progress, kept))
+
+        return make() if folder is None or kept is None else folder.once(kept, POINT, make)
+
+
+def ready(
+    recipe: str | Path,
+    *,
+    device: str = "auto",
+    options: Options | None = None,
+    progress: Callback | None = None,
+    opener: Callable[..., Model] = open_model,
+) -> Plan:
+    """A recipe made ready, with the tokens that it asks to sample."""
+    plan = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
+    return generate(plan, progress=progress)
 
 
 def passes(
@@ -55,47 +90,54 @@ def passes(
     opener: Callable[..., Model] = open_model,
 ) -> tuple[Plan, Observed]:
     """`bisect` up to its last step: the plan, and what all passes over it saw."""
-    plan = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
-    plan = generate(plan, progress=progress)
+    plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
+    with piece_store(plan) as kept:
+        return passes_over(plan, kept, progress)
+
+
+def passes_over(plan: Plan, kept: Passes | None, progress: Callback | None = None) -> tuple[Plan, Observed]:
+    """The plan with the parts of toggles that were taken apart, and what all passes over it saw."""
     blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
-    with _pass_store(plan) as store:
-        observed = _observed(store, 0, plan, [*plan.trial_toggles, *blocks], progress)
-        for number in range(1, plan.recipe.split + 1):
-            parts = _worth_taking_apart(plan, observed)
-            if not parts:
-                break
-            plan = plan.with_toggles(parts)
-            observed = observed.joined(_observed(store, number, plan, parts, progress))
+    observed = _observed(kept, 0, plan, [*plan.trial_toggles, *blocks], progress)
+    for number in range(1, plan.recipe.split + 1):
+        parts = _worth_taking_apart(plan, observed)
+        if not parts:
+            break
+        plan = plan.with_toggles(parts)
+        observed = observed.joined(_observed(kept, number, plan, parts, progress))
     return plan, observed
 
 
-def searched(plan: Plan, observed: Observed, progress: Callback | None = None) -> Observed:
+def searched(plan: Plan, observed: Observed, progress: Callback | None = None, kept: Passes | None = None) -> Observed:
     """With what the sections looked for in passes of their own: shares and fixes."""
-    answers = {name: section.search(plan, observed, progress) for name, section in modules("search").items()}
+    answers = {name: section.search(plan, observed, progress, kept) for name, section in modules("search").items()}
     return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 
 
-def _pass_store(plan: Plan) -> AbstractContextManager[Passes | None]:
-    """Where finished passes are kept until the run is finished.
+def piece_store(plan: Plan, folder: RunFolder | None = None, *results: type) -> AbstractContextManager[Passes | None]:
+    """Where finished passes, and results of these classes, are kept: in a run's folder, else in the user's cache until
+    the run is finished.
 
-    None where there is only one pass, and where users' functions run: what those import is not known, so nobody could
-    say that a pass kept earlier is this run's.
+    None in the cache where there is only one pass, and where users' functions run: what those import is not known, so
+    nobody could say that a pass kept earlier is this run's.
     """
-    if not plan.recipe.split or plan.functions:
+    if folder is not None:
+        return folder.pieces(codec(plan.model.graph, *results))
+    if plan.functions or not (plan.recipe.split or plan.recipe.attribute):
         return nullcontext()
     return Passes(fingerprint(plan), codec(plan.model.graph))
 
 
 def _observed(
-    store: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
+    kept: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
 ) -> Observed:
     """One pass, or what was kept of it."""
-    stored_pass = None if store is None else store.load(str(number))
+    stored_pass = None if kept is None else kept.load(str(number))
     if isinstance(stored_pass, Observed):
         return stored_pass
     observed = observe(plan, toggles, first=number == 0, progress=progress)
-    if store is not None:
-        store.save(str(number), observed)
+    if kept is not None:
+        kept.save(str(number), observed)
     return observed
 
 

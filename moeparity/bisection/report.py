@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_type_hints
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from moeparity.bisection.arrival.report import Arrival
 from moeparity.bisection.degeneracy.report import Degeneracy
@@ -27,6 +28,9 @@ from moeparity.bisection.tokens.report import ClassMetrics
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.json import to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "moeparity.report/3"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -199,6 +203,23 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
         return to_json(SCHEMA, self)
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """A table of the report as a pandas frame, such as `toggles`. Raises MoeparityError; see `frame` in
+        moeparity/bisection/notebook.py.
+        """
+        table: pd.DataFrame = _view().frame(self, name)
+        return table
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        text: str = _view().html(self)
+        return text
+
+
+def _view() -> Any:
+    """What shows reports in notebooks; it knows the text of all sections, which know this module."""
+    return import_module("moeparity.bisection.notebook")
 
 
 PARTS: dict[str, Section] = {

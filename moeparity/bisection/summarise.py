@@ -54,7 +54,7 @@ def _run(plan: Plan, observed: Observed) -> Run:
         sampled_from=plan.recipe.tokens.sampler,
         device=device_name(plan.model.device),
         cpu=cpu_name(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         threads=torch.get_num_threads(),
         variants=1 + len(observed.logits.walkers) + ("oracle" in observed.sections),
         pads=plan.tokens.pads,

@@ -24,7 +24,7 @@ from tests.hostile import record
 from tests.hostile.batch import load_all
 from tests.hostile.campaign import Trial, try_many
 from tests.hostile.environment import SITUATIONS, try_situation
-from tests.hostile.kills import try_kill
+from tests.hostile.kills import try_kill, try_run_kill
 from tests.hostile.subjects import SUBJECTS
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ KINDS: dict[str, Callable[[range, Path | None], Iterator[Trial]]] = {
     **{kind: partial(try_many, kind) for kind in SUBJECTS},
     "environment": partial(_each, try_situation),
     "kills": partial(_each, try_kill),
+    "runs": partial(_each, try_run_kill),
 }
 """What is tried of seeds."""
 LAST = {"environment": len(SITUATIONS)}

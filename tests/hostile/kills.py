@@ -5,8 +5,10 @@ By SIGKILL, after which nothing can be tidied up, or by SIGTERM, after which not
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -16,6 +18,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from moeparity.bisection.runs.file import LOCK, NAME
+from moeparity.bisection.runs.listing import runs_below
+from moeparity.bisection.runs.results import read_report
 from tests.hostile import scene
 from tests.hostile.campaign import Trial
 from tests.hostile.contract import Ended, breach, console, start
@@ -23,6 +28,8 @@ from tests.hostile.moments import Moment, signal_after, signal_at
 from tests.hostile.scene import WRITERS
 
 OLD = b"an older result\n"
+KEPT = "kept"
+"""The folder that a long run is kept in."""
 JOBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "split": (("bisect", "split.yaml", "--device", "cpu", "--json=report.json"), ("report.json",)),
     "bisect": (WRITERS["bisect"].to("report.json"), ("report.json",)),
@@ -32,8 +39,9 @@ JOBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mine": ((*WRITERS["mine out"].to("prompts.jsonl"), "--json=mined.json"), ("prompts.jsonl", "mined.json")),
     "plot": (WRITERS["metrics plot"].to("series.svg"), ("series.svg",)),
     "init": (WRITERS["init"].to("new.yaml"), ("new.yaml", "new.tokens.jsonl")),
+    "long": (("bisect", "long.yaml", "--device", "cpu", "--run=kept", "--json=report.json"), ("report.json",)),
 }
-"""Commands, and the files that they write; the first keeps its passes."""
+"""Commands, and the files that they write; the first keeps its passes in the cache, the last in a run's folder."""
 _WHOLE = (
     *(("tempfile", "mkstemp"), ("fcntl", "flock"), ("pathlib", "Path.write_text"), ("safetensors.torch", "save_file")),
     *(("pathlib", "Path.chmod"), ("pathlib", "Path.replace"), ("pathlib", "Path.unlink")),
@@ -49,7 +57,13 @@ _AFTER_ONE = (
     *(("moeparity.bisection.resume.passes", "Passes.save"), ("shutil", "rmtree"), ("pathlib", "Path.replace")),
 )
 """Of a run that has kept a pass: its second calls."""
-WRITTEN = {"Path.write_text", "save_file", "write_tensors", "Passes.save"}
+_FOLDER = (
+    *(("moeparity.bisection.runs.folder", name) for name in ("write_text", "write_whole", "RunFolder._write_file")),
+    *(("moeparity.bisection.runs.folder", name) for name in ("RunFolder._tidy", "plan_record", "open_run")),
+    *(("moeparity.bisection.runs.lock", "_held"), ("moeparity.bisection.resume.passes", "Passes.save")),
+)
+"""Steps of writing a run's folder."""
+WRITTEN = {"Path.write_text", "save_file", "write_tensors", "Passes.save", "write_text", "write_whole"}
 _COST = re.compile(rb'time="[0-9.]+"|"(\w*seconds|memory_\w+)": [0-9.e+-]+|[0-9.]+ (s|GB)\b')
 """What no two runs have in common: seconds, and the memory of a process."""
 
@@ -65,12 +79,13 @@ class Usual:
     files: dict[str, bytes]
     seconds: float
     untouched: scene.State
+    kept: dict[str, bytes]
 
 
 def try_kill(number: int) -> Iterator[Trial]:
     """The kill of this number, and the run after it: two trials."""
     random = Random(f"kills {number}")  # noqa: S311
-    job = "split" if number % 3 else random.choice(list(JOBS)[1:])
+    job = "split" if number % 3 else random.choice(list(JOBS)[1:-1])
     usual = _usual(job)
     sent = random.choice((signal.SIGKILL, signal.SIGTERM))
     moment = _moment(random, job, usual.seconds)
@@ -90,6 +105,32 @@ def try_kill(number: int) -> Iterator[Trial]:
         (usual.folder / name).unlink(missing_ok=True)
 
 
+def try_run_kill(number: int) -> Iterator[Trial]:
+    """A long run in a folder of its own, killed by SIGKILL at a random moment (every fourth at a step of writing), one
+    in three once more when it goes on, and then left alone.
+    """
+    random, job = Random(f"runs {number}"), "long"  # noqa: S311
+    usual = _usual(job)
+    for turn in range(1 + (random.random() < 1 / 3)):
+        moment = _folder_moment(random) if number % 4 == 3 else random.uniform(0, usual.seconds)
+        ended = _killed(job, usual, moment, signal.SIGKILL)
+        kept = len(list(usual.folder.rglob("kept/passes/*/[!.]*.safetensors")))
+        kind = "runs, passes kept" if kept else "runs"
+        when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
+        case = f"kill {number}.{turn}: {job}, SIGKILL {when}, {kept} pieces kept"
+        yield _trial(kind, case, job, ended, _after_kill(job, usual, ended, signal.SIGKILL))
+    again = _run(job, usual)
+    yield _trial(kind, case, job, again, _after_rerun(job, usual, again))
+    shutil.rmtree(usual.folder / KEPT, ignore_errors=True)
+    (usual.folder / "report.json").unlink(missing_ok=True)
+
+
+def _folder_moment(random: Random) -> Moment:
+    module, name = random.choice(_FOLDER)
+    whens = ("before", "after", "midway") if name in WRITTEN else ("before", "after")
+    return Moment(module, name, random.choice(whens), random.randint(1, 2))
+
+
 @cache
 def _places() -> tempfile.TemporaryDirectory[str]:
     """Where the commands run: it goes when the process does."""
@@ -103,15 +144,37 @@ def _usual(job: str) -> Usual:
     home.mkdir(parents=True)
     scene.make(folder)
     untouched = scene.state(folder)
-    usual = Usual(folder, home, None, b"", {}, 0.0, untouched)
+    usual = Usual(folder, home, None, b"", {}, 0.0, untouched, {})
+    if job == "long":
+        # The first run of all compiles and maps what others find; a random moment is to lie in a usual one.
+        _run(job, usual)
+        shutil.rmtree(folder / KEPT)
     begun = time.monotonic()
     ended = _run(job, usual)
     seconds = time.monotonic() - begun
     assert ended.code in {0, 3}, ended.errors
     files = {name: _contents(folder / name) for name in JOBS[job][1]}
+    kept = _kept(folder)
     for name in files:
         (folder / name).unlink()
-    return Usual(folder, home, ended.code, _printed(ended), files, seconds, untouched)
+    shutil.rmtree(folder / KEPT, ignore_errors=True)
+    return Usual(folder, home, ended.code, _printed(ended), files, seconds, untouched, kept)
+
+
+def _kept(folder: Path) -> dict[str, bytes]:
+    """What a run's folder holds, but for what the run cost, when and in which process it ran."""
+    kept: dict[str, bytes] = {}
+    for path in sorted(path for path in (folder / KEPT).rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder / KEPT))
+        if name == NAME:
+            data = json.loads(path.read_bytes())
+            stable = {key: value for key, value in data.items() if key not in ("begun", "finished", "files")}
+            kept[name] = json.dumps([stable, sorted(data["files"])]).encode()
+        elif path.suffix == ".safetensors":
+            kept[name] = _COST.sub(b"", read_report(folder / KEPT).to_json().encode())
+        elif name != LOCK:
+            kept[name] = _contents(path)
+    return kept
 
 
 def _contents(path: Path) -> bytes:
@@ -121,6 +184,12 @@ def _contents(path: Path) -> bytes:
 
 def _printed(ended: Ended) -> bytes:
     return _COST.sub(b"", ended.output.encode())
+
+
+def _below(usual: Usual) -> set[Path]:
+    """The run's folder and all in it."""
+    folder = usual.folder / KEPT
+    return {folder, *folder.rglob("*")}
 
 
 def _moment(random: Random, job: str, seconds: float) -> Moment | float:
@@ -170,9 +239,19 @@ def _after_kill(job: str, usual: Usual, ended: Ended, sent: signal.Signals) -> s
         path = usual.folder / name
         if path.exists() and _contents(path) not in {OLD, whole}:
             return f"{name} is half-written"
+    if usual.kept and (broken := _listed(usual.folder)):
+        return broken
     if sent == signal.SIGTERM:
         half = [path for place in (usual.folder, usual.home) for path in place.rglob(".moeparity-*")]
         return f"{half[0]} is left" if half else None
+    return None
+
+
+def _listed(folder: Path) -> str | None:
+    """Why the list of runs would not be that of a run in whatever state; None where it is."""
+    for row in runs_below(folder):
+        if row.state not in ("finished", "unfinished"):
+            return f"listed as {row.state}"
     return None
 
 
@@ -183,8 +262,11 @@ def _after_rerun(job: str, usual: Usual, ended: Ended) -> str | None:
     for name, whole in usual.files.items():
         if _contents(usual.folder / name) != whole:
             return f"run again, other bytes in {name}"
+    if _kept(usual.folder) != usual.kept:
+        return "run again, the run's folder holds something else"
     outputs = [usual.folder / name for name in usual.files]
-    broken = breach(ended) or scene.difference(usual.untouched, scene.state(usual.folder), outputs)
+    beside = {name: data for name, data in scene.state(usual.folder).items() if Path(name) not in _below(usual)}
+    broken = breach(ended) or scene.difference(usual.untouched, beside, outputs)
     broken = broken or scene.leavings(usual.home)
     if broken is None and _printed(ended) != usual.output:
         return "run again, it prints something else"

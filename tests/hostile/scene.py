@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import torch
 import yaml
-from safetensors.torch import load
+from safetensors.torch import load, save_file
 
 from tests.errors.base import TOKENS, WEIGHTS
 from tests.hostile.subjects import FIXTURES, LAUNCHES, RECIPE, SUBJECTS
@@ -19,6 +20,10 @@ from tests.hostile.subjects import FIXTURES, LAUNCHES, RECIPE, SUBJECTS
 MODULE = "adding.py"
 INPUTS = ("recipe.yaml", "profile.yaml", TOKENS, "config.json", WEIGHTS)
 _CPU = ("--device", "cpu")
+
+
+LONG = "floor: true\noracle: true\nreplay: true\nattribute: true\nenvelope: 4\nby: node\n"
+"""What makes a recipe a long run: a first pass with everything in it, further ones, and searches among mixtures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,9 @@ def make(folder: Path) -> None:
     (folder / "sampled.yaml").write_text(sampled, "utf-8")
     split = (RECIPE % (TOKENS, "hf-eager", "./profile.yaml")) + "split: 2\n"
     (folder / "split.yaml").write_text(split.replace("below: 1.0e-4", "below: 1.0e-9"), "utf-8")
+    (folder / "long.yaml").write_text(split.replace(TOKENS, "long.safetensors") + LONG, "utf-8")
+    ids = torch.randint(0, 32, (16, 8), generator=torch.Generator().manual_seed(7))
+    save_file({"input_ids": ids}, folder / "long.safetensors")
     shutil.copy(FIXTURES / "moeparity" / "log.jsonl", folder)
     lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
     stepped = [json.dumps({**json.loads(line), "step": number // 2}) for number, line in enumerate(lines)]

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from moeparity.bisection.runs.folder import RunFolder
 from tests.hostile import scene
+from tests.hostile.contract import console, run, start
 from tests.hostile.environment import SITUATIONS, try_situation
-from tests.hostile.kills import try_kill
+from tests.hostile.kills import try_kill, try_run_kill
 from tests.warm import load
 
 QUICK = (
@@ -64,6 +68,43 @@ def test_no_situation_breaks_the_contract(name: str) -> None:
 def test_a_kill_leaves_nothing_that_the_next_run_does_not_mend(number: int) -> None:
     for trial in try_kill(number):
         assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_killed_run_of_a_folder_ends_as_if_nobody_had_killed_it(number: int) -> None:
+    for trial in try_run_kill(number):
+        assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
+
+
+def test_of_two_runs_at_once_on_one_folder_one_refuses(tmp_path: Path) -> None:
+    scene.make(tmp_path)
+    words = ("bisect", "split.yaml", "--device", "cpu", "--run=kept")
+
+    def waiting() -> None:
+        """The console script, which waits in the midst of the run."""
+        admit = RunFolder.admit
+
+        def late(self: RunFolder, *arguments: Any, **options: Any) -> None:
+            admit(self, *arguments, **options)
+            (tmp_path / "begun").touch()
+            while not (tmp_path / "go on").exists():
+                time.sleep(0.01)
+
+        RunFolder.admit = late  # type: ignore[method-assign]
+        console()
+
+    first = start(words, tmp_path, waiting)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    before = scene.state(tmp_path / "kept")
+    second = run(words, tmp_path)
+    assert second.code == 2
+    assert f"error: --run kept: process {first.child} on " in second.errors
+    assert scene.state(tmp_path / "kept") == before
+    (tmp_path / "go on").touch()
+    ended = first.end()
+    assert ended.code == 3, ended.errors
+    assert run(("report", "kept"), tmp_path).output == ended.output
 
 
 def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:

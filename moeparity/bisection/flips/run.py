@@ -13,8 +13,10 @@ from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.census import MAP_BITS, Census
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.report import RoutingFlips
-from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.pipeline import passes_over, piece_store, ready
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.runs.folder import open_run
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
@@ -82,13 +84,27 @@ def flips(
     allow_code: bool = False,
     memory_limit: float | None = None,
     progress: Callback | None = None,
+    run: str | Path | None = None,
 ) -> Flipped:
-    """Run a recipe, its toggles included, and look at the candidate's routing flips only.
+    """Run a recipe, its toggles included, and look at the candidate's routing flips only; `run` is a folder to keep it.
 
     Raises MoeparityError as `moeparity.bisect` does, and where no router runs on both sides.
     """
     options = Options(split=0, floor=False, oracle=False, allow_code=allow_code, memory_limit=memory_limit)
-    plan, observed = passes(recipe, device=device, options=options, progress=progress)
+    with open_run(run, "flips", recipe, {"device": device}) as folder:
+        plan = ready(recipe, device=device, options=options, progress=progress)
+        if folder is None:
+            return _flipped(plan, progress=progress)
+        folder.admit(plan, progress)
+        with piece_store(plan, folder, Flipped) as kept:
+            assert kept is not None
+            result = folder.once(kept, "flips", lambda: _flipped(plan, kept, progress))
+            folder.finish(result)
+    return result
+
+
+def _flipped(plan: Plan, kept: Passes | None = None, progress: Callback | None = None) -> Flipped:
+    plan, observed = passes_over(plan, kept, progress)
     report, graph = summarise(plan, observed), plan.model.graph
     if report.flips is None:
         has_router = any(node.op.routes for node in graph.nodes)

@@ -100,6 +100,11 @@ class Mined:
     tokens: tuple[MinedToken, ...]
     check: Check | None = None
 
+    @property
+    def exit_code(self) -> int:
+        """0: nothing was asked that could fail."""
+        return 0
+
     def checked(self, check: Check) -> Mined:
         """With the outcome of a check."""
         return replace(self, check=check)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +15,13 @@ from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.resume.codec import Codec, classes_of
+from moeparity.bisection.resume.fingerprint import digest
+from moeparity.bisection.runs.folder import open_run
 from moeparity.bisection.trials import walker
 from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
-from moeparity.errors import MoeparityError, SpecError, Where
+from moeparity.errors import MoeparityError, SpecError, Where, display_path
 from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
 from moeparity.plan.graph import Node
@@ -56,17 +59,33 @@ def mine(
     allow_code: bool = False,
     memory_limit: float | None = None,
     progress: Callback | None = None,
+    run: str | Path | None = None,
 ) -> Mined:
     """Rank prompts and their tokens by their probability to flip.
 
     Both sides run a few of the recipe's own sequences, which shows how far the candidate's numerics move each gate's
-    logits; then the reference alone runs the prompts. Raises MoeparityError, also where nothing can flip.
+    logits; then the reference alone runs the prompts. `run` is a folder to keep it. Raises MoeparityError, also where
+    nothing can flip.
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
-    plan = prepare(Path(recipe), device=device, options=options, progress=progress)
-    miner = _Miner.of(plan, request, progress)
-    prompts = _read(plan, request)
-    calibration = _first(plan.tokens, request.calibrate)
+    asked = {**asdict(request), "file": display_path(request.file)}
+    with open_run(run, "mine", recipe, {"device": device, **asked}) as folder:
+        plan = prepare(Path(recipe), device=device, options=options, progress=progress)
+        miner = _Miner.of(plan, request, progress)
+        prompts = _read(plan, request)
+        if folder is None:
+            return _mined(miner, prompts)
+        own = {"request": digest({**asked, "file": None}), "prompts": digest(prompts)}
+        folder.admit(plan, progress, extra=own)
+        pieces = folder.pieces(Codec(classes_of(Mined)))
+        result = folder.once(pieces, "mine", lambda: _mined(miner, prompts))
+        folder.finish(result)
+    return result
+
+
+def _mined(miner: _Miner, prompts: TokenSet) -> Mined:
+    plan = miner.plan
+    calibration = _first(plan.tokens, miner.request.calibrate)
     gate_noise = miner.run_both(calibration)
     if not gate_noise.noise:
         raise SpecError(f"{Where(plan.path)}: no router and gate run on both sides, so nothing can be predicted.")

@@ -9,8 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import torch
 
 Plain = Any
@@ -21,9 +22,22 @@ class CodecError(Exception):
     """A value that cannot be written, or data that no value was ever written as."""
 
 
+def classes_of(root: type) -> dict[type, None]:
+    """The dataclasses that instances of a dataclass are made of, going by its annotations, itself among them."""
+    classes: dict[type, None] = {}
+    hints: list[Any] = [root]
+    while hints:
+        hint = hints.pop()
+        if isinstance(hint, type) and is_dataclass(hint) and hint not in classes:
+            classes[hint] = None
+            hints += get_type_hints(hint).values()
+        hints += get_args(hint)
+    return classes
+
+
 class Codec:
-    """Writes and reads values made of None, bool, int, float, str, tensors, list, tuple, set, frozenset, dict, Counter
-    and dataclasses of the `classes` given.
+    """Writes and reads values made of None, bool, int, float, str, tensors, arrays of numbers, list, tuple, set,
+    frozenset, dict, Counter and dataclasses of the `classes` given.
 
     `objects` are written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
     tuples and sets, keys of any kind, the order of dicts, and one tensor in two places come back as they were.
@@ -66,6 +80,10 @@ class _Writer:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor) and kind is torch.Tensor:
             return {"tensor": [self._tensor(value), str(value.device)]}
+        if isinstance(value, np.ndarray) and kind is np.ndarray:
+            if value.dtype.kind not in "biuf":
+                raise CodecError(f"an array of {value.dtype} cannot be written")
+            return {"array": self._tensor(torch.from_numpy(np.array(value)))}
         if isinstance(value, list | tuple | set | frozenset) and kind in {list, tuple, set, frozenset}:
             # A set has no order of its own; with one, equal values are written alike.
             items = [self.plain(item) for item in (sorted(value, key=repr) if kind in {set, frozenset} else value)]
@@ -113,6 +131,8 @@ class _Reader:
                 return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
             case "tensor":
                 return self._tensor(*content)
+            case "array":
+                return self._tensor(content, "cpu").numpy()
             case "tuple" | "set" | "frozenset":
                 container = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
                 return container(self.value(item) for item in content)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -35,12 +37,23 @@ _VARIABLES = (
     "ONEDNN_",
     "TORCH",
 )
+_PROCESS = secrets.token_hex(16)
+"""What no other process has."""
 
 
 def fingerprint(plan: Plan) -> str:
     """64 hex digits for a plan on this machine, in this environment, with this build."""
-    digest = hashlib.sha256()
-    parts = {
+    return joined(parts(plan))
+
+
+def joined(parts: Mapping[str, str]) -> str:
+    """The one hash of several."""
+    return hashlib.sha256(json.dumps(sorted(parts.items())).encode()).hexdigest()
+
+
+def parts(plan: Plan) -> dict[str, str]:
+    """What the fingerprint is made of, a hash for each part, so that it can be said which of them is another."""
+    contents = {
         "recipe": plan.recipe,
         "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
         "oracle": None if plan.oracle is None else _side(plan.oracle),
@@ -50,10 +63,18 @@ def fingerprint(plan: Plan) -> str:
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
-        "source": _source(),
+        "source": source(),
+        # What users' functions import is not known: no run is sure to be that of another process.
+        "functions": _PROCESS if plan.functions else None,
     }
-    _update(digest, parts)
-    return digest.hexdigest()
+    return {name: digest(content) for name, content in contents.items()}
+
+
+def digest(content: object) -> str:
+    """64 hex digits of plain data, dataclasses and tensors. Raises TypeError for anything else."""
+    hashed = hashlib.sha256()
+    _update(hashed, content)
+    return hashed.hexdigest()
 
 
 def _side(side: Side) -> list[Any]:
@@ -84,12 +105,17 @@ def _machine(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "cpu": cpu_name(),
         "threads": [torch.get_num_threads(), os.cpu_count()],
-        "variables": {key: value for key, value in os.environ.items() if key.startswith(_VARIABLES)},
+        "variables": variables(),
     }
 
 
+def variables() -> dict[str, str]:
+    """The environment variables by which libraries choose their kernels."""
+    return {key: value for key, value in sorted(os.environ.items()) if key.startswith(_VARIABLES)}
+
+
 @cache
-def _source() -> str:
+def source() -> str:
     """A digest of moeparity itself, code and data."""
     digest = hashlib.sha256()
     for package in ("moeparity", "moeparity.graphs"):

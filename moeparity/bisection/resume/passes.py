@@ -1,10 +1,11 @@
-"""One file per finished pass, in a folder named by a fingerprint of everything that decides the result."""
+"""One file per finished piece of a run, in a folder named by a fingerprint of everything that decides the result."""
 
 from __future__ import annotations
 
 import hmac
 import json
 import logging
+import secrets
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -21,54 +22,55 @@ from moeparity.output.writing import write_tensors
 from moeparity.progress import on_interruption
 
 FORMAT = "moeparity.pass/2"
+# torch maps a file by its name (RuntimeError), and a run beside this one may have removed it by then.
+_UNREADABLE = (OSError, SafetensorError, CodecError, ValueError, KeyError, RuntimeError)
 _UNUSABLE = "%s: no pass is kept there, a killed run would start anew: %s"
 _log = logging.getLogger("moeparity")
 
 
 class Passes:
-    """The finished passes of one run: `<cache>/passes/<fingerprint>/<name>.safetensors`.
+    """The finished pieces of one run: `<folder>/passes/<fingerprint>/<name>.safetensors`, in the folder `run` that
+    keeps it, else in the user's cache.
 
-    As a context manager: removed when the run finished, kept when an exception or a signal ended it, which then says
-    so. What cannot be kept or read costs a line of the log "moeparity" (standard error, unless it is configured
-    otherwise) and nothing else.
+    As a context manager: what lies in the cache is removed when the run finished, and kept when an exception or a
+    signal ended it, which then says so. What cannot be kept or read costs a line of the log "moeparity" (standard
+    error, unless it is configured otherwise) and nothing else.
     """
 
-    def __init__(self, fingerprint: str, codec: Codec, cache: Path | None = None) -> None:
-        self.fingerprint, self.codec = fingerprint, codec
-        folder = cache or cache_folder()
+    def __init__(self, fingerprint: str, codec: Codec, cache: Path | None = None, *, run: Path | None = None) -> None:
+        self.fingerprint, self.codec, self._lasts = fingerprint, codec, run is not None
+        cache = cache or cache_folder()
+        folder = run or cache
         self.folder = None if folder is None else folder / "passes" / fingerprint
-        self._key = b""
-        if folder is not None:
+        # Signed with the user's own key; where there is none, with one that no other process has.
+        self._key = secrets.token_bytes(32)
+        if cache is not None:
             try:
-                self._key = prepared(folder)
+                self._key = prepared(cache)
             except OSError as error:
-                _log.warning(_UNUSABLE, display_path(folder), error.strerror)
-                self.folder = None
+                _log.warning(_UNUSABLE, display_path(cache), error.strerror)
+                self.folder = None if run is None else self.folder
 
     def load(self, name: str) -> Any | None:
         """What was saved under that name by a run with this fingerprint; None where there is nothing to trust."""
-        path = self._path(name)
+        path = self.path(name)
         if path is None or not paths.present(path):
             return None
         try:
-            # torch maps a file by its name (RuntimeError), and a run beside this one may have removed it by then.
-            paths.checked(path)
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+            metadata, tensors = _contents(path)
             self._check(metadata, tensors)
             return self.codec.decode(json.loads(metadata["state"]), tensors)
-        except (OSError, SafetensorError, CodecError, ValueError, KeyError, RuntimeError) as error:
+        except _UNREADABLE as error:
             reason = str(error).splitlines()[0][:200]
             _log.warning("%s: ignored, it is no pass of this run: %s", display_path(path), reason)
             return None
 
-    def save(self, name: str, observed: object) -> None:
-        """Keep what a pass saw, atomically."""
-        path = self._path(name)
+    def save(self, name: str, piece: object) -> None:
+        """Keep a piece, such as what a pass saw, atomically."""
+        path = self.path(name)
         if path is None:
             return
-        plain, tensors = self.codec.encode(observed)
+        plain, tensors = self.codec.encode(piece)
         state = json.dumps(plain, allow_nan=False)
         metadata = {"format": FORMAT, "fingerprint": self.fingerprint, "state": state}
         metadata["hmac"] = self._sign(state, tensors)
@@ -78,13 +80,13 @@ class Passes:
         except (OSError, MoeparityError) as error:
             _log.warning("%s: not kept, a killed run would start anew: %s", display_path(path), error)
 
-    def _path(self, name: str) -> Path | None:
+    def path(self, name: str) -> Path | None:
+        """Where a piece of that name lies, or will; None where nothing can be kept."""
         return None if self.folder is None else self.folder / f"{name}.safetensors"
 
     def _check(self, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> None:
-        for key, value in (("format", FORMAT), ("fingerprint", self.fingerprint)):
-            if metadata.get(key) != value:
-                raise CodecError(f"its {key} is {metadata.get(key)!r}, not {value!r}")
+        _expect(metadata, "format", FORMAT)
+        _expect(metadata, "fingerprint", self.fingerprint)
         if not hmac.compare_digest(metadata.get("hmac", ""), self._sign(metadata.get("state", ""), tensors)):
             raise CodecError("its signature does not fit: it is damaged, or no run of this user wrote it")
 
@@ -103,7 +105,7 @@ class Passes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self.folder is not None:
+        if error is None and self.folder is not None and not self._lasts:
             shutil.rmtree(self.folder, ignore_errors=True)
         elif error is not None and (note := self._notice()):
             error.add_note(note)
@@ -113,5 +115,27 @@ class Passes:
         count = 0 if self.folder is None else len(list(self.folder.glob("*.safetensors")))
         if self.folder is None or not count:
             return None
-        passes = f"{count} finished pass is" if count == 1 else f"{count} finished passes are"
-        return f"{passes} kept in {display_path(self.folder)}: the same command goes on from there."
+        pieces = f"{count} finished pass is" if count == 1 else f"{count} finished passes are"
+        return f"{pieces} kept in {display_path(self.folder)}: the same command goes on from there."
+
+
+def read_piece(path: Path, codec: Codec) -> Any:
+    """What a piece holds, whoever signed it: for a file that is known by its digest. Raises CodecError."""
+    try:
+        metadata, tensors = _contents(path)
+        _expect(metadata, "format", FORMAT)
+        return codec.decode(json.loads(metadata["state"]), tensors)
+    except _UNREADABLE as error:
+        raise CodecError(next(iter(str(error).splitlines()), "")[:200]) from None
+
+
+def _contents(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """The metadata and the tensors of a safetensors file."""
+    paths.checked(path)
+    with safe_open(str(path), framework="pt") as file:
+        return file.metadata() or {}, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+
+
+def _expect(metadata: dict[str, str], key: str, value: str) -> None:
+    if metadata.get(key) != value:
+        raise CodecError(f"its {key} is {metadata.get(key)!r}, not {value!r}")

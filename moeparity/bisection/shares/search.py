@@ -13,6 +13,7 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError, Where
@@ -64,12 +65,14 @@ class Blame:
     seconds: float
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None) -> Blame | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None) -> Blame | None:
     """What the searches of a recipe with `attribute:` find; None for others."""
-    return blame(plan, observed, progress=progress) if plan.recipe.attribute else None
+    return blame(plan, observed, progress=progress, kept=kept) if plan.recipe.attribute else None
 
 
-def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -> Blame | None:
+def blame(
+    plan: Plan, observed: Observed, *, progress: Callback | None = None, kept: Passes | None = None
+) -> Blame | None:
     """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
 
     What the passes of the bisection saw is not evaluated again.
@@ -80,7 +83,7 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
     toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
-    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress)
+    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, kept=kept, name="shares")
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
@@ -88,7 +91,7 @@ def blame(plan: Plan, observed: Observed, *, progress: Callback | None = None) -
     apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
     parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
     shares = waterfall(memo, top, over_sequences, apart=apart)
-    routed = Mixtures(plan, routes=IDS, progress=progress)
+    routed = Mixtures(plan, routes=IDS, progress=progress, kept=kept, name="shares-routed")
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)

@@ -9,18 +9,25 @@ from moeparity.bisection.sections import Shown
 from moeparity.output.status import status_line
 
 
-def seven_lines(report: Report) -> RenderableType:
-    """The summary, each line behind the word that says what it is."""
+def lines(report: Report) -> tuple[tuple[str, str], ...]:
+    """The seven lines of the summary, each behind the word that says what it is."""
     summary = report.summary
-    table = status_line(report.verdict.status, summary.verdict)
-    for word, line in (
+    return (
+        (report.verdict.status.upper(), summary.verdict),
         ("record", summary.record),
         ("starts", summary.starts),
         ("blame", summary.blame),
         ("to set", summary.to_set),
         ("floor", summary.floor),
         ("sure", summary.sure),
-    ):
+    )
+
+
+def seven_lines(report: Report) -> RenderableType:
+    """The summary as a table."""
+    (_, verdict), *others = lines(report)
+    table = status_line(report.verdict.status, verdict)
+    for word, line in others:
         table.add_row(word, line)
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shares.search import over_sequences
 from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.trials import restored
@@ -14,7 +15,9 @@ from moeparity.search.memo import Memo
 from moeparity.search.offsetting import OffsettingPair, offsetting
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None) -> tuple[OffsettingPair, ...] | None:
+def search(
+    plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None
+) -> tuple[OffsettingPair, ...] | None:
     """The pairs; None for a recipe with `attribute:`, whose shares know them, and where no two raise the KL when
     restored. It takes a pass only where two surely do.
     """
@@ -25,7 +28,7 @@ def search(plan: Plan, observed: Observed, progress: Callback | None) -> tuple[O
     raising = [toggle for toggle in whole if _raises(toggle, observed)]
     if len(raising) < 2:
         return None
-    mixtures = Mixtures(plan, progress=progress)
+    mixtures = Mixtures(plan, progress=progress, kept=kept, name="offsets")
     mixtures.learn(observed)
     memo = Memo(tuple(toggle.name for toggle in whole), mixtures)
     return offsetting(

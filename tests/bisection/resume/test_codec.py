@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.bisection.resume.codec import Codec, CodecError
+from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
 from moeparity.numerics.bits import same_bits
 
 
@@ -30,6 +32,13 @@ class Slotted:
 
     def __post_init__(self) -> None:
         self.made = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    one: Frozen
+    many: tuple[tuple[Slotted, ...], ...]
+    some: Mapping[str, Frozen] | None
 
 
 class Named:
@@ -160,3 +169,26 @@ def test_what_was_never_written_is_refused(plain: Any) -> None:
     assert same(CODEC.decode(good, stored), [torch.ones(1), Frozen(number=1)])
     with pytest.raises(CodecError):
         CODEC.decode([good, plain], stored)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_an_array_comes_back_bit_for_bit(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.full(shape, np.nan if dtype.startswith("float") else 1).astype(dtype)
+    array.setflags(write=False)
+    plain, written = CODEC.encode(Frozen(number=1, any=array))
+    again = CODEC.decode(json.loads(json.dumps(plain)), written).any
+    assert (again.dtype, again.shape, again.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_an_array_of_words_is_not_written() -> None:
+    with pytest.raises(CodecError, match="cannot be written"):
+        CODEC.encode(np.array(["a"]))
+
+
+def test_the_classes_of_a_dataclass_are_those_of_its_annotations() -> None:
+    assert list(classes_of(Outer)) == [Outer, Frozen, Slotted]
+    value = Outer(one=Frozen(number=1), many=((slotted([1], {}),),), some=None)
+    plain, written = Codec(classes_of(Outer)).encode(value)
+    again = Codec(classes_of(Outer)).decode(json.loads(json.dumps(plain)), written)
+    assert again == value

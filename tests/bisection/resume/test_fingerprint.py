@@ -107,5 +107,5 @@ def test_the_machine_belongs_to_it(recipe: Path, monkeypatch: pytest.MonkeyPatch
 def test_moeparity_itself_belongs_to_it(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepare(recipe, device="cpu")
     before = fingerprint(plan)
-    monkeypatch.setattr("moeparity.bisection.resume.fingerprint._source", lambda: "another")
+    monkeypatch.setattr("moeparity.bisection.resume.fingerprint.source", lambda: "another")
     assert fingerprint(plan) != before

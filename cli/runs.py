@@ -1,0 +1,92 @@
+"""`moeparity runs`, `report` and `compare`: runs that were kept with `--run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from rich.console import Console
+
+    from moeparity.bisection.runs.results import Kept
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that --run has written.")]
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look, two folders deep.")] = Path(),
+) -> None:
+    """List runs: recipe, verdict, figure, when, on which machine, finished or not."""
+    from moeparity.bisection.runs.listing import runs_below
+    from moeparity.bisection.runs.text import print_runs
+    from moeparity.cli.render import console
+
+    print_runs(runs_below(folder), str(folder), console())
+
+
+def report(
+    run: Run,
+    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every section of the report.")] = False,
+    section: Annotated[
+        list[str] | None, typer.Option(help="Print this section too, of a bisection. May be repeated.")
+    ] = None,
+) -> None:
+    """Print the report of a finished run again. Nothing is computed.
+
+    The exit code is that of the run's own command.
+    """
+    from moeparity.bisection.runs.results import read_report
+    from moeparity.bisection.text import asked_for
+    from moeparity.cli.outputs import outputs
+
+    asked = asked_for(section or (), all_of_them=verbose)
+    with outputs({"--json": json}) as files:
+        result = read_report(run)
+        files.text("--json", result.to_json)
+    _print(result, files.console(), asked)
+    raise typer.Exit(result.exit_code)
+
+
+def _print(result: Kept, out: Console, asked: Collection[str]) -> None:
+    """A result as its own command prints it."""
+    from moeparity.bisection.mine.report import Mined
+    from moeparity.bisection.mine.text import print_mined
+    from moeparity.bisection.report import Report
+    from moeparity.bisection.sweep.report import Sweep
+    from moeparity.bisection.sweep.text import print_sweep
+    from moeparity.bisection.text import print_report
+    from moeparity.cli.flips import print_flipped
+
+    if isinstance(result, Report):
+        print_report(result, out, asked)
+    elif isinstance(result, Sweep):
+        print_sweep(result, out)
+    elif isinstance(result, Mined):
+        print_mined(result, out, None)
+    else:
+        print_flipped(result, out)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A folder that --run has written.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another: what changed since the first.")],
+    json: Annotated[Path | None, typer.Option(help="Write the comparison to this file as JSON.")] = None,
+) -> None:
+    """What changed between two runs: environment, choices by node, weights, metrics, first divergence, toggles.
+
+    Exit code 0 nothing but cost and environment, 1 anything else, 2 bad input, 3 reports that cannot be compared.
+    """
+    from moeparity.bisection.runs.compare import compare as run_comparison
+    from moeparity.bisection.runs.text import print_comparison
+    from moeparity.cli.outputs import outputs
+
+    with outputs({"--json": json}) as files:
+        comparison = run_comparison(first, second)
+        files.text("--json", comparison.to_json)
+    print_comparison(comparison, files.console())
+    raise typer.Exit(comparison.exit_code)

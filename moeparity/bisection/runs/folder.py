@@ -1,0 +1,263 @@
+"""The folder of one run: admitted once, written piece by piece, each file whole, finished once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from moeparity import paths
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.codec import Codec
+from moeparity.bisection.resume.fingerprint import joined, parts
+from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.runs.file import LOCK, NAME, PLAN, RECIPE, REPORT, Kind, Outcome, RunFile, read_run
+from moeparity.bisection.runs.lock import locked, now
+from moeparity.bisection.runs.surroundings import environment, plan_record
+from moeparity.errors import RunError, Where, display_path, listed
+from moeparity.output.writing import write_text, write_whole
+from moeparity.progress import Callback, on_interruption
+
+_log = logging.getLogger("moeparity")
+_WORDS = {
+    "recipe": "the recipe, or an option that stands for a part of it",
+    "sides": "the choices of a side",
+    "oracle": "the oracle",
+    "toggles": "the toggles",
+    "tokens": "the tokens",
+    "weights": "the weights",
+    "graph": "the graph",
+    "machine": "the machine or its settings",
+    "source": "moeparity itself",
+    "request": "what the command asks for",
+}
+"""Parts of a run's identity, for people."""
+Made = TypeVar("Made")
+POINT = "report"
+"""What the result of a bisection is kept as, that of a point of a sweep as well."""
+_SHARED = ("tokens", "weights", "graph", "machine", "source")
+"""Parts that the points of a sweep have in common."""
+
+
+class Result(Protocol):
+    """What a command ends with: a dataclass that says its exit code and writes itself as JSON."""
+
+    @property
+    def exit_code(self) -> int:
+        """As in docs/trust.md."""
+        ...
+
+    def to_json(self) -> str:
+        """The report as strict JSON."""
+        ...
+
+
+class RunFolder:
+    """A run's folder while this process holds it."""
+
+    def __init__(self, folder: Path, kind: Kind, recipe: Path, request: Mapping[str, Any]) -> None:
+        """Raises RunError for a folder with anything in it that no run of this kind has written."""
+        self.folder, self.kind, self.recipe, self.request = folder, kind, recipe, dict(request)
+        self.file: RunFile | None = None
+        self._fingerprint = ""
+        self._piece: Path | None = None
+        if paths.present(folder / NAME):
+            self.file = read_run(folder)
+        elif strange := sorted(path.name for path in folder.iterdir() if not _ours(path.name)):
+            raise RunError(
+                f"--run {Where(folder)}: it holds {strange[0]!r} and no {NAME}, so no run is kept there. Name a new "
+                "folder."
+            )
+        if self.file is not None and self.file.kind != kind:
+            raise RunError(f"--run {Where(folder)}: it holds a run of `{self.file.kind}`. Name another folder.")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of the run is kept; then nothing is written any more."""
+        return self.file is not None and self.file.finished is not None
+
+    def admit(self, plan: Plan, progress: Callback | None = None, *, extra: Mapping[str, str] | None = None) -> None:
+        """Begin the run of a plan, or go on with it; `extra` are hashes of what else decides the result.
+
+        Raises RunError where the folder holds another run.
+        """
+        self._admit(plan, {**parts(plan), **(extra or {})}, progress)
+
+    def admit_point(self, plan: Plan, point: str, progress: Callback | None = None) -> None:
+        """As `admit` of one point of several, whose plans differ."""
+        of_plan = parts(plan)
+        own = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
+        self._admit(plan, {name: of_plan[name] for name in _SHARED} | {f"point {point}": own}, progress, of_plan)
+
+    def pieces(self, codec: Codec) -> Passes:
+        """Where the pieces of what was admitted last lie."""
+        return Passes(self._fingerprint, codec, run=self.folder)
+
+    def together(self, codec: Codec) -> Passes:
+        """Where what was made of all that was admitted lies."""
+        assert self.file is not None
+        return Passes(joined(self.file.parts), codec, run=self.folder)
+
+    def once(self, pieces: Passes, name: str, make: Callable[[], Made]) -> Made:
+        """What is kept under that name; else what `make` makes, which is kept then.
+
+        Raises RunError where a finished run does not have it: nothing of that is computed again.
+        """
+        self._piece = pieces.path(name)
+        kept: Made | None = pieces.load(name)
+        if kept is not None:
+            return kept
+        if self.finished:
+            raise RunError(
+                f"--run {Where(self.folder)}: the run is finished, and its pieces cannot be read again by this user or "
+                f"this moeparity. `moeparity report {display_path(self.folder)}` prints it; name another folder to run."
+            )
+        made = make()
+        pieces.save(name, made)
+        return made
+
+    def finish(self, result: Result) -> None:
+        """Keep the result, which is what came `once` last, and no longer what a killed run would need.
+
+        Raises RunError where that cannot be written.
+        """
+        assert self.file is not None
+        piece = self._piece
+        if piece is None or not piece.is_file():
+            raise RunError(f"--run {Where(self.folder)}: the result could not be kept there. Is the disk full?")
+        if self.finished:
+            words = "%s: finished at %s; it is read, nothing was run"
+            _log.warning(words, display_path(self.folder), self.file.finished)
+        else:
+            self._write_result(result, piece)
+        # A run that is killed here leaves them.
+        self._tidy(piece)
+
+    def _write_result(self, result: Result, piece: Path) -> None:
+        assert self.file is not None
+        write_text(self.folder / REPORT, result.to_json())
+        name = str(piece.relative_to(self.folder))
+        kept = (RECIPE, PLAN, REPORT, name)
+        files = {path: hashlib.sha256((self.folder / path).read_bytes()).hexdigest() for path in kept}
+        outcome = _outcome(result)
+        update = {"finished": now(), "outcome": outcome, "result": name, "files": files}
+        self._write_file(self.file.model_copy(update=update))
+
+    def _admit(
+        self,
+        plan: Plan,
+        identity: dict[str, str],
+        progress: Callback | None,
+        of_plan: Mapping[str, str] | None = None,
+    ) -> None:
+        self._fingerprint = joined(of_plan or identity)
+        # What users' functions import is not known: their pieces are this process's only, the run is not.
+        identity = {name: value for name, value in identity.items() if name != "functions"}
+        self._agree(identity, plan)
+        if self.finished and plan.functions:
+            raise RunError(
+                f"--run {Where(self.folder)}: it holds a finished run of users' functions, and what these import is "
+                f"not known, so nobody can say that it is this one. `moeparity report {display_path(self.folder)}` "
+                "prints it; name another folder to run."
+            )
+        self._begin(identity, plan, progress)
+
+    def _agree(self, identity: Mapping[str, str], plan: Plan) -> None:
+        if self.file is None:
+            return
+        known = self.file.parts
+        others = [name for name, value in identity.items() if known.get(name, value) != value]
+        if self.finished and not others:
+            others = [name for name in identity if name not in known]
+        if others:
+            words = listed([_WORDS.get(name, name) for name in others])
+            raise RunError(
+                f"--run {Where(self.folder)}: it holds another run ({self.file.recipe}, begun {self.file.begun}). "
+                f"Not the same: {words}{self._changes(others, plan)}. Nothing was changed; name another folder."
+            )
+
+    def _changes(self, others: list[str], plan: Plan) -> str:
+        """What of the environment is another, in words."""
+        assert self.file is not None
+        if not {"machine", "source"}.intersection(others):
+            return ""
+        there, here = self.file.environment, environment(plan.model.device)
+        changed = [
+            f"{key} {there[key]} there, {here[key]} here" for key in here if there.get(key, here[key]) != here[key]
+        ]
+        return f" ({'; '.join(changed[:3])})" if changed else ""
+
+    def _begin(self, identity: Mapping[str, str], plan: Plan, progress: Callback | None) -> None:
+        """Write what is not there yet of the run: `run.json` first, so that the folder is known for a run's."""
+        if self.finished:
+            return
+        file = self.file or RunFile(
+            kind=self.kind,
+            recipe=display_path(self.recipe),
+            request=self.request,
+            parts={},
+            environment=environment(plan.model.device),
+            begun=now(),
+        )
+        if not identity.items() <= file.parts.items():
+            self._write_file(file.model_copy(update={"parts": {**file.parts, **identity}}))
+        if not paths.present(self.folder / RECIPE):
+            recipe = paths.contents(plan.path, "YAML file")
+            write_whole(self.folder / RECIPE, lambda path: path.write_bytes(recipe))
+        if not paths.present(self.folder / PLAN):
+            record = plan_record(plan, progress, with_sides=self.kind != "sweep")
+            write_text(self.folder / PLAN, json.dumps(record, indent=1, allow_nan=False))
+
+    def _write_file(self, file: RunFile) -> None:
+        write_text(self.folder / NAME, file.text())
+        self.file = file
+
+    def _tidy(self, piece: Path) -> None:
+        """Remove the pieces that only a killed run would need; the points of a sweep are a part of its result."""
+        for path in (self.folder / "passes").glob("*/*"):
+            if path != piece and not (self.kind == "sweep" and path.stem == POINT):
+                path.unlink(missing_ok=True)
+        for path in (self.folder / "passes").glob("*"):
+            with suppress(OSError):
+                path.rmdir()
+
+
+def _ours(name: str) -> bool:
+    """Whether a run that was killed before it had begun may have left a file of that name."""
+    return name == LOCK or name.startswith(".moeparity-")
+
+
+def _outcome(result: Result) -> Outcome:
+    verdict = getattr(result, "verdict", None)
+    if verdict is None:
+        return Outcome(exit_code=result.exit_code)
+    value = float(verdict.value.estimate)
+    return Outcome(
+        exit_code=result.exit_code,
+        verdict=verdict.status,
+        metric=verdict.metric,
+        value=value if abs(value) < float("inf") else str(value),
+    )
+
+
+@contextmanager
+def open_run(
+    folder: str | Path | None, kind: Kind, recipe: str | Path, request: Mapping[str, Any]
+) -> Iterator[RunFolder | None]:
+    """A run's folder, held for as long as the context lasts; None without one. Raises RunError."""
+    if folder is None:
+        yield None
+        return
+    with locked(Path(folder)):
+        run = RunFolder(Path(folder), kind, Path(recipe), request)
+
+        def note() -> str | None:
+            place = display_path(run.folder)
+            return f"The run is finished: `moeparity report {place}` prints it." if run.finished else None
+
+        with on_interruption(note):
+            yield run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +15,20 @@ from moeparity.plan.spec.base import By
 
 if TYPE_CHECKING:
     from moeparity.bisection.prepare import Options
+    from moeparity.inputs.tokens.tokenizer import Tokenizer
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
+Html = Annotated[
+    Path | None, typer.Option(help="Write the report with pictures to this file: one page that needs no network.")
+]
+PerTokenFile = Annotated[
+    Path | None,
+    typer.Option("--per-token", help="Write k3, KL, flips and margins of every token to this safetensors file."),
+]
+WithText = Annotated[
+    bool, typer.Option("--with-text", help="With --html or --per-token: the text of the tokens too, and their ids.")
+]
 Bundles = Annotated[By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")]
 Split = Annotated[
     int | None,
@@ -60,6 +73,9 @@ DryRun = Annotated[
 def bisect(
     recipe: Recipe,
     json: Json = None,
+    html: Html = None,
+    per_token: PerTokenFile = None,
+    with_text: WithText = False,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -79,6 +95,9 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
+    from moeparity.bisection.page import page
+    from moeparity.bisection.per_token.files import write_per_token
+    from moeparity.bisection.per_token.pieces import with_text as spelt
     from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
     from moeparity.bisection.text import asked_for, print_report
@@ -98,23 +117,39 @@ def bisect(
         memory_limit=memory_limit,
     )
     if dry_run:
-        _print_cost(recipe, device, options, json)
+        _print_cost(recipe, device, options, (json, html, per_token))
         return
     asked = asked_for(section or (), all_of_them=verbose)
-    with outputs({"--json": json}) as files:
+    tokenizer = _tokenizer(recipe, html or per_token) if with_text else None
+    wanted = {"--json": json, "--html": html, "--per-token": per_token}
+    with outputs(wanted, unprinted=("--per-token",)) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
+        report = report if tokenizer is None else spelt(report, tokenizer)
         files.text("--json", report.to_json)
+        files.text("--html", page(report).to_html)
+        files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), asked)
     raise typer.Exit(report.exit_code)
 
 
-def _print_cost(recipe: Path, device: str, options: Options, json: Path | None) -> None:
+def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
+    """What spells the tokens of a recipe, known before it is run."""
+    from moeparity.bisection.per_token.pieces import recipe_tokenizer
+
+    if file is None:
+        raise MoeparityError("bisect: --with-text is for --html and --per-token. Give one of them too.")
+    return recipe_tokenizer(recipe)
+
+
+def _print_cost(recipe: Path, device: str, options: Options, files: Sequence[Path | None]) -> None:
     """What the recipe would take on this machine."""
     from moeparity.bisection.cost import expected
     from moeparity.cli.render import console
 
-    if json is not None:
-        raise MoeparityError("bisect: --dry-run makes no report for --json to write. Give one of them.")
+    if any(file is not None for file in files):
+        raise MoeparityError(
+            "bisect: --dry-run makes no report for --json, --html or --per-token to write. Give one of them."
+        )
     for label, text in expected(recipe, device=device, options=options).lines.items():
         console().print(f"{label:<9}{text}", markup=False, highlight=False)

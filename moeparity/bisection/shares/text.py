@@ -30,13 +30,18 @@ _NONE = "No shares"
 _FORCED = "ids forced: its share of the whole KL\nwith every router forced to the reference's experts. "
 
 
-def _sections(report: Report) -> Shown:
+def _shares(report: Report) -> Shown:
     if report.attribution is not None:
-        yield from attribution_sections(report.attribution)
+        yield from share_sections(report.attribution)
 
 
-def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
-    """Title and body of each part."""
+def _fix_sets(report: Report) -> Shown:
+    if report.attribution is not None:
+        yield from fix_sections(report.attribution)
+
+
+def share_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
+    """Title and body of each part that says who makes how much."""
     if attribution.shares.total is None:
         yield "KL waterfall", Text(f"{_NONE}: the candidate's KL is not finite, or an op refuses it as a mixture.")
     elif not attribution.shares.rows:
@@ -52,6 +57,10 @@ def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, Render
     )
     if pairs:
         yield "Interactions", _interactions(pairs, attribution.shares)
+
+
+def fix_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
+    """Title and body of the fixes, and what finding them took."""
     if attribution.fixes:
         yield "Smallest fixes", _fixes(attribution)
     if attribution.mixtures:
@@ -185,4 +194,4 @@ def _percent(value: float) -> str:
     return f"{value:.1%}" if 0 < abs(value) < 0.0095 else f"{value:.0%}"
 
 
-SHOWN = {"attribution": _sections}
+SHOWN = {"attribution": _shares, "fixes": _fix_sets}

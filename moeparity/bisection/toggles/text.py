@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from moeparity.output.tables import Stacked, Words, bullets
+from moeparity.output.tables import Stacked, Words, bullets, plain_table
 from moeparity.output.words import of_whole, percent, quantity
 
 
@@ -65,6 +65,18 @@ def _swaps(report: Report) -> RenderableType:
             table.add_row(swap.selector, *cells, below=[counts])
     note = Words("restored: the candidate with the reference's numerics in the whole block.", style="dim")
     return Group(table, note)
+
+
+def no_effect_table(toggles: Sequence[ToggleResult]) -> RenderableType:
+    """Choices that differ and change no bit at any node, with both values and how sure these are."""
+    table = plain_table("reference", "candidate", names="no bit changed at any node by", names_first=True)
+    for toggle in toggles:
+        table.add_row(
+            toggle.name,
+            f"{toggle.reference} ({toggle.reference_evidence})",
+            f"{toggle.candidate} ({toggle.candidate_evidence})",
+        )
+    return table
 
 
 def _effects_table(names: str) -> Stacked:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
-from moeparity.bisection.shares.text import attribution_sections
+from moeparity.bisection.shares.text import fix_sections, share_sections
 from tests.bisection.reports import made
 
 A = made(
@@ -76,7 +76,7 @@ FOUND = Attribution(
 
 def sections(found: Attribution) -> dict[str, str]:
     shown = {}
-    for title, body in attribution_sections(found):
+    for title, body in (*share_sections(found), *fix_sections(found)):
         file = io.StringIO()
         Console(file=file, width=140).print(body)
         shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())

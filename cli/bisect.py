@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
-Html = Annotated[
-    Path | None, typer.Option(help="Write the report with pictures to this file: one page that needs no network.")
-]
 PerTokenFile = Annotated[
     Path | None,
     typer.Option("--per-token", help="Write k3, KL, flips and margins of every token to this safetensors file."),

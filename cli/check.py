@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
-from moeparity.cli.options import Device, MemoryLimit
+from moeparity.cli.options import Device, Html, MemoryLimit
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from moeparity.check import Checked
@@ -25,6 +27,7 @@ def check(
         typer.Argument(help="Recipes, or checks of logs (`kind: log`); what they expect stands under `expect:`."),
     ],
     junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
+    html: Html = None,
     git_bisect: Annotated[
         bool, typer.Option("--git-bisect", help="Exit with 125 where a commit is to be skipped: instead of 2 and 3.")
     ] = False,
@@ -40,7 +43,7 @@ def check(
     moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.
     """
     try:
-        with outputs({"--junit": junit}) as files:
+        with outputs({"--junit": junit, "--html": html}) as files:
             code = _run(recipes, files, device=device, allow_code=allow_code, memory_limit=memory_limit)
     except MoeparityError as error:
         report_error(str(error))
@@ -53,7 +56,7 @@ def check(
 def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, memory_limit: float | None) -> int:
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
-    from moeparity.output.status import state_of, status_line
+    from moeparity.output.status import state_of
 
     results = []
     for recipe in recipes:
@@ -64,13 +67,21 @@ def _run(recipes: list[Path], files: Outputs, *, device: str, allow_code: bool, 
         results.append(result)
     files.text("--junit", lambda: as_junit(results))
     code = combined(result.exit_code for result in results)
+    subject = ", ".join(result.recipe for result in results)
+    files.page(("check", subject, state_of(code)), partial(_print, results, code))
+    _print(results, code, files.console())
+    return code
+
+
+def _print(results: Sequence[Checked], code: int, console: Console) -> None:
+    from moeparity.output.status import state_of, status_line
+
     opening = status_line(state_of(code), _status(results, code))
-    files.console().print(opening)
+    console.print(opening)
     for result in results:
         for part in _shown(result):
-            files.console().print(part)
-    files.console().print(opening)
-    return code
+            console.print(part)
+    console.print(opening)
 
 
 def _status(results: Sequence[Checked], code: int) -> str:

@@ -36,6 +36,7 @@ MemoryLimit = Annotated[
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+Html = Annotated[Path | None, typer.Option(help="Write the report to this file as one page for a browser, offline.")]
 DecodeFrom = Annotated[
     int | None,
     typer.Option(min=1, help="Compute tokens from this one on (from 0) one by one, against the keys and values kept."),

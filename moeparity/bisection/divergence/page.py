@@ -8,7 +8,7 @@ from moeparity.bisection.divergence.steps import steps
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
 from moeparity.output.html.page import Block
-from moeparity.output.html.plots import plot
+from moeparity.output.html.plots import legend, plot
 
 
 def _growth(report: Report) -> Figures:
@@ -29,8 +29,9 @@ def _growth(report: Report) -> Figures:
         }
         for layer in report.growth
     ]
+    keys = legend({"carried": "carried error", "local": "largest local error in the layer"})
     yield Block(
-        title="Error after each layer", body=plot("growth", "Relative L2 error by layer"), data={"growth": rows}
+        title="Error after each layer", body=keys + plot("growth", "Relative L2 error by layer"), data={"growth": rows}
     )
 
 

@@ -9,14 +9,14 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
 from moeparity.output.html.markup import tag
 from moeparity.output.html.page import Block
-from moeparity.output.html.plots import plot
+from moeparity.output.html.plots import legend, plot
 
-_KEYS = (
-    ("flip", "flips, inherited"),
-    ("root", "flips, a root"),
-    ("slots", "same experts in another order"),
-    ("same", "same experts in the same order"),
-)
+_KEYS = {
+    "flip": "flips, inherited",
+    "root": "flips, a root",
+    "slots": "same experts in another order",
+    "same": "same experts in the same order",
+}
 
 
 def _map(report: Report) -> Figures:
@@ -24,11 +24,9 @@ def _map(report: Report) -> Figures:
         return
     buttons = (("in", "Zoom in", "+"), ("out", "Zoom out", "-"), ("all", "Show all tokens", "All"))
     tools = [tag("button", text, type="button", aria_label=label, data_zoom=key) for key, label, text in buttons]
-    keys = [tag("span", words, class_=f"key k-{name}") for name, words in _KEYS]
-    legend = tag("div", keys, class_="keys")
     bar = tag("div", tools, class_="tools", id="zoom", role="group", aria_label="Zoom of the flip map")
     yield Block(
-        title="Layers x tokens", body=legend + plot("flipmap", "Routing flips by layer and token", bar) + _note()
+        title="Layers x tokens", body=legend(_KEYS) + plot("flipmap", "Routing flips by layer and token", bar) + _note()
     )
 
 
@@ -40,7 +38,7 @@ def _flips(flips: RoutingFlips) -> bool:
 def _note() -> Markup:
     text = (
         "Tokens stand side by side, sequence after sequence; where several share a column it shows the strongest of "
-        "them. + and - zoom, arrow keys move, Enter shows the sequence below."
+        "them. + and - zoom, arrow keys move, with Shift to the next flip, Enter shows the sequence below."
     )
     return tag("p", text, class_="t-dim")
 

@@ -13,12 +13,35 @@ from moeparity.bisection.graph.lanes import Lanes, lanes
 from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
+from moeparity.bisection.toggles.report import ToggleResult
 from moeparity.output.html.markup import tag
 from moeparity.output.html.page import Block
+from moeparity.output.html.plots import legend
 from moeparity.plan.address import role
+
+_KEYS = {"first": "it starts here", "differs": "a choice differs", "plain": "both sides alike"}
 
 ROW, LANE = 34, 14
 """Pixels from node to node, and from lane to lane."""
+
+
+_CHIPS = 1
+"""Of what the toggles of a node do, so many words are shown beside it; the panel has all."""
+
+_ORDER = (
+    "culprit",
+    "saturated",
+    "contributes",
+    "offsets",
+    "helps",
+    "acts",
+    "undecided",
+    "masked",
+    "negligible",
+    "refused",
+    "had no effect",
+)
+"""Roles of toggles, and what they do where there are no shares: what matters most first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +65,8 @@ def _graph(report: Report) -> Figures:
         parts.append(tag("h4", segment.title))
         parts.append(_segment(number, segment, lanes(segment, goes_on), marks))
         panels += [_panel(f"n{number}-{row}", node, segment, marks) for row, node in enumerate(segment.nodes)]
-    keys = [
-        tag("span", words, class_=f"key k-{name}")
-        for name, words in (("first", "it starts here"), ("differs", "a choice differs"), ("plain", "both sides alike"))
-    ]
     hint = tag("p", "Choose a node to see the choices of both sides.", class_="t-dim hint")
-    body = tag("div", keys, class_="keys") + tag(
+    body = legend(_KEYS) + tag(
         "div",
         [tag("div", parts, class_="nodes"), tag("div", [hint, *panels], class_="panels")],
         class_="graph",
@@ -71,13 +90,20 @@ def _goes_on(graph: OpGraph) -> frozenset[str]:
 def _marks(report: Report) -> _Marks:
     roles = {row.name: row.role for row in report.attribution.shares.rows} if report.attribution else {}
     for toggle in report.toggles:
-        roles.setdefault(toggle.name, "had no effect" if toggle.had_no_effect else "")
+        roles.setdefault(toggle.name, _effect(toggle))
     return _Marks(
         first=role(report.roots[0].node) if report.roots else "",
         roots=frozenset(role(root.node) for root in report.roots),
         toggles=roles,
         errors={(role(node.node), node.layer): node for node in report.nodes},
     )
+
+
+def _effect(toggle: ToggleResult) -> str:
+    """What a toggle does where no shares say its role."""
+    if toggle.had_no_effect:
+        return "had no effect"
+    return "masked" if toggle.masked else "acts"
 
 
 def _segment(number: int, segment: GraphSegment, drawn: Lanes, marks: _Marks) -> Markup:
@@ -111,11 +137,9 @@ def _chips(node: GraphNode, marks: _Marks) -> Iterator[Markup]:
         yield tag("span", "starts here", class_="chip c-first")
     elif node.role in marks.roots:
         yield tag("span", "root", class_="chip c-root")
-    roles = [marks.toggles.get(name, "") for name in node.toggles]
-    for word in dict.fromkeys(filter(None, roles)):
+    words = sorted({marks.toggles[name] for name in node.toggles if name in marks.toggles}, key=_ORDER.index)
+    for word in words[:_CHIPS]:
         yield tag("span", word, class_=f"chip role-{word.replace(' ', '-')}")
-    if node.toggles and not any(roles):
-        yield tag("span", "acts", class_="chip c-acts")
 
 
 def _edges(segment: GraphSegment, drawn: Lanes, marks: _Marks) -> Markup:
@@ -179,7 +203,7 @@ def _panel(key: str, node: GraphNode, segment: GraphSegment, marks: _Marks) -> M
     if errors:
         lines.append(tag("p", f"Relative L2 error{', the largest of these layers' if many else ''}: {errors}."))
     if node.toggles:
-        toggles = ", ".join(f"{name} ({marks.toggles.get(name) or 'acts'})" for name in node.toggles)
+        toggles = ", ".join(f"{name} ({marks.toggles.get(name, 'not tried')})" for name in node.toggles)
         lines.append(tag("p", f"Toggles: {toggles}."))
     if node.choices:
         ordered = sorted(node.choices, key=lambda choice: not choice.differs)

@@ -12,12 +12,22 @@ from moeparity.bisection.sections import Figures
 from moeparity.output.html.markup import tag
 from moeparity.output.html.packing import packed
 from moeparity.output.html.page import Block
-from moeparity.output.html.plots import plot
+from moeparity.output.html.plots import legend, plot
 
 CELLS, TOKENS = 2_000_000, 100_000
 """So many cells of the flip map, and so many tokens, a page holds: it stays small enough to be opened and sent."""
 
 _UNKNOWN = 255
+_KEYS = {"tok": "token", "tokflip": "the position that scores it flips in some layer"}
+_SHADES = {
+    "q0": "k3 below 1e-5",
+    "q1": "1e-4",
+    "q2": "1e-3",
+    "q3": "1e-2",
+    "q4": "1e-1",
+    "q5": "above, or not finite",
+    "own": "the token's own routes flip",
+}
 
 
 def _tokens(report: Report) -> Figures:
@@ -34,11 +44,8 @@ def _tokens(report: Report) -> Figures:
         ],
         class_="tools",
     )
-    keys = [
-        tag("span", words, class_=f"key k-{name}")
-        for name, words in (("tok", "token"), ("tokflip", "its position flips in some layer"))
-    ]
-    body = tag("div", keys, class_="keys") + plot("tokens", "k3 by token", tools) + tag("div", id="text", class_="text")
+    body = legend(_KEYS) + plot("tokens", "k3 by token", tools)
+    body += legend(_SHADES) + tag("div", id="text", class_="text")
     if len(kept) < tokens.sequences:
         words = (
             f"The page holds the {len(kept)} of {tokens.sequences} sequences with the greatest k3; --per-token has all."

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
 from moeparity.bisection.shares.report import ShareRow, Shares
+from moeparity.bisection.shares.text import interval_words, part_words
 from moeparity.output.html.markup import tag
 from moeparity.output.html.page import Block
 from moeparity.output.html.strips import Scale, axis, bar, strip, whisker
@@ -21,16 +22,17 @@ def _waterfall(report: Report) -> Figures:
     if report.attribution is None or not report.attribution.shares.rows:
         return
     shares = report.attribution.shares
-    rows = [row for row in shares.rows if row.depth == 0]
+    rows = [row for row in shares.rows if row.depth == 0 and row.role != "had no effect"]
     ends = [value for start, row in _starts(rows) for value in _span(start, row)]
     scale = Scale.over([*ends, _PERCENT])
     lines = [_line(start, row, scale) for start, row in _starts(rows)]
     lines.append(_whole(shares, scale))
-    note = "Bars: the share of each toggle, in percent of the whole KL. Lines: its 95% interval, where there is one."
-    table = tag("table", tag("tbody", lines), class_="bars")
-    yield Block(
-        title="KL waterfall, drawn", body=table + axis(scale, "% of the KL", "g") + tag("p", note, class_="t-dim")
+    note = (
+        "Bars: the share of each toggle, from where the one above ends, in percent of the whole KL. Lines: its 95% "
+        "interval, where there is one."
     )
+    table = tag("table", tag("tbody", lines), class_="bars")
+    yield Block(title="Shares of the KL", body=table + axis(scale, "% of the KL", "g") + tag("p", note, class_="t-dim"))
 
 
 def _starts(rows: list[ShareRow]) -> Iterator[tuple[float, ShareRow]]:
@@ -51,8 +53,7 @@ def _line(start: float, row: ShareRow, scale: Scale) -> Markup:
     bounded = math.isfinite(row.of_whole_low) or math.isfinite(row.of_whole_high)
     if bounded:
         parts.append(whisker(scale, start + _PERCENT * row.of_whole_low, start + _PERCENT * row.of_whole_high))
-    interval = f"{row.of_whole_low:.0%} to {row.of_whole_high:.0%}" if bounded else "interval unknown"
-    number = [tag("b", f"{row.of_whole:.0%}"), tag("small", interval)]
+    number = [tag("b", part_words(row.of_whole)), tag("small", f"95%: {interval_words(row)}")]
     name = [tag("span", row.name, class_="name"), tag("small", f"{row.role}; {row.evidence}")]
     return tag(
         "tr", [tag("th", name, scope="row"), tag("td", strip(parts), class_="drawn"), tag("td", number, class_="num")]

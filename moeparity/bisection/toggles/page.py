@@ -8,12 +8,18 @@ from markupsafe import Markup
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
-from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from moeparity.bisection.toggles.text import no_effect_table
+from moeparity.bisection.toggles.report import ToggleResult
+from moeparity.bisection.toggles.text import no_effect_table, trial_words
 from moeparity.output.html.markup import markup, tag
 from moeparity.output.html.page import Block
+from moeparity.output.html.plots import legend
 from moeparity.output.html.strips import Scale, axis, dot, mark, strip, whisker
-from moeparity.output.words import percent
+
+_KEYS = {
+    "alone": "alone: the reference with this one choice of the candidate",
+    "restored": "restored: the candidate with this one choice of the reference, 95% interval",
+    "whole": "the candidate's KL",
+}
 
 
 def _trials(report: Report) -> Figures:
@@ -23,19 +29,10 @@ def _trials(report: Report) -> Figures:
         return
     scale = Scale.over([total, *(value for toggle in acting for value in _values(toggle, total))])
     lines = [_line(toggle, total, scale) for toggle in acting]
-    key = [
-        tag("span", "alone: the reference with this one choice of the candidate", class_="key k-alone"),
-        tag(
-            "span",
-            "restored: the candidate with this one choice of the reference, 95% interval",
-            class_="key k-restored",
-        ),
-        tag("span", "the candidate's KL", class_="key k-whole"),
-    ]
     table = tag("table", tag("tbody", lines), class_="bars")
     yield Block(
         title="Each choice alone, and restored",
-        body=tag("div", key, class_="keys") + table + axis(scale, "KL(trial || reference), nats per token", ".2g"),
+        body=legend(_KEYS) + table + axis(scale, "KL(trial || reference), nats per token", ".2g"),
     )
 
 
@@ -46,7 +43,7 @@ def _values(toggle: ToggleResult, total: float) -> list[float]:
 
 def _line(toggle: ToggleResult, total: float, scale: Scale) -> Markup:
     parts = [mark(scale, total, "whole")]
-    if toggle.restored is not None:
+    if toggle.restored is not None and not toggle.masked:
         low, high = total + toggle.restored_change_low, total + toggle.restored_change_high
         if math.isfinite(low) or math.isfinite(high):
             parts.append(whisker(scale, max(low, 0.0), high))
@@ -54,20 +51,12 @@ def _line(toggle: ToggleResult, total: float, scale: Scale) -> Markup:
     if toggle.alone is not None:
         parts.append(dot(scale, toggle.alone.kl, "alone"))
     values = f"{toggle.reference} ({toggle.reference_evidence}) -> {toggle.candidate} ({toggle.candidate_evidence})"
-    number = [
-        tag("small", f"alone {_of(toggle.alone, total)}"),
-        tag("small", f"restored {_of(toggle.restored, total)}"),
-    ]
+    alone, restored = trial_words(toggle, total)
+    number = [tag("small", f"alone {alone}"), tag("small", f"restored {restored}")]
     name = [tag("span", toggle.name, class_="name"), tag("small", values)]
     return tag(
         "tr", [tag("th", name, scope="row"), tag("td", strip(parts), class_="drawn"), tag("td", number, class_="num")]
     )
-
-
-def _of(trial: TrialResult | None, total: float) -> str:
-    if trial is None:
-        return "cannot run"
-    return percent(trial.kl / total) if total > 0 else f"{trial.kl:.2e}"
 
 
 def _no_effect(report: Report) -> Figures:

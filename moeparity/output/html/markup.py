@@ -52,9 +52,10 @@ def markup(renderable: RenderableType, label: str = "") -> Markup:
     Raises TypeError for what no report prints.
     """
     if isinstance(renderable, str):
-        return tag("p", renderable)
+        return tag("p", renderable.strip("\n"), class_=_pre(renderable))
     if isinstance(renderable, Text):
-        return tag("p", inline(renderable), class_=_classes(str(renderable.style)))
+        classes = filter(None, (_classes(str(renderable.style)), _pre(renderable.plain)))
+        return tag("p", inline(renderable), class_=" ".join(classes) or None)
     if isinstance(renderable, Padding):
         return markup(renderable.renderable, label)
     if isinstance(renderable, Group):
@@ -76,11 +77,17 @@ def inline(text: Text) -> Markup:
         styles = " ".join(str(span.style) for span in text.spans if span.start <= start and end <= span.end)
         piece = escaped(plain[start:end])
         parts.append(tag("span", piece, class_=classes) if (classes := _classes(styles)) else piece)
-    return Markup("").join(parts).strip()
+    whole = Markup("").join(parts)
+    return whole.removeprefix("<br>")
 
 
 def _classes(style: str) -> str | None:
     return " ".join(f"t-{word}" for word in _STYLES if word in style.split()) or None
+
+
+def _pre(text: str) -> str | None:
+    """The look of lines in which blanks set words below each other."""
+    return "pre" if "  " in text.strip() else None
 
 
 def _scrolled(table: Markup, label: str) -> Markup:
@@ -88,7 +95,23 @@ def _scrolled(table: Markup, label: str) -> Markup:
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label or "table")
 
 
+def _flattened(table: Table) -> Table:
+    """A table whose last column holds grids of one row, its header too, as one whose cells stand side by side."""
+    *columns, last = table.columns
+    inner = [last.header, *last.cells]
+    if not all(isinstance(part, Table) and len(part.rows) == 1 for part in inner):
+        return table
+    head, *rows = [[next(iter(column.cells)) for column in part.columns] for part in inner if isinstance(part, Table)]
+    width = max(map(len, (head, *rows)))
+    flat = Table(*(column.header for column in columns), *(str(cell) for cell in head))
+    for index, row in enumerate(rows):
+        first = [list(column.cells)[index] for column in columns]
+        flat.add_row(*first, *row, *[""] * (width - len(row)))
+    return flat
+
+
 def _table(table: Table) -> Markup:
+    table = _flattened(table)
     rows = list(_rows(table))
     numeric = [_is_numeric(column) for column in table.columns]
     head = [tag("th", _cell(column.header), scope="col", class_=_num(n)) for column, n in _paired(table, numeric)]

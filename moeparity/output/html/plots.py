@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from markupsafe import Markup
 
 from moeparity.output.html.markup import tag
+
+
+def legend(words: Mapping[str, str]) -> Markup:
+    """What the looks of a picture mean, by the name that the style sheet has for each."""
+    return tag("div", [tag("span", text, class_=f"key k-{name}") for name, text in words.items()], class_="keys")
 
 
 def plot(name: str, label: str, tools: Markup | None = None) -> Markup:

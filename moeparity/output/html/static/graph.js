@@ -1,12 +1,16 @@
 // The node that is chosen shows its choices; arrow keys go from node to node.
 function graph(place) {
   const buttons = [...place.querySelectorAll(".lanes button")];
+  let seen = false;
   const choose = (chosen) => {
     for (const button of buttons) {
       const open = button === chosen && button.getAttribute("aria-expanded") !== "true";
       button.setAttribute("aria-expanded", String(open));
       byId(button.getAttribute("aria-controls")).hidden = !open;
     }
+    const panel = byId(chosen.getAttribute("aria-controls"));
+    if (seen && !panel.hidden) panel.scrollIntoView({ block: "nearest" });
+    seen = true;
     place.querySelector(".hint").hidden = buttons.some((b) => b.getAttribute("aria-expanded") === "true");
   };
   place.addEventListener("click", (event) => {

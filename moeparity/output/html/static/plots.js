@@ -4,14 +4,25 @@
 function axes(xLabel, yLabel, values) {
   const look = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 }, font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18 };
   const power = (_, ticks) => ticks.map((v) => (v === null ? "" : Number(v).toExponential(0)));
-  return [{ ...look, label: xLabel, values, size: 36 }, { ...look, label: yLabel, size: 58, values: power }];
+  const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
+  return [
+    { ...look, label: xLabel, values, size: 36, incrs: whole, grid: { show: false } },
+    { ...look, label: yLabel, size: 58, values: power, splits: (u) => tens(u.scales.y.min, u.scales.y.max), filter: (_, splits) => splits },
+  ];
+}
+
+/** Powers of ten from one to the other, at most eight of them. */
+function tens(low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const step = Math.ceil((last - first + 1) / 8);
+  return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => 10 ** (first + i * step));
 }
 
 /** Whole decades around the values: [low, high]. */
 function decades(...columns) {
   const values = columns.flat().filter((v) => v > 0);
   if (!values.length) return [1e-1, 1];
-  const low = 10 ** Math.floor(Math.log10(Math.min(...values.slice(0, 60000))));
+  const low = 10 ** Math.floor(Math.log10(values.reduce((a, b) => Math.min(a, b))));
   const high = 10 ** Math.ceil(Math.log10(values.reduce((a, b) => Math.max(a, b))));
   return [low, high > low ? high : low * 10];
 }

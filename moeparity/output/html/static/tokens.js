@@ -33,7 +33,7 @@ function tokens(table) {
   const scoredBy = (position) => position > 0 && table.any[row * table.T + position - 1];
   const column = (flips) => plainPositions().map((p) => {
     const token = row * table.T + p;
-    const drawn = table.flags[token] & 2 && table.k3[token] > 0 && Number.isFinite(table.k3[token]) && Boolean(scoredBy(p)) === flips;
+    const drawn = table.flags[token] & 2 && table.k3[token] >= range[0] && Number.isFinite(table.k3[token]) && Boolean(scoredBy(p)) === flips;
     return drawn ? table.k3[token] : null;
   });
   const plainPositions = () => Array.from({ length: table.T }, (_, p) => p);
@@ -52,8 +52,8 @@ function tokens(table) {
     }
     return null;
   };
-  const range = decades(Array.from(table.k3));
-  range[0] = Math.max(range[0], range[1] * 1e-12);
+  // Of a k3 below 1e-16 nothing but rounding is left.
+  const range = decades(Array.from(table.k3).filter((value) => value >= 1e-16 && Number.isFinite(value)));
   const options = () => ({
     scales: { x: { time: false, range: [-1, table.T] }, y: { distr: 3, range } },
     axes: axes("position", "k3, nats", (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : ""))),

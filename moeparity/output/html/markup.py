@@ -20,7 +20,10 @@ from moeparity.output.tables import Bullets, Stacked
 from moeparity.output.words import printable
 
 _STYLES = ("bold", "dim", "red", "green", "yellow")
-_NUMBER = re.compile(r"(! )?[<>~x+-]*\d.*|not finite|unknown|inf|nan|-inf|bit-identical|no effect|masked|all bits")
+_NUMBER = re.compile(
+    r"(! )?[<>~x+-]*\d.*|not finite|unknown|inf|nan|-inf|bit-identical|no effect|masked|all bits|cannot run|"
+    r"too few sequences"
+)
 _BAR = re.compile(r"#{1,12}")
 _BAR_WIDTH = 12
 
@@ -103,7 +106,7 @@ def _flattened(table: Table) -> Table:
         return table
     head, *rows = [[next(iter(column.cells)) for column in part.columns] for part in inner if isinstance(part, Table)]
     width = max(map(len, (head, *rows)))
-    flat = Table(*(column.header for column in columns), *(str(cell) for cell in head))
+    flat = Table(*(str(column.header) for column in columns), *(str(cell) for cell in head))
     for index, row in enumerate(rows):
         first = [list(column.cells)[index] for column in columns]
         flat.add_row(*first, *row, *[""] * (width - len(row)))
@@ -140,12 +143,13 @@ def _grid(table: Table) -> Markup:
 
 def _stacked(table: Stacked) -> Markup:
     (names, _, _), *rows = table.rows
-    head = [tag("th", name, scope="col", class_=_num(index > 1)) for index, name in enumerate(names)]
+    numeric = [_all_numbers([cells[index] for cells, _, _ in rows]) for index in range(len(names))]
+    head = [tag("th", name, scope="col", class_=_num(n)) for name, n in zip(names, numeric, strict=True)]
     body = []
     for cells, below, style in rows:
         indent = len(cells[0]) - len(cells[0].lstrip())
         first = tag("th", cells[0].strip(), scope="row", class_=f"in{min(indent // 2, 3)}" if indent else None)
-        others = [tag("td", cell.strip(), class_=_num(i > 0)) for i, cell in enumerate(cells[1:])]
+        others = [tag("td", cell.strip(), class_=_num(n)) for cell, n in zip(cells[1:], numeric[1:], strict=True)]
         body.append(tag("tr", [first, *others], class_=_classes(style)))
         if below:
             lines = tag("td", [tag("div", line) for line in below], colspan=len(cells))
@@ -154,8 +158,12 @@ def _stacked(table: Stacked) -> Markup:
 
 
 def _is_numeric(column: Column) -> bool:
-    """Whether every cell is empty or a number."""
-    texts = [str(cell).strip() for cell in column.cells]
+    return _all_numbers([str(cell) for cell in column.cells])
+
+
+def _all_numbers(cells: Iterable[str]) -> bool:
+    """Whether every cell is empty, a number, or what stands for one."""
+    texts = [cell.strip() for cell in cells]
     return any(texts) and all(_NUMBER.fullmatch(text) for text in texts if text)
 
 
@@ -170,7 +178,8 @@ def _cell(cell: RenderableType) -> Markup:
         bar = tag("rect", width=f"{100 * len(text) / _BAR_WIDTH:.0f}%", height="100%")
         return tag("svg", bar, class_="minibar", aria_hidden="true")
     if isinstance(cell, Text):
-        return tag("span", inline(cell), class_=_classes(str(cell.style)))
+        classes = _classes(str(cell.style))
+        return tag("span", inline(cell), class_=classes) if classes else inline(cell)
     if isinstance(cell, str):
         return escaped(cell)
     return markup(cell)

@@ -36,10 +36,11 @@ class Recorder:
     def page(self, command: str, subject: str, state: State) -> Page:
         """The page of what was taken down."""
         (_, opening), *others = self._parts
-        first = opening[:1]
-        sections = [_section("answer", "The answer", opening)]
+        first, *beside = opening
+        # The line that a report opens with closes it too, for those who see the end of a screen.
+        sections = [_section("answer", "The answer", [first, *(item for item in beside if item is not first)])]
         for title, items in others:
-            sections.append(_section(_anchor(title), title, [item for item in items if item not in first]))
+            sections.append(_section(_anchor(title), title, [item for item in items if item is not first]))
         return Page(command=command, subject=subject, state=state, sections=sections)
 
 

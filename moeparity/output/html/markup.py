@@ -21,8 +21,8 @@ from moeparity.output.words import printable
 
 _STYLES = ("bold", "dim", "red", "green", "yellow")
 _NUMBER = re.compile(
-    r"(! )?[<>~x+-]*\d.*|not finite|unknown|inf|nan|-inf|bit-identical|no effect|masked|all bits|cannot run|"
-    r"too few sequences"
+    r"(! )?[<>~x+-]*\d[\d.,%()+ e-]*(to [<>\d.%e+-]+)?|not finite|unknown|inf|nan|-inf|"
+    r"bit-identical|no effect|masked|all bits|cannot run|too few sequences"
 )
 _BAR = re.compile(r"#{1,12}")
 _BAR_WIDTH = 12
@@ -90,7 +90,7 @@ def _classes(style: str) -> str | None:
 
 def _pre(text: str) -> str | None:
     """The look of lines in which blanks set words below each other."""
-    return "pre" if "  " in text.strip() else None
+    return "pre" if "\n" in text.strip() and "  " in text.strip() else None
 
 
 def _scrolled(table: Markup, label: str) -> Markup:

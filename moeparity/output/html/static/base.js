@@ -65,6 +65,6 @@ function contents() {
     for (const entry of entries) entry.isIntersecting ? seen.add(entry.target.id) : seen.delete(entry.target.id);
     const first = [...links.keys()].find((id) => seen.has(id));
     for (const [id, a] of links) id === first ? a.setAttribute("aria-current", "true") : a.removeAttribute("aria-current");
-  }, { rootMargin: "-70px 0px -40% 0px" });
+  }, { rootMargin: "-110px 0px -40% 0px" });
   for (const id of links.keys()) watch.observe(byId(id));
 }

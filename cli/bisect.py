@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,14 +92,8 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.page import page
-    from moeparity.bisection.per_token.files import write_per_token
-    from moeparity.bisection.per_token.pieces import with_text as spelt
-    from moeparity.bisection.pipeline import bisect as run
     from moeparity.bisection.prepare import Options
-    from moeparity.bisection.text import asked_for, print_report
-    from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
+    from moeparity.bisection.text import asked_for
 
     options = Options(
         by=by,
@@ -117,8 +111,29 @@ def bisect(
         _print_cost(recipe, device, options, (json, html, per_token))
         return
     asked = asked_for(section or (), all_of_them=verbose)
-    tokenizer = _tokenizer(recipe, html or per_token) if with_text else None
     wanted = {"--json": json, "--html": html, "--per-token": per_token}
+    raise typer.Exit(_run(recipe, device, options, wanted, asked, with_text=with_text))
+
+
+def _run(
+    recipe: Path,
+    device: str,
+    options: Options,
+    wanted: Mapping[str, Path | None],
+    asked: Collection[str],
+    *,
+    with_text: bool,
+) -> int:
+    """Run, write and print; the exit code."""
+    from moeparity.bisection.page import page
+    from moeparity.bisection.per_token.files import write_per_token
+    from moeparity.bisection.per_token.pieces import spelt
+    from moeparity.bisection.pipeline import bisect as run
+    from moeparity.bisection.text import print_report
+    from moeparity.cli.outputs import outputs
+    from moeparity.cli.progress import progress_line
+
+    tokenizer = _tokenizer(recipe, wanted["--html"] or wanted["--per-token"]) if with_text else None
     with outputs(wanted, unprinted=("--per-token",)) as files:
         with progress_line() as progress:
             report = run(recipe, device=device, options=options, progress=progress)
@@ -127,7 +142,7 @@ def bisect(
         files.text("--html", page(report).to_html)
         files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), asked)
-    raise typer.Exit(report.exit_code)
+    return report.exit_code
 
 
 def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:

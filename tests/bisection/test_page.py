@@ -99,6 +99,10 @@ def test_the_shipped_recipe_stays_small(drawn_report: Report) -> None:
     assert len(page(drawn_report).to_html().encode()) < 400_000
 
 
+def test_the_same_report_is_the_same_page(drawn_report: Report) -> None:
+    assert page(drawn_report).to_html() == page(drawn_report).to_html()
+
+
 @pytest.mark.parametrize("question", ["record", "flips", "no-effect"])
 def test_what_is_not_there_is_said(question: str) -> None:
     html = page(REPORT).to_html()

@@ -189,6 +189,24 @@ def test_print_shows_the_choices_that_differ_and_no_controls(opened: Opened, dra
     opened.tab.emulate_media(media="screen")
 
 
+def test_dark_pages_are_printed_light(browser: Any, file: Path) -> None:
+    dark = open_page(browser, file, color_scheme="dark")
+    corner = """() => {
+        const canvas = document.querySelector('#plot-flipmap canvas');
+        return [...canvas.getContext('2d').getImageData(canvas.width - 40, 8, 1, 1).data].slice(0, 3);
+    }"""
+    seen = dark.tab.evaluate(corner)
+    # What a browser says when it prints.
+    dark.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = dark.tab.evaluate(corner)
+    assert max(seen) < 180 < min(printed), (seen, printed)
+    dark.tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert dark.tab.evaluate(corner) == seen
+    dark.tab.emulate_media(media="print")
+    assert dark.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    dark.tab.close()
+
+
 @pytest.mark.parametrize("width", [380, 1440])
 def test_it_fits_narrow_and_wide_windows(opened: Opened, width: int) -> None:
     opened.tab.set_viewport_size({"width": width, "height": 900})

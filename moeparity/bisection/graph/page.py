@@ -19,7 +19,7 @@ from moeparity.output.html.page import Block
 from moeparity.output.html.plots import legend
 from moeparity.plan.address import role
 
-_KEYS = {"first": "it starts here", "differs": "a choice differs", "plain": "both sides alike"}
+_KEYS = {"first": "it starts here", "culprit": "a culprit", "differs": "a choice differs", "plain": "both sides alike"}
 
 ROW, LANE = 34, 14
 """Pixels from node to node, and from lane to lane."""
@@ -128,6 +128,8 @@ def _short(node: GraphNode) -> str:
 def _look(node: GraphNode, marks: _Marks) -> str:
     if node.role == marks.first:
         return "first"
+    if any(marks.toggles.get(name) == "culprit" for name in node.toggles):
+        return "culprit"
     return "differs" if any(choice.differs for choice in node.choices) else "plain"
 
 
@@ -161,9 +163,11 @@ def _edges(segment: GraphSegment, drawn: Lanes, marks: _Marks) -> Markup:
 
 
 def _point(x: int, y: float, look: str) -> Markup:
-    """A node: a circle, filled where a choice differs, a diamond where it starts."""
+    """A node: a circle, filled where a choice differs, a square of a culprit, a diamond where it starts."""
     if look == "first":
         return tag("path", d=f"M{x} {y - 8:g}l8 8l-8 8l-8 -8z", class_="point first")
+    if look == "culprit":
+        return tag("rect", x=x - 6, y=f"{y - 6:g}", width=12, height=12, class_="point culprit")
     return tag("circle", cx=x, cy=f"{y:g}", r=5, class_=f"point {look}")
 
 

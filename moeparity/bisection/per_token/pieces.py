@@ -28,7 +28,7 @@ def recipe_tokenizer(path: Path) -> Tokenizer:
     return open_tokenizer(recipe.tokens.tokenizer or "checkpoint", where, folder)
 
 
-def with_text(report: Report, tokenizer: Tokenizer) -> Report:
+def spelt(report: Report, tokenizer: Tokenizer) -> Report:
     """The report with the text of its tokens."""
     tokens = report.per_token
     if tokens is None:

@@ -16,7 +16,7 @@ from moeparity.bisection.page import page
 from moeparity.bisection.per_token import page as module
 from moeparity.bisection.per_token.files import SCHEMA, write_per_token
 from moeparity.bisection.per_token.page import kept_sequences, powers, token_data
-from moeparity.bisection.per_token.pieces import recipe_tokenizer, with_text
+from moeparity.bisection.per_token.pieces import recipe_tokenizer, spelt
 from moeparity.bisection.per_token.report import PerToken
 from moeparity.bisection.report import Report
 from moeparity.errors import TokensError
@@ -68,7 +68,7 @@ def test_the_file_holds_all_but_the_prompts(drawn_report: Report, tokens: PerTok
 
 
 def test_with_text_both_have_it(drawn_report: Report, tmp_path: Path) -> None:
-    report = with_text(drawn_report, Bytes())
+    report = spelt(drawn_report, Bytes())
     path = tmp_path / "tokens.safetensors"
     write_per_token(report, path)
     assert "input_ids" in load_file(path)

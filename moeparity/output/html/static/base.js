@@ -55,7 +55,24 @@ function themes() {
     button.setAttribute("aria-label", `Colours: ${words[next]}`);
     redraw();
   });
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  // Paper is light: what is drawn is drawn again for it, and afterwards as it was.
+  const light = (printing) => {
+    const root = document.documentElement;
+    if (printing === (root.dataset.printed !== undefined)) return;
+    if (printing) {
+      root.dataset.printed = root.dataset.theme ?? "";
+      root.dataset.theme = "light";
+    } else {
+      if (root.dataset.printed) root.dataset.theme = root.dataset.printed;
+      else delete root.dataset.theme;
+      delete root.dataset.printed;
+    }
+    redraw();
+  };
+  addEventListener("beforeprint", () => light(true));
+  addEventListener("afterprint", () => light(false));
+  matchMedia("print").addEventListener("change", (event) => light(event.matches));
 }
 
 function contents() {

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from moeparity.cli.markdown import Markdown, files_of, write_report
-from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
 from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
 if TYPE_CHECKING:
     from moeparity.bisection.prepare import Options
+    from moeparity.inputs.tokens.tokenizer import Tokenizer
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
 Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
+PerTokenFile = Annotated[
+    Path | None,
+    typer.Option("--per-token", help="Write k3, KL, flips and margins of every token to this safetensors file."),
+]
+WithText = Annotated[
+    bool, typer.Option("--with-text", help="With --html or --per-token: the text of the tokens too, and their ids.")
+]
 Bundles = Annotated[By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")]
 Split = Annotated[
     int | None,
@@ -63,7 +72,10 @@ DryRun = Annotated[
 def bisect(
     recipe: Recipe,
     json: Json = None,
+    html: Html = None,
     markdown: Markdown = None,
+    per_token: PerTokenFile = None,
+    with_text: WithText = False,
     run: RunOption = None,
     by: Bundles = None,
     split: Split = None,
@@ -84,10 +96,8 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.prepare import Options
-    from moeparity.bisection.text import asked_for, print_report
-    from moeparity.cli.progress import progress_line
+    from moeparity.bisection.text import asked_for
 
     options = Options(
         by=by,
@@ -101,15 +111,44 @@ def bisect(
         allow_code=allow_code,
         memory_limit=memory_limit,
     )
+    wanted = {"--json": json, "--html": html, "--per-token": per_token, **files_of(markdown)}
     if dry_run:
-        _print_cost(recipe, device, options, {"--json": json, "--markdown": markdown, "--run": run})
+        _print_cost(recipe, device, options, {**wanted, "--run": run})
     asked = asked_for(section or (), all_of_them=verbose)
-    with outputs({"--json": json, **files_of(markdown)}) as files:
+    settings = {"device": device, "options": options, "run": run}
+    raise typer.Exit(_run(recipe, wanted, asked, with_text=with_text, **settings))
+
+
+def _run(
+    recipe: Path, wanted: Mapping[str, Path | None], asked: Collection[str], *, with_text: bool, **settings: Any
+) -> int:
+    """Run, write and print; the exit code."""
+    from moeparity.bisection.page import page
+    from moeparity.bisection.per_token.files import write_per_token
+    from moeparity.bisection.per_token.pieces import spelt
+    from moeparity.bisection.pipeline import bisect as run_recipe
+    from moeparity.bisection.text import print_report
+    from moeparity.cli.progress import progress_line
+
+    tokenizer = _tokenizer(recipe, wanted["--html"] or wanted["--per-token"]) if with_text else None
+    with outputs(wanted, unprinted=("--per-token",)) as files:
         with progress_line() as progress:
-            report = run_recipe(recipe, device=device, options=options, progress=progress, run=run)
+            report = run_recipe(recipe, progress=progress, **settings)
+        report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)
+        files.text("--html", page(report).to_html)
+        files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), asked)
-    raise typer.Exit(report.exit_code)
+    return report.exit_code
+
+
+def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
+    """What spells the tokens of a recipe, known before it is run."""
+    from moeparity.bisection.per_token.pieces import recipe_tokenizer
+
+    if file is None:
+        raise MoeparityError("bisect: --with-text is for --html and --per-token. Give one of them too.")
+    return recipe_tokenizer(recipe)
 
 
 def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,12 @@ import typer
 
 from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
 from moeparity.cli.markdown import Markdown, files_of, write
-from moeparity.cli.options import Device, MemoryLimit
+from moeparity.cli.options import Device, Html, MemoryLimit
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from moeparity.baseline.held import Baseline
@@ -27,6 +29,7 @@ def check(
         typer.Argument(help="Recipes, or checks of logs (`kind: log`); what they expect stands under `expect:`."),
     ],
     junit: Annotated[Path | None, typer.Option(help="Write the results to this file as JUnit XML.")] = None,
+    html: Html = None,
     markdown: Markdown = None,
     baseline: Annotated[
         Path | None, typer.Option(help="Hold the recipes to this lock too: bits, budgets, choices, evidence.")
@@ -51,7 +54,7 @@ def check(
     try:
         # What is written anew is read before it is reserved; what is only read may be no output.
         lock = _baseline(baseline, update=update) if update else None
-        written = {"--junit": junit, **files_of(markdown), "--baseline": baseline if update else None}
+        written = {"--junit": junit, "--html": html, **files_of(markdown), "--baseline": baseline if update else None}
         with outputs(written, unprinted=("--baseline",)) as files:
             lock = lock or _baseline(baseline, update=False)
             limits = {"allow_code": allow_code, "memory_limit": memory_limit}
@@ -80,7 +83,7 @@ def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
 def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **settings: Any) -> int:
     from moeparity.check import junit as as_junit
     from moeparity.output.findings import combined
-    from moeparity.output.status import state_of, status_line
+    from moeparity.output.status import state_of
     from moeparity.step_summary import picture, step_summary
 
     results = []
@@ -96,13 +99,21 @@ def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **se
         _update(baseline, dict(zip(recipes, results, strict=True)), files)
     status = _status(results, code)
     write(files, lambda drawn: step_summary(results, status, drawn), lambda: picture(results))
-    opening = status_line(state_of(code), status)
-    files.console().print(opening)
+    subject = ", ".join(result.recipe for result in results)
+    files.page(("check", subject, state_of(code)), partial(_print, results, code))
+    _print(results, code, files.console())
+    return code
+
+
+def _print(results: Sequence[Checked], code: int, console: Console) -> None:
+    from moeparity.output.status import state_of, status_line
+
+    opening = status_line(state_of(code), _status(results, code))
+    console.print(opening)
     for result in results:
         for part in _shown(result):
-            files.console().print(part)
-    files.console().print(opening)
-    return code
+            console.print(part)
+    console.print(opening)
 
 
 def _status(results: Sequence[Checked], code: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def flips(
     top_k: TopK = None,
     json: Json = None,
     map_: Map = None,
+    html: Html = None,
     run: RunOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
@@ -56,8 +58,9 @@ def flips(
     from moeparity.bisection.flips.run import logged_flips
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
+    from moeparity.output.status import state_of
 
-    with outputs({"--json": json, "--map": map_}, unprinted=("--map",)) as files:
+    with outputs({"--json": json, "--map": map_, "--html": html}, unprinted=("--map",)) as files:
         if log is not None:
             result = logged_flips(*log, top_k=top_k)
         elif recipe is not None:
@@ -67,6 +70,8 @@ def flips(
                 )
         files.text("--json", result.to_json)
         files.file("--map", result.write_map)
+        state = state_of(result.exit_code, bounded=bool(result.findings))
+        files.page(("flips", recipe or result.candidate, state), partial(print_flipped, result))
     print_flipped(result, files.console())
     raise typer.Exit(result.exit_code)
 
@@ -117,6 +122,7 @@ def mine(
     top: Annotated[int, typer.Option(min=1, help="How many prompts, and how many tokens, to keep.")] = PROMPTS,
     out: Annotated[Path | None, typer.Option(help="Write the prompts to this *.jsonl file, for a recipe.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything, each token's probability too, as JSON.")] = None,
+    html: Html = None,
     check: Annotated[
         bool, typer.Option("--check", help="Then run both sides on the mined and on random prompts: did it hold?")
     ] = False,
@@ -141,7 +147,7 @@ def mine(
     request = Request(
         file=from_, top=top, tokenizer=tokenizer, calibrate=calibrate, draws=draws, seed=seed, check=check
     )
-    with outputs({"--out": out, "--json": json}) as files:
+    with outputs({"--out": out, "--json": json, "--html": html}) as files:
         with progress_line() as progress:
             result = run_mine(
                 recipe,
@@ -154,4 +160,5 @@ def mine(
             )
         files.text("--out", result.to_tokens)
         files.text("--json", result.to_json)
+        files.page(("mine", recipe, "done"), lambda console: print_mined(result, console, out))
     print_mined(result, files.console(), out)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from moeparity.errors import MoeparityError
+from moeparity.cli.options import Html
+from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from moeparity.cli.outputs import Outputs
     from moeparity.logs.files import Opening
+    from moeparity.logs.repeats import RepeatedRuns
     from moeparity.logs.request import Request
 
 Join = Literal["id", "order"]
@@ -68,6 +73,7 @@ def metrics(
     plot: Plot = None,
     repeats: AsRepeats = False,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """KL and its kin from logged log-probabilities, without weights. Of a sampler and a trainer.
 
@@ -77,7 +83,7 @@ def metrics(
     from moeparity.logs.files import Opening
     from moeparity.logs.request import Request, read_gate
 
-    with outputs({"--json": json, "--plot": plot}, unprinted=("--plot",)) as written:
+    with outputs({"--json": json, "--plot": plot, "--html": html}, unprinted=("--plot",)) as written:
         if repeats:
             _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
             _print_repeats(files, format, plot, written)
@@ -99,6 +105,7 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     from moeparity.cli.progress import progress_line
     from moeparity.logs.files import NotDrawnError, measure_files
     from moeparity.logs.text import print_log
+    from moeparity.output.status import state_of
 
     undrawn: NotDrawnError | None = None
     try:
@@ -107,10 +114,17 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     except NotDrawnError as error:
         report, undrawn = error.report, error
     written.text("--json", report.to_json)
+    state = state_of(report.exit_code, bounded=report.verdict is not None)
+    written.page(("metrics", _named(files), state), partial(print_log, report, sets=request.sets))
     print_log(report, written.console(), sets=request.sets)
     if undrawn is not None:
         raise undrawn
     return report.exit_code
+
+
+def _named(files: list[Path]) -> str:
+    """What a page is called after."""
+    return " ".join(display_path(file) for file in files)
 
 
 def _refuse_beside_repeats(**options: object) -> None:
@@ -129,5 +143,10 @@ def _print_repeats(files: list[Path], format: str | None, plot: Path | None, wri
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
     written.text("--json", runs.to_json)
+    written.page(("metrics --repeats", _named(files), "done"), partial(_print_lines, runs))
+    _print_lines(runs, written.console())
+
+
+def _print_lines(runs: RepeatedRuns, console: Console) -> None:
     for line in runs.lines():
-        written.console().print(line)
+        console.print(line)

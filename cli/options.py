@@ -44,6 +44,7 @@ RunOption = Annotated[
         help="Keep recipe, plan, environment and results in this folder; the same command goes on with a killed run.",
     ),
 ]
+Html = Annotated[Path | None, typer.Option(help="Write the report to this file as one page for a browser, offline.")]
 DecodeFrom = Annotated[
     int | None,
     typer.Option(min=1, help="Compute tokens from this one on (from 0) one by one, against the keys and values kept."),

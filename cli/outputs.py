@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from moeparity import paths
 from moeparity.errors import MoeparityError
@@ -15,6 +15,8 @@ from moeparity.output.writing import refuse_clashes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from moeparity.output.status import State
 
 _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
 
@@ -36,6 +38,20 @@ class Outputs:
             print(write())
         else:
             self.file(option, lambda path: write_text(path, write()))
+
+    def page(self, about: tuple[str, object, State], show: Callable[[Console], object]) -> None:
+        """Write what `show` prints as a page to --html, where it was given; `about` it: the command, what it was run
+        on, the verdict. Raises MoeparityError.
+        """
+        from moeparity.output.html.record import Recorder
+
+        def to_html() -> str:
+            recorder = Recorder()
+            show(cast("Console", recorder))
+            command, subject, state = about
+            return recorder.page(command, str(subject), state).to_html()
+
+        self.text("--html", to_html)
 
     def file(self, option: str, write: Callable[[Path], object]) -> None:
         """Let `write` write the file, where the option was given. Raises MoeparityError."""

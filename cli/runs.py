@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.markdown import files_of, write_report
+from moeparity.cli.options import Html
+from moeparity.errors import MoeparityError
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -31,6 +35,10 @@ def runs(
 def report(
     run: Run,
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    html: Html = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Of a bisection: write a short report as Markdown, and a picture beside it.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every section of the report.")] = False,
     section: Annotated[
         list[str] | None, typer.Option(help="Print this section too, of a bisection. May be repeated.")
@@ -40,14 +48,25 @@ def report(
 
     The exit code is that of the run's own command.
     """
+    from moeparity.bisection.page import page
+    from moeparity.bisection.report import Report
     from moeparity.bisection.runs.results import read_report
     from moeparity.bisection.text import asked_for
     from moeparity.cli.outputs import outputs
+    from moeparity.output.status import state_of
 
     asked = asked_for(section or (), all_of_them=verbose)
-    with outputs({"--json": json}) as files:
+    with outputs({"--json": json, "--html": html, **files_of(markdown)}) as files:
         result = read_report(run)
-        files.text("--json", result.to_json)
+        if isinstance(result, Report):
+            write_report(files, result)
+            files.text("--html", page(result).to_html)
+        elif markdown is not None:
+            raise MoeparityError(f"report: --markdown is for a bisection; {run} is none. Leave it out.")
+        else:
+            files.text("--json", result.to_json)
+            state = state_of(result.exit_code)
+            files.page(("report", run, state), lambda console: _print(result, console, asked))
     _print(result, files.console(), asked)
     raise typer.Exit(result.exit_code)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
 
 
 def sweep(
@@ -22,6 +23,7 @@ def sweep(
         ),
     ],
     json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
+    html: Html = None,
     run: RunOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
@@ -36,8 +38,9 @@ def sweep(
     from moeparity.bisection.sweep.text import print_sweep
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
+    from moeparity.output.status import state_of
 
-    with outputs({"--json": json}) as files:
+    with outputs({"--json": json, "--html": html}) as files:
         with progress_line() as progress:
             table = run_sweep(
                 recipe,
@@ -49,5 +52,6 @@ def sweep(
                 run=run,
             )
         files.text("--json", table.to_json)
+        files.page(("sweep", recipe, state_of(table.exit_code)), partial(print_sweep, table))
     print_sweep(table, files.console())
     raise typer.Exit(table.exit_code)

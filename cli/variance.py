@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, MemoryLimit
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit
 
 
 def variance(
@@ -17,6 +18,7 @@ def variance(
     ] = "1,2,4,8",
     side: Annotated[str, typer.Option(help="Whose compositions: reference, candidate or both.")] = "both",
     json: Annotated[Path | None, typer.Option(help="Write the comparisons to this file as JSON.")] = None,
+    html: Html = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -31,13 +33,15 @@ def variance(
     from moeparity.bisection.variance.text import print_variance
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
+    from moeparity.output.status import state_of
 
     request = Request.of(batches, side)
-    with outputs({"--json": json}) as files:
+    with outputs({"--json": json, "--html": html}) as files:
         with progress_line() as progress:
             report = run(
                 recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
             )
         files.text("--json", report.to_json)
+        files.page(("variance", recipe, state_of(report.exit_code)), partial(print_variance, report))
     print_variance(report, files.console())
     raise typer.Exit(report.exit_code)

@@ -52,7 +52,9 @@ def outputs(notebook: dict[str, Any], folder: Path = NOTEBOOK.parent) -> list[li
 
 def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
     tree, printed, value = ast.parse(source), io.StringIO(), None
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    ending = tree.body[-1] if tree.body else None
+    last = ending if isinstance(ending, ast.Expr) else None
+    tree.body = tree.body[:-1] if last is not None else tree.body
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102
         if last is not None:

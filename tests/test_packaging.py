@@ -24,6 +24,14 @@ def test_every_folder_with_code_is_packaged() -> None:
     assert found == listed()
 
 
+def test_every_file_of_the_pages_is_packaged() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["moeparity.output.html"]
+    folder = ROOT / "moeparity" / "output" / "html"
+    packaged = {path for pattern in patterns for path in folder.glob(pattern)}
+    assert packaged == {path for path in (folder / "static").rglob("*") if path.is_file()}
+
+
 def test_shipped_data_is_found_from_anywhere(tmp_path: Path) -> None:
     code = "from moeparity.plan.spec.reader import shipped; print(*shipped('models'), *shipped('profiles'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -86,13 +86,14 @@ class Outline:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One choice at one node: its value per side (`-`: no effect), phase by phase where these differ, where they were
-    set, and how sure that is.
+    set, and how sure that is; `by_side` has the latter two of each side.
     """
 
     name: str
     values: tuple[str, ...]
     origin: str
     evidence: str
+    by_side: tuple[tuple[str, str], ...]
 
 
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
@@ -148,10 +149,15 @@ def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
         values = [{phase: entry[0] if entry else ABSENT for phase, entry in phases.items()} for phases in entries]
         if _uncut(name, {value for phases in values for value in phases.values()}, node):
             continue
-        origins, evidence = (dict.fromkeys(entry[i] for entry in in_effect) for i in (1, 2))
-        yield Choice(
-            name=name, values=tuple(map(by_phase, values)), origin="; ".join(origins), evidence="; ".join(evidence)
-        )
+        origin, evidence = _stands_on(in_effect)
+        by_side = tuple(_stands_on([entry for entry in phases.values() if entry is not None]) for phases in entries)
+        yield Choice(name=name, values=tuple(map(by_phase, values)), origin=origin, evidence=evidence, by_side=by_side)
+
+
+def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
+    """Where values were set, and how sure they are, each said once."""
+    origin, evidence = ("; ".join(dict.fromkeys(entry[i] for entry in entries)) for i in (1, 2))
+    return origin, evidence
 
 
 def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Phase, dict[str, Entry]]:

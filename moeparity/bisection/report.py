@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -15,9 +15,12 @@ from moeparity.bisection.divergence.report import LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.report import Envelope
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.floor.report import Floor
+from moeparity.bisection.graph.report import OpGraph
 from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
+from moeparity.bisection.per_token.report import PerToken
+from moeparity.bisection.provenance.report import Provenance
 from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.schedule.report import Schedule
@@ -180,6 +183,7 @@ class Report:
     attribution: Annotated[
         Attribution | None,
         Section("shares", screen=130, asked="shares", holds="the KL shared out among the toggles; smallest fixes"),
+        Section("shares", screen=131, part="fixes", asked="shares", holds="the smallest fixes"),
     ] = None
     not_deterministic: Annotated[tuple[NotDeterministic, ...], Section("determinism", screen=15)] = ()
     nearest: Annotated[
@@ -190,6 +194,11 @@ class Report:
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
     digests: Annotated[Digests | None, Section("digests")] = None
+    graph: Annotated[OpGraph | None, Section("graph")] = None
+    provenance: Annotated[Provenance | None, Section("provenance")] = None
+    per_token: Annotated[PerToken | None, Section("per_token")] = field(
+        default=None, compare=False, metadata={"json": False}
+    )
     summary: Annotated[Summary, Section("summary", screen=1)]
     cost: Annotated[
         Cost, Section("run", screen=180, asked="cost", holds="work done and spared, bytes read, seconds, memory")

@@ -12,6 +12,8 @@ A section is a folder `bisection/<name>/`, named by its parts in the list `repor
   those of the sections before it in the list.
 - `words.py` (no torch): what its numbers mean, in sentences.
 - `text.py` (no torch): `SHOWN: Mapping[str, Callable[[Report], Shown]]`, its parts on the terminal, by field.
+- `page.py` (no torch): `FIGURES: Mapping[str, Callable[[Report], Figures]]`, its pictures on the page, by field; the
+  words beside them are those of `text.py`.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ from typing import Any, Literal
 from rich.console import RenderableType
 
 from moeparity.bisection.report import PARTS
+from moeparity.output.html.page import Block
 
 Shown = Iterator[tuple[str, RenderableType]]
 """Titles and bodies; an empty title for what stands without one."""
 
 
+Figures = Iterator[Block]
+"""Pictures with what the page's scripts draw in them."""
+
+
 @cache
-def modules(kind: Literal["trials", "observe", "search", "measure", "text"]) -> Mapping[str, Any]:
+def modules(kind: Literal["trials", "observe", "search", "measure", "text", "page"]) -> Mapping[str, Any]:
     """The modules of one kind, by section, in the order of the list."""
     sections = dict.fromkeys(section.name for section in PARTS.values())
     paths = {section: f"moeparity.bisection.{section}.{kind}" for section in sections}

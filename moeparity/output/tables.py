@@ -113,19 +113,21 @@ class Stacked:
     """A table whose rows have a name, numbers or single words, and further lines below that have the whole width."""
 
     def __init__(self, *columns: str) -> None:
-        """A table with these headers, the first of which is that of the names."""
-        self._rows: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [(columns, (), "dim")]
+        """A table with these headers, the first of which is that of the names; `rows` holds them as the first row:
+        cells, what stands below them, style.
+        """
+        self.rows: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [(columns, (), "dim")]
 
     def add_row(self, *cells: str, below: Iterable[str] = (), style: str = "") -> None:
         """Add a row: a cell for each column, and what stands below them."""
-        self._rows.append((cells, tuple(below), style))
+        self.rows.append((cells, tuple(below), style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Names have what the other columns leave; lines below are indented."""
-        widths = [max(map(cell_len, column)) for column in zip(*(cells for cells, _, _ in self._rows), strict=True)]
+        widths = [max(map(cell_len, column)) for column in zip(*(cells for cells, _, _ in self.rows), strict=True)]
         others = sum(widths[1:]) + _GAP * len(widths[1:])
         widths[0] = min(widths[0], max(_NAMES, options.max_width - others))
-        for cells, below, style in self._rows:
+        for cells, below, style in self.rows:
             row = WordTable.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
             for index, column_width in enumerate(widths):
                 row.add_column(width=column_width, no_wrap=index > 0, overflow="fold" if index == 0 else "ellipsis")
@@ -147,12 +149,21 @@ def plain_grid(columns: int, gap: int = _GAP) -> Table:
     return table
 
 
-def bullets(sentences: Iterable[str]) -> Table:
+class Bullets(WordTable):
     """Sentences, each behind a dash; what does not fit on a line goes on under its first word."""
-    table = plain_grid(2, gap=1)
-    for sentence in sentences:
-        table.add_row("-", sentence)
-    return table
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        super().__init__(box=None, padding=(0, 1, 0, 0), show_header=False, pad_edge=False, collapse_padding=True)
+        self.sentences = tuple(sentences)
+        for _ in range(2):
+            self.add_column(overflow="fold")
+        for sentence in self.sentences:
+            self.add_row("-", sentence)
+
+
+def bullets(sentences: Iterable[str]) -> Table:
+    """A list of sentences."""
+    return Bullets(sentences)
 
 
 def thinned(rows: Sequence[Row], peaks: Collection[int]) -> tuple[list[Row], list[Text]]:

@@ -115,12 +115,12 @@ def try_run_kill(number: int) -> Iterator[Trial]:
         moment = _folder_moment(random) if number % 4 == 3 else random.uniform(0, usual.seconds)
         ended = _killed(job, usual, moment, signal.SIGKILL)
         kept = len(list(usual.folder.rglob("kept/passes/*/[!.]*.safetensors")))
-        kind = "runs, passes kept" if kept else "runs"
         when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
         case = f"kill {number}.{turn}: {job}, SIGKILL {when}, {kept} pieces kept"
-        yield _trial(kind, case, job, ended, _after_kill(job, usual, ended, signal.SIGKILL))
+        trial = _trial(case, job, ended, _after_kill(job, usual, ended, signal.SIGKILL), kind="runs")
+        yield replace(trial, part="after a pass was kept") if kept else trial
     again = _run(job, usual)
-    yield _trial(kind, case, job, again, _after_rerun(job, usual, again))
+    yield _trial(case, job, again, _after_rerun(job, usual, again), kind="runs")
     shutil.rmtree(usual.folder / KEPT, ignore_errors=True)
     (usual.folder / "report.json").unlink(missing_ok=True)
 
@@ -225,8 +225,8 @@ def _killed(job: str, usual: Usual, moment: Moment | float, sent: signal.Signals
     return _run(job, usual, lambda: signal_after(moment, sent))
 
 
-def _trial(case: str, job: str, ended: Ended, broken: str | None) -> Trial:
-    return Trial("kills", case, JOBS[job][0], ended.code, broken, (ended.errors.strip() or ended.output.strip())[-300:])
+def _trial(case: str, job: str, ended: Ended, broken: str | None, *, kind: str = "kills") -> Trial:
+    return Trial(kind, case, JOBS[job][0], ended.code, broken, (ended.errors.strip() or ended.output.strip())[-300:])
 
 
 def _after_kill(job: str, usual: Usual, ended: Ended, sent: signal.Signals) -> str | None:

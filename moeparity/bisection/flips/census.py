@@ -77,6 +77,9 @@ class Census:
     also: trial -> token-layers at which both it and the candidate flip.
     cost: fp64 [2, 4, B], of scored tokens whose position flips in no layer, then in some: tokens, sums of
         KL(candidate || reference), k3 and |delta| in nats, per sequence. None where no log-probability was seen.
+    margin, perturbation: by place, fp32 [B, T] in ulps, NaN where they are not known.
+    experts: by place, of each flip in the order of the waves: int64 [flips, 2 + 2 K] its sequence, its position, the
+        experts of the reference and those of the candidate.
     """
 
     map: Tensor
@@ -91,6 +94,9 @@ class Census:
     left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
     also: Counter[Name] = field(default_factory=Counter)
     cost: Tensor | None = None
+    margin: dict[int, Tensor] = field(default_factory=dict)
+    perturbation: dict[int, Tensor] = field(default_factory=dict)
+    experts: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def add(self, place: int, rows: slice, real: Tensor, ids: tuple[Tensor, Tensor]) -> Tensor:
         """Count one layer's routes of some sequences; the flips among the `real` tokens, bool [b, T], on the CPU.
@@ -107,7 +113,16 @@ class Census:
         self.map[place, rows][real] = bits.to("cpu", torch.uint8)
         flip_map = torch.zeros_like(real)
         flip_map[real] = flip_mask.cpu()
+        at = flip_map.nonzero() + torch.tensor([rows.start, 0])
+        chosen = torch.cat([ours[flip_mask], theirs[flip_mask]], -1).cpu()
+        self.experts.setdefault(place, []).append(torch.cat([at, chosen], -1))
         return flip_map
+
+    def keep_cuts(self, place: int, rows: slice, real: Tensor, margin: Tensor, perturbations: Tensor) -> None:
+        """Keep margins and perturbations, fp64 [N], of the N tokens that are `real` bool [b, T]."""
+        for kept, values in ((self.margin, margin), (self.perturbation, perturbations)):
+            whole = kept.setdefault(place, torch.full(self.map.shape[1:], torch.nan, dtype=torch.float32))
+            whole[rows][real] = values.float()
 
     def mark(self, place: int, rows: slice, mask: Tensor, bit: int) -> None:
         """Set a bit of the tokens in `mask` bool [b, T]."""

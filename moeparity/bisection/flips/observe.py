@@ -173,6 +173,7 @@ class FlipObserver:
         perturbations = perturbation(scores_of_all[0], scores_of_all[1], ids, ours).cpu()
         tally = self.census.margins.setdefault(place, Margins(str(scores_of_all[0].dtype).removeprefix("torch.")))
         tally.add(ours.margin.cpu(), perturbations, flip_mask[mask.cpu()], ties, groups)
+        self.census.keep_cuts(place, rows, mask.cpu(), ours.margin.cpu(), perturbations)
         tie_map = torch.zeros_like(flip_mask)
         tie_map[mask.cpu()] = ties
         self.census.mark(place, rows, tie_map, TIED)

@@ -30,15 +30,20 @@ _NONE = "No shares"
 _FORCED = "ids forced: its share of the whole KL\nwith every router forced to the reference's experts. "
 
 
-def _sections(report: Report) -> Shown:
+def _shares(report: Report) -> Shown:
     if report.attribution is not None:
-        yield from attribution_sections(report.attribution)
+        yield from share_sections(report.attribution)
+
+
+def _fix_sets(report: Report) -> Shown:
+    if report.attribution is not None:
+        yield from fix_sections(report.attribution)
         if report.attribution.mixtures:
             yield "Cost of the search", Text(search_cost(report.attribution.mixtures, report.cost))
 
 
-def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
-    """Title and body of each part."""
+def share_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
+    """Title and body of each part that says who makes how much."""
     if attribution.shares.total is None:
         yield "KL waterfall", Text(f"{_NONE}: the candidate's KL is not finite, or an op refuses it as a mixture.")
     elif not attribution.shares.rows:
@@ -54,6 +59,10 @@ def attribution_sections(attribution: Attribution) -> Iterator[tuple[str, Render
     )
     if pairs:
         yield "Interactions", _interactions(pairs, attribution.shares)
+
+
+def fix_sections(attribution: Attribution) -> Iterator[tuple[str, RenderableType]]:
+    """Title and body of the fixes."""
     if attribution.fixes:
         yield "Smallest fixes", _fixes(attribution)
 
@@ -65,7 +74,7 @@ def _waterfall(shares: Shares, forced: Shares | None) -> RenderableType:
     table = plain_table(*columns, names="toggle", names_first=True)
     total = shares.total or 0.0
     for row in shares.rows:
-        cells = [_nats(row), _percent(row.of_whole), _interval(row), _k3(row)]
+        cells = [_nats(row), part_words(row.of_whole), interval_words(row), _k3(row)]
         cells += [_of(row.alone, total), _of(row.restored, total)]
         cells += [_of(without[row.name].share, total)] if row.name in without else [""] * bool(without)
         table.add_row(_label(row), *cells, row.role)
@@ -98,8 +107,8 @@ def _inside(shares: Shares) -> RenderableType:
         if row.depth == 0:
             whole, is_open = row.share, successor is not None and successor.depth > 0
         if is_open and whole:
-            error = "" if row.depth == 0 else _percent(abs(row.standard_error / whole))
-            cells = [_percent(row.share / whole), error, _of(row.alone, total), _of(row.restored, total)]
+            error = "" if row.depth == 0 else part_words(abs(row.standard_error / whole))
+            cells = [part_words(row.share / whole), error, _of(row.alone, total), _of(row.restored, total)]
             table.add_row("  " * row.depth + _label(row), *cells)
     error = "" if shares.exact else ", with the standard error of drawing"
     note = f"of it: of the toggle's own share, from {_orders(shares)}{error}; a part is taken apart where its share is."
@@ -165,24 +174,25 @@ def _k3(row: ShareRow) -> str:
     return "" if row.k3 is None else f"{row.k3:.2e}"
 
 
-def _interval(row: ShareRow) -> str:
+def interval_words(row: ShareRow) -> str:
+    """The interval of a share of the whole; `unknown` where the sequences do not bound it."""
     low, high = row.of_whole_low, row.of_whole_high
     if not (math.isfinite(low) and math.isfinite(high)):
         return "unknown"
-    return f"{_percent(low)} to {_percent(high)}"
+    return f"{part_words(low)} to {part_words(high)}"
 
 
 def _of(value: float | None, total: float) -> str:
     if value is None:
         return "cannot run"
-    return _percent(value / total) if total > 0 else f"{value:.2e}"
+    return part_words(value / total) if total > 0 else f"{value:.2e}"
 
 
-def _percent(value: float) -> str:
+def part_words(value: float) -> str:
     """Whole percents, with a digit more where a part is small: its sign must not be lost."""
     if 0 < abs(value) < 5e-4:
         return "<0.1%" if value > 0 else ">-0.1%"
     return f"{value:.1%}" if 0 < abs(value) < 0.0095 else f"{value:.0%}"
 
 
-SHOWN = {"attribution": _sections}
+SHOWN = {"attribution": _shares, "fixes": _fix_sets}

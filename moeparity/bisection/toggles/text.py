@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from moeparity.output.tables import Stacked, Words, bullets
+from moeparity.output.tables import Stacked, Words, bullets, plain_table
 from moeparity.output.words import of_whole, percent, quantity
 
 
@@ -67,19 +67,25 @@ def _swaps(report: Report) -> RenderableType:
     return Group(table, note)
 
 
+def no_effect_table(toggles: Sequence[ToggleResult]) -> RenderableType:
+    """Choices that differ and change no bit at any node, with both values and how sure these are."""
+    table = plain_table("reference", "candidate", names="no bit changed at any node by", names_first=True)
+    for toggle in toggles:
+        table.add_row(
+            toggle.name,
+            f"{toggle.reference} ({toggle.reference_evidence})",
+            f"{toggle.candidate} ({toggle.candidate_evidence})",
+        )
+    return table
+
+
 def _effects_table(names: str) -> Stacked:
     return Stacked(names, "class", "alone: KL", "flips", "restored: KL")
 
 
 def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> tuple[list[str], list[str]]:
     """Its cells, and what stands below them."""
-    idle = toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
-
-    def kl(trial: TrialResult | None) -> str:
-        if trial is not None and (toggle.had_no_effect or (idle and trial is toggle.alone)):
-            return "no effect"
-        return of_whole(None if trial is None else trial.kl, total)
-
+    idle = _is_idle(toggle)
     share = None if toggle.alone is None or idle else toggle.alone.flipped_routes
     flips = "" if share is None else percent(share)
     indent = "  " * depth
@@ -87,9 +93,25 @@ def _toggle_row(toggle: ToggleResult, total: float, depth: int) -> tuple[list[st
     reference = f"{toggle.reference} ({toggle.reference_evidence})"
     candidate = f"{toggle.candidate} ({toggle.candidate_evidence})"
     below = [*([] if depth else [f"{reference} -> {candidate}"]), *_resting(toggle)]
+    alone, restored = trial_words(toggle, total)
+    return [f"{indent}{name}", toggle.kind, alone, flips, restored], below
+
+
+def trial_words(toggle: ToggleResult, total: float) -> tuple[str, str]:
+    """What a toggle costs alone, and what is left with it restored: KL and its part of the `total`, or why neither."""
+
+    def kl(trial: TrialResult | None) -> str:
+        if trial is not None and (toggle.had_no_effect or (_is_idle(toggle) and trial is toggle.alone)):
+            return "no effect"
+        return of_whole(None if trial is None else trial.kl, total)
+
     exact = "all bits" if toggle.restores_all and not toggle.had_no_effect else kl(toggle.restored)
-    restored = "masked" if toggle.masked else exact
-    return [f"{indent}{name}", toggle.kind, kl(toggle.alone), flips, restored], below
+    return kl(toggle.alone), "masked" if toggle.masked else exact
+
+
+def _is_idle(toggle: ToggleResult) -> bool:
+    """Whether it changes nothing alone."""
+    return toggle.had_no_effect or (toggle.alone is not None and not toggle.alone.changed_nodes)
 
 
 def _resting(toggle: ToggleResult) -> Iterator[str]:

@@ -65,7 +65,15 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Path) -> None:
-    words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", tmp_path / "run")
+    words: tuple[str | Path, ...] = (
+        command,
+        "recipe.yaml",
+        *COMMANDS[command],
+        "--device",
+        "cpu",
+        "--run",
+        tmp_path / "run",
+    )
     first = inside(*words, "--json", tmp_path / "first.json", cwd=base)
     assert sorted(path.name for path in (tmp_path / "run").glob("*.*") if path.name != LOCK) == KEPT
     kept = files(tmp_path / "run")

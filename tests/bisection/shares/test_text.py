@@ -10,7 +10,7 @@ from rich.console import Console
 
 from moeparity.bisection.report import Cost
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
-from moeparity.bisection.shares.text import attribution_sections, search_cost
+from moeparity.bisection.shares.text import fix_sections, search_cost, share_sections
 from tests.bisection.reports import made
 
 A = made(
@@ -75,7 +75,7 @@ FOUND = Attribution(
 
 def sections(found: Attribution) -> dict[str, str]:
     shown = {}
-    for title, body in attribution_sections(found):
+    for title, body in (*share_sections(found), *fix_sections(found)):
         file = io.StringIO()
         Console(file=file, width=140).print(body)
         shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())

@@ -1,0 +1,87 @@
+"""The graph of both bound plans, layers that are alike once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.outline import choices
+from moeparity.bisection.prepare import Plan
+from moeparity.plan.address import ranges, role
+from moeparity.plan.graph import SOURCES, Node, Segment
+from moeparity.plan.toggles import Toggle
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The graph as it ran."""
+    return {"graph": OpGraph(segments=tuple(_segments(plan)))}
+
+
+def _segments(plan: Plan) -> Iterator[GraphSegment]:
+    """Segments in execution order; those of layers that are alike are one, where the first of them stands."""
+    alike: dict[tuple[GraphNode, ...], list[Segment]] = {}
+    for segment in plan.model.graph.segments:
+        if segment.nodes:
+            alike.setdefault(tuple(_node(node, plan) for node in segment.nodes), []).append(segment)
+    producers = {value: node for node in plan.model.graph.nodes for value in node.values}
+    for nodes, segments in alike.items():
+        layers = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
+        # What the first layer reads of the embedding, the others read of the layer before.
+        reads = [
+            tuple(dict.fromkeys(read for node in same for read in _reads(node, plan, producers)))
+            for same in zip(*(segment.nodes for segment in segments), strict=True)
+        ]
+        yield GraphSegment(
+            title=f"layers[{ranges(layers)}]" if layers else segments[0].name,
+            layers=tuple(layers),
+            nodes=tuple(replace(node, reads=of_node) for node, of_node in zip(nodes, reads, strict=True)),
+        )
+
+
+def _node(node: Node, plan: Plan) -> GraphNode:
+    """A node without what it reads."""
+    bound = (plan.reference.plan, plan.candidate.plan)
+    return GraphNode(
+        role=role(node.name),
+        op=node.op.name,
+        reads=(),
+        choices=tuple(
+            NodeChoice(name=choice.name, reference=sides[0], candidate=sides[1])
+            for choice in choices(node, bound)
+            if (sides := [_side(*side) for side in zip(choice.values, choice.by_side, strict=True)])
+        ),
+        toggles=tuple(_toggles_at(node, plan.toggles)),
+    )
+
+
+def _side(value: str, stands_on: tuple[str, str]) -> SideChoice:
+    origin, evidence = stands_on
+    return SideChoice(value=value, evidence=evidence, origin=origin)
+
+
+def _reads(node: Node, plan: Plan, producers: Mapping[str, Node]) -> Iterator[Read]:
+    """Each value that the node reads, those from outside the graph left out."""
+    read = set()
+    for side in (plan.reference, plan.candidate):
+        for in_phase in side.plan.distinct:
+            inputs = node.inputs if node.name in in_phase.replaced() else in_phase.read_inputs(node)
+            read |= {value for value in inputs if value is not None}
+    for value in dict.fromkeys(node.inputs):
+        if value in SOURCES:
+            continue
+        source = producers[value]
+        yield Read(
+            source=role(source.name),
+            part=value.removeprefix(source.name).removeprefix("."),
+            next_layer=source.layer != node.layer and source.layer is not None,
+            unread=value not in read,
+        )
+
+
+def _toggles_at(node: Node, toggles: Sequence[Toggle]) -> Iterator[str]:
+    for toggle in toggles:
+        if toggle.parent is None and node.name in toggle.nodes:
+            yield toggle.name

@@ -1,0 +1,1 @@
+"""What became of every single token: what the page draws, and one safetensors file holds."""

@@ -1,0 +1,64 @@
+"""The candidate's k3, KL and delta at every token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.reported import seen_metrics
+from moeparity.bisection.trials import Trials
+from moeparity.engine.view import NodeView
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Metrics of each token, as `TokenMetrics` defines them.
+
+    values: fp32 [3, B, T] on the CPU: k3, KL(candidate || reference), delta; 0 where no token is scored.
+    """
+
+    output: str
+    reference: str
+    candidate: str
+    input_ids: Tensor
+    loss_mask: Tensor
+    sampled_from: Literal["candidate", "reference"]
+    values: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = torch.zeros(3, *self.input_ids.shape)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.name != self.output:
+            return
+        rows = slice(*view.wave)
+        tokens = self.input_ids[rows], self.loss_mask[rows]
+        metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
+        self.values[:, rows] = torch.stack([metrics.k3, metrics.kl_candidate_reference, metrics.delta]).float()
+
+    @property
+    def result(self) -> Tensor:
+        """The values."""
+        return self.values
+
+
+STATE = ()
+
+
+def observer(plan: Plan, trials: Trials) -> Tokens:
+    """Looks at both sides."""
+    ids, _, scored = plan.tokens_on_device
+    return Tokens(
+        output=plan.model.graph.scores,
+        reference=REFERENCE,
+        candidate=CANDIDATE,
+        input_ids=ids,
+        loss_mask=scored,
+        sampled_from=plan.recipe.tokens.sampler,
+    )

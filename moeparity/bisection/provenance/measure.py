@@ -1,0 +1,80 @@
+"""Digests of the files that a run read, versions, and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.provenance.report import FileDigest, Provenance
+from moeparity.errors import Where, display_path
+from moeparity.inputs.machine import cpu_name
+from moeparity.plan.spec import reader
+
+WHOLE = 1 << 30
+"""Weights of up to so many bytes are read again for their digest; of more, only the headers."""
+
+_PACKAGES = ("moeparity", "torch", "safetensors", "numpy")
+
+
+def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What this run was made with."""
+    recipe = plan.recipe
+    tokens = reader.find_file(recipe.tokens.file, Where(plan.path, recipe.tokens.line_of("file")), "token file")
+    device = plan.model.device
+    return {
+        "provenance": Provenance(
+            recipe=_whole(plan.path),
+            tokens=_whole(tokens),
+            weights=tuple(_weights(plan)),
+            versions=(("python", platform.python_version()), *_versions()),
+            system=f"{platform.system()} {platform.machine()}",
+            cpu=cpu_name(),
+            capability=torch.backends.cpu.get_cpu_capability(),
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            threads=torch.get_num_threads(),
+        )
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in _PACKAGES:
+        try:
+            yield package, torch.__version__ if package == "torch" else version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+
+
+def _weights(plan: Plan) -> Iterator[FileDigest]:
+    """The weights' files and config.json; none where the weights are random."""
+    if plan.recipe.synthetic is not None:
+        return
+    files = sorted({entry.file for entry in plan.model.weights.checkpoint.entries.values()})
+    few = sum(file.stat().st_size for file in files) <= WHOLE
+    for file in (plan.model.folder / "config.json", *files):
+        yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
+
+
+def _whole(path: Path) -> FileDigest:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return _digest(path, digest.hexdigest(), "file")
+
+
+def _header(path: Path) -> FileDigest:
+    """Of a safetensors file its header, with the length before it."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        digest = hashlib.sha256(length + file.read(int.from_bytes(length, "little")))
+    return _digest(path, digest.hexdigest(), "header")
+
+
+def _digest(path: Path, sha256: str, of: str) -> FileDigest:
+    return FileDigest(name=display_path(path), bytes=path.stat().st_size, sha256=sha256, of=of)

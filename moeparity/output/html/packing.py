@@ -1,0 +1,33 @@
+"""Data for a page's scripts: arrays as base64 of their bytes, everything as JSON that no script tag is ended by."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from moeparity.output.json import plain
+
+_KINDS = {"uint8": "u1", "int16": "i2", "int32": "i4", "float32": "f4"}
+_IN_SCRIPT = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+
+
+def packed(array: NDArray[Any]) -> dict[str, Any]:
+    """An array as its kind, its shape and the base64 of its bytes, little-endian.
+
+    dtypes: uint8, int16, int32, float32. Raises KeyError for others.
+    """
+    kind = _KINDS[array.dtype.name]
+    data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+    return {"kind": kind, "shape": list(array.shape), "base64": base64.b64encode(data).decode("ascii")}
+
+
+def script_data(data: Mapping[str, Any]) -> Markup:
+    r"""JSON for `<script type="application/json">`: no `<`, so that nothing in it ends the tag or starts a comment."""
+    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return Markup(text.translate(_IN_SCRIPT))  # noqa: S704  (nothing HTML knows is left in it)

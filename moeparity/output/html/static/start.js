@@ -1,0 +1,11 @@
+themes();
+contents();
+if (DATA.growth) growth(DATA.growth);
+if (DATA.tokens) tokens(tokenTable(DATA.tokens));
+if (byId("opgraph")) graph(byId("opgraph"));
+let resized = 0;
+addEventListener("resize", () => {
+  cancelAnimationFrame(resized);
+  resized = requestAnimationFrame(redraw);
+});
+document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -45,12 +45,14 @@ class Section:
 
     Parts stand in the JSON in the order of the class, on the screen in that of `screen` (None: they are not there).
     A part that is `asked` for by a name is long: the screen tells in one line what it `holds`, and shows it on request.
+    `part` is what it is called where one field has several.
     """
 
     name: str
     screen: int | None = None
     asked: str = ""
     holds: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +234,7 @@ def _view() -> Any:
 
 
 PARTS: dict[str, Section] = {
-    name: note
+    note.part or name: note
     for name, hint in get_type_hints(Report, include_extras=True).items()
     for note in getattr(hint, "__metadata__", ())
 }

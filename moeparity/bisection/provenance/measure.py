@@ -47,7 +47,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 def _versions() -> Iterator[tuple[str, str]]:
     for package in _PACKAGES:
         try:
-            yield package, torch.__version__ if package == "torch" else version(package)
+            yield package, str(torch.__version__) if package == "torch" else version(package)
         except PackageNotFoundError:
             yield package, "not installed"
 

@@ -17,7 +17,7 @@ from moeparity.output.words import between, percent
 
 KEY = ("device", "cpu", "instruction set", "torch", "torch build", "threads", "matmul precision")
 """What the bits of a node's values may depend on beside its choices: only runs that agree in it are held to them."""
-_COST = ("schema", "run", "cost", "seconds", "digest")
+_COST = ("schema", "run", "cost", "seconds", "digest", "provenance")
 """Of a report: what a run cost and what it ran on, which the environment tells."""
 _PATHS = ("reference_origin", "candidate_origin")
 _MISSING = object()

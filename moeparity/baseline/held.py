@@ -62,7 +62,11 @@ class Baseline:
             )
 
     def findings(self, recipe: Path, now: Now) -> list[Finding]:
-        """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another."""
+        """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another.
+
+        Raises MoeparityError as `refuse_unkept`.
+        """
+        self.refuse_unkept(recipe)
         kept = self.lock.recipes.get(self.key(recipe))
         if kept is None:
             return [Finding(expectation=KEPT, status="updated", found="nothing so far; all of it is written")]

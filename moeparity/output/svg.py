@@ -15,7 +15,7 @@ _STYLE = (
     ".back{fill:#fff}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.back{fill:#0d1117}.up{fill:#58a6ff}"
     ".down{fill:#f0883e}}"
 )
-_LONGEST = 40
+_LONGEST = 36
 _DECADES = 8
 """Of a logarithmic axis at most: what is smaller still has a bar of no length."""
 

@@ -43,9 +43,10 @@ def machine(device: torch.device) -> str:
 
 
 def _tokens(tokens: TokenSet) -> str:
-    held = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
-    return of_tensors({name: value for name, value in held.items() if isinstance(value, torch.Tensor)})
+    held = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
+    return of_tensors((name, value) for name, value in held if isinstance(value, torch.Tensor))
 
 
 def _weights(node: Node, source: Source) -> str:
-    return of_tensors({name: source.tensor(name) for ref in node.weights.values() for name in ref.names})
+    names = sorted(name for ref in node.weights.values() for name in ref.names)
+    return of_tensors((name, source.tensor(name)) for name in names)

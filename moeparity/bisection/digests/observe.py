@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -55,12 +55,12 @@ def joined(digests: Iterable[str], *, finite: bool = True) -> str:
     return text if finite else text + NOT_FINITE
 
 
-def of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of tensors: names, dtypes, shapes and bits."""
+def of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of tensors: names, dtypes, shapes and bits, in their order. One at a time is held."""
     digest = sha256()
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(_bytes(tensor))
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:DIGITS]
 
 
@@ -85,10 +85,6 @@ def _row(port: Tensor, computed: Tensor, row: int) -> Tensor:
     """The bytes of one sequence, uint8 [n]."""
     kept = port[row][computed[row].to(port.device)].cpu()
     return kept.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 STATE = ()

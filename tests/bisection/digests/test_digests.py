@@ -72,9 +72,9 @@ def test_a_rounding_on_an_edge_of_one_side_is_none_of_the_other(tmp_path: Path) 
 )
 def test_another_bit_is_another_digest(other: torch.Tensor) -> None:
     first = torch.tensor([0.0, 1.0])
-    assert of_tensors({"a": first}) == of_tensors({"a": first.clone()})
-    assert of_tensors({"a": first}) != of_tensors({"a": other})
-    assert of_tensors({"a": first}) != of_tensors({"b": first})
+    assert of_tensors([("a", first)]) == of_tensors([("a", first.clone())])
+    assert of_tensors([("a", first)]) != of_tensors([("a", other)])
+    assert of_tensors([("a", first)]) != of_tensors([("b", first)])
     assert joined(["a", "b"]) != joined(["b", "a"])
     assert joined(["a"], finite=False) == f"{joined(['a'])} not finite"
 

@@ -25,7 +25,7 @@ from tests.command import inside
 from tests.errors.base import BASE, TOKENS
 
 KEPT = ["plan.json", "recipe.yaml", "report.json", "run.json"]
-COMMANDS = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "bisect": (),
     "sweep": ("--over", "micro_batch=1,2"),
     "flips": (),
@@ -65,7 +65,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Path) -> None:
-    words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", tmp_path / "run")
+    run = str(tmp_path / "run")
+    words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", run)
     first = inside(*words, "--json", tmp_path / "first.json", cwd=base)
     assert sorted(path.name for path in (tmp_path / "run").glob("*.*") if path.name != LOCK) == KEPT
     kept = files(tmp_path / "run")

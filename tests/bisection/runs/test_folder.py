@@ -232,6 +232,14 @@ def test_a_run_file_that_is_none(spoil: Callable[[Path], None], says: str, run: 
         assert says in row.state
 
 
+def test_a_report_of_classes_that_have_changed_since_says_who_wrote_it(run: Path) -> None:
+    with (
+        patch("moeparity.bisection.runs.results.classes_of", return_value={}),
+        pytest.raises(RunError, match=r"cannot read it back .* moeparity 0\.1\.0 wrote it, from source \w{16}; report"),
+    ):
+        read_report(run)
+
+
 def test_fields_of_a_later_version_are_passed_over(run: Path) -> None:
     changed(mood="good")(run / NAME)
     assert inside("report", run).returncode == 3

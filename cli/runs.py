@@ -24,7 +24,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that --run ha
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look, two folders deep.")] = Path(),
 ) -> None:
-    """List runs: recipe, verdict, figure, when, on which machine, finished or not."""
+    """List kept runs: verdict, figure, when, machine, finished or not."""
     from moeparity.bisection.runs.listing import runs_below
     from moeparity.bisection.runs.text import print_runs
     from moeparity.cli.render import console
@@ -96,8 +96,9 @@ def compare(
     second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another: what changed since the first.")],
     json: Annotated[Path | None, typer.Option(help="Write the comparison to this file as JSON.")] = None,
 ) -> None:
-    """What changed between two runs: environment, choices by node, weights, metrics, first divergence, toggles.
+    """What changed between two kept runs: choices, weights, results.
 
+    Also the environment, the first divergence, and what each toggle makes.
     Exit code 0 nothing but cost and environment, 1 anything else, 2 bad input, 3 reports that cannot be compared.
     """
     from moeparity.bisection.runs.compare import compare as run_comparison

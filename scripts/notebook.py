@@ -52,12 +52,12 @@ def outputs(notebook: dict[str, Any], folder: Path = NOTEBOOK.parent) -> list[li
 
 def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
     tree, printed, value = ast.parse(source), io.StringIO(), None
-    ending = tree.body[-1] if tree.body else None
-    last = ending if isinstance(ending, ast.Expr) else None
-    tree.body = tree.body[:-1] if last is not None else tree.body
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)  # noqa: S307
     shown: list[dict[str, Any]] = []
     if printed.getvalue():

@@ -39,9 +39,10 @@ JOBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mine": ((*WRITERS["mine out"].to("prompts.jsonl"), "--json=mined.json"), ("prompts.jsonl", "mined.json")),
     "plot": (WRITERS["metrics plot"].to("series.svg"), ("series.svg",)),
     "init": (WRITERS["init"].to("new.yaml"), ("new.yaml", "new.tokens.jsonl")),
+    "kept": (("bisect", "split.yaml", "--device", "cpu", "--run=kept", "--json=report.json"), ("report.json",)),
     "long": (("bisect", "long.yaml", "--device", "cpu", "--run=kept", "--json=report.json"), ("report.json",)),
 }
-"""Commands, and the files that they write; the first keeps its passes in the cache, the last in a run's folder."""
+"""Commands, and the files that they write; the first keeps its passes in the cache, the last two in a run's folder."""
 _WHOLE = (
     *(("tempfile", "mkstemp"), ("fcntl", "flock"), ("pathlib", "Path.write_text"), ("safetensors.torch", "save_file")),
     *(("pathlib", "Path.chmod"), ("pathlib", "Path.replace"), ("pathlib", "Path.unlink")),
@@ -85,7 +86,7 @@ class Usual:
 def try_kill(number: int) -> Iterator[Trial]:
     """The kill of this number, and the run after it: two trials."""
     random = Random(f"kills {number}")  # noqa: S311
-    job = "split" if number % 3 else random.choice(list(JOBS)[1:-1])
+    job = "split" if number % 3 else random.choice(list(JOBS)[1:-2])
     usual = _usual(job)
     sent = random.choice((signal.SIGKILL, signal.SIGTERM))
     moment = _moment(random, job, usual.seconds)
@@ -105,11 +106,11 @@ def try_kill(number: int) -> Iterator[Trial]:
         (usual.folder / name).unlink(missing_ok=True)
 
 
-def try_run_kill(number: int) -> Iterator[Trial]:
-    """A long run in a folder of its own, killed by SIGKILL at a random moment (every fourth at a step of writing), one
+def try_run_kill(number: int, job: str = "long") -> Iterator[Trial]:
+    """A run in a folder of its own, killed by SIGKILL at a random moment (every fourth at a step of writing), one
     in three once more when it goes on, and then left alone.
     """
-    random, job = Random(f"runs {number}"), "long"  # noqa: S311
+    random = Random(f"runs {number}")  # noqa: S311
     usual = _usual(job)
     for turn in range(1 + (random.random() < 1 / 3)):
         moment = _folder_moment(random) if number % 4 == 3 else random.uniform(0, usual.seconds)
@@ -145,7 +146,7 @@ def _usual(job: str) -> Usual:
     scene.make(folder)
     untouched = scene.state(folder)
     usual = Usual(folder, home, None, b"", {}, 0.0, untouched, {})
-    if job == "long":
+    if "--run=kept" in JOBS[job][0]:
         # The first run of all compiles and maps what others find; a random moment is to lie in a usual one.
         _run(job, usual)
         shutil.rmtree(folder / KEPT)

@@ -70,9 +70,9 @@ def test_a_kill_leaves_nothing_that_the_next_run_does_not_mend(number: int) -> N
         assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
 
 
-@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("number", [0, 3, 7])
 def test_a_killed_run_of_a_folder_ends_as_if_nobody_had_killed_it(number: int) -> None:
-    for trial in try_run_kill(number):
+    for trial in try_run_kill(number, "kept"):
         assert trial.breach is None, f"{trial.case}: {trial.breach}: {trial.says}"
 
 

@@ -25,7 +25,7 @@ from tests.command import inside
 from tests.errors.base import BASE, TOKENS
 
 KEPT = ["plan.json", "recipe.yaml", "report.json", "run.json"]
-COMMANDS = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "bisect": (),
     "sweep": ("--over", "micro_batch=1,2"),
     "flips": (),
@@ -65,15 +65,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Path) -> None:
-    words: tuple[str | Path, ...] = (
-        command,
-        "recipe.yaml",
-        *COMMANDS[command],
-        "--device",
-        "cpu",
-        "--run",
-        tmp_path / "run",
-    )
+    run = str(tmp_path / "run")
+    words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", run)
     first = inside(*words, "--json", tmp_path / "first.json", cwd=base)
     assert sorted(path.name for path in (tmp_path / "run").glob("*.*") if path.name != LOCK) == KEPT
     kept = files(tmp_path / "run")
@@ -237,6 +230,14 @@ def test_a_run_file_that_is_none(spoil: Callable[[Path], None], says: str, run: 
     if spoil is not gone:
         (row,) = runs_below(run)
         assert says in row.state
+
+
+def test_a_report_of_classes_that_have_changed_since_says_who_wrote_it(run: Path) -> None:
+    with (
+        patch("moeparity.bisection.runs.results.classes_of", return_value={}),
+        pytest.raises(RunError, match=r"cannot read it back .* moeparity 0\.1\.0 wrote it, from source \w{16}; report"),
+    ):
+        read_report(run)
 
 
 def test_fields_of_a_later_version_are_passed_over(run: Path) -> None:

@@ -55,6 +55,7 @@ def flips(
     _check(recipe, log, top_k)
     from moeparity.bisection.flips.run import flips as run
     from moeparity.bisection.flips.run import logged_flips
+    from moeparity.bisection.page import flip_pictures
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.output.status import state_of
@@ -68,7 +69,9 @@ def flips(
         files.text("--json", result.to_json)
         files.file("--map", result.write_map)
         state = state_of(result.exit_code, bounded=bool(result.findings))
-        files.page(("flips", recipe or result.candidate, state), partial(_print, result))
+        files.page(
+            ("flips", recipe or result.candidate, state), partial(_print, result), partial(flip_pictures, result.report)
+        )
     _print(result, files.console())
     raise typer.Exit(result.exit_code)
 

@@ -76,6 +76,14 @@ def page(report: Report) -> Page:
     )
 
 
+def flip_pictures(report: Report | None) -> PageSection | None:
+    """The flip map and the tokens under it, for a page that says its words elsewhere; None without a report."""
+    if report is None:
+        return None
+    blocks = [block for part in ("flips", "per_token") for block in _figures(part, report)]
+    return PageSection(key="map", short="Flip map", title="Where routes flip", blocks=blocks) if blocks else None
+
+
 def _sections(report: Report) -> Iterator[PageSection]:
     for question in QUESTIONS:
         blocks = [block for part in question.parts for block in _blocks(part, report)]
@@ -88,11 +96,15 @@ def _sections(report: Report) -> Iterator[PageSection]:
 
 def _blocks(part: str, report: Report) -> Iterator[Block]:
     """The pictures of a part, then its words."""
-    for figures in _of("page", "FIGURES", part):
-        yield from figures(report)
+    yield from _figures(part, report)
     for shown in _of("text", "SHOWN", part):
         for title, body in shown(report):
             yield Block(title=title, body=markup(body, title))
+
+
+def _figures(part: str, report: Report) -> Iterator[Block]:
+    for figures in _of("page", "FIGURES", part):
+        yield from figures(report)
 
 
 def _of(kind: Any, table: str, part: str) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.prepare import Options
+from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
@@ -39,6 +40,7 @@ class Flipped:
     reference, candidate: a side in words, or a file of recorded routes. findings: of the recipe's `expect: flips`.
     same_tokens: of recorded routes, in how many sequences both files give token ids, which agree; None for a recipe.
     map: uint8 [MoE layers, sequences, tokens], the bits of `census.MAP_BITS`; `write_map` writes it.
+    report: the bisection that they were seen in; None of recorded routes.
     """
 
     reference: str
@@ -48,6 +50,7 @@ class Flipped:
     flips: RoutingFlips
     findings: tuple[Finding, ...]
     map: torch.Tensor = field(metadata={"json": False})
+    report: Report | None = field(default=None, metadata={"json": False})
 
     @property
     def exit_code(self) -> int:
@@ -105,6 +108,7 @@ def flips(
         flips=report.flips,
         findings=tuple(expectation.finding(report) for expectation in flip_expectations),
         map=observed.sections["flips"].map,
+        report=report,
     )
 
 

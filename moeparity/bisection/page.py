@@ -57,14 +57,6 @@ QUESTIONS = (
 )
 """The sections of the page in their order."""
 
-_ABSENT = {
-    "record": "No engine's record was given: this compares two simulations.",
-    "fixes": "Fix sets were not searched for: the recipe does not ask for it (`attribute: true`). To set: {to_set}.",
-    "no-effect": "Every choice that differs changes some bit.",
-    "flips": "No route was compared.",
-}
-"""What a section says where the report has nothing for it; others are left out."""
-
 
 def page(report: Report) -> Page:
     """The page of a bisection."""
@@ -87,11 +79,23 @@ def flip_pictures(report: Report | None) -> PageSection | None:
 def _sections(report: Report) -> Iterator[PageSection]:
     for question in QUESTIONS:
         blocks = [block for part in question.parts for block in _blocks(part, report)]
-        if not blocks and question.key in _ABSENT:
-            words = _ABSENT[question.key].format(to_set=report.summary.to_set)
-            blocks = [Block(title="", body=markup(words))]
+        absent = "" if blocks else _absent(question.key, report)
+        if absent:
+            blocks = [Block(title="", body=markup(absent))]
         if blocks:
             yield PageSection(key=question.key, short=question.short, title=question.title, blocks=blocks)
+
+
+def _absent(question: str, report: Report) -> str:
+    """What a section says where the report has nothing for it; others are left out."""
+    if question == "fixes" and report.attribution is not None:
+        return "No fix is known: see `In words` above."
+    return {
+        "record": f"record: {report.summary.record}",
+        "fixes": f"Not searched for (`attribute: true` in the recipe, or --attribute). To set: {report.summary.to_set}",
+        "no-effect": "No choice was seen to change no bit.",
+        "flips": "No route was compared.",
+    }.get(question, "")
 
 
 def _blocks(part: str, report: Report) -> Iterator[Block]:

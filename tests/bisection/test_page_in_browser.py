@@ -230,6 +230,7 @@ def test_scripts_in_names_and_prompts_are_inert(browser: Any, tmp_path: Path, dr
     assert hurt.said == []
     assert [url for url in hurt.requests if not url.startswith("data:")] == [path.as_uri()]
     assert hurt.tab.locator("img").count() == 0
+    assert "\u202e" not in hurt.text("body")
     hurt.tab.close()
 
 

@@ -56,6 +56,7 @@ def flips(
     _check(recipe, log, top_k, run)
     from moeparity.bisection.flips.run import flips as run_flips
     from moeparity.bisection.flips.run import logged_flips
+    from moeparity.bisection.page import flip_pictures
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.output.status import state_of
@@ -71,7 +72,8 @@ def flips(
         files.text("--json", result.to_json)
         files.file("--map", result.write_map)
         state = state_of(result.exit_code, bounded=bool(result.findings))
-        files.page(("flips", recipe or result.candidate, state), partial(print_flipped, result))
+        about = ("flips", recipe or result.candidate, state)
+        files.page(about, partial(print_flipped, result), partial(flip_pictures, result.report))
     print_flipped(result, files.console())
     raise typer.Exit(result.exit_code)
 

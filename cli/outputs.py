@@ -16,6 +16,7 @@ from moeparity.output.writing import refuse_clashes, write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moeparity.output.html.page import PageSection
     from moeparity.output.status import State
 
 _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
@@ -39,9 +40,14 @@ class Outputs:
         else:
             self.file(option, lambda path: write_text(path, write()))
 
-    def page(self, about: tuple[str, object, State], show: Callable[[Console], object]) -> None:
-        """Write what `show` prints as a page to --html, where it was given; `about` it: the command, what it was run
-        on, the verdict. Raises MoeparityError.
+    def page(
+        self,
+        about: tuple[str, object, State],
+        show: Callable[[Console], object],
+        pictures: Callable[[], PageSection | None] = lambda: None,
+    ) -> None:
+        """Write what `show` prints as a page to --html, where it was given, with `pictures`; `about` it: the command,
+        what it was run on, the verdict. Raises MoeparityError.
         """
         from moeparity.output.html.record import Recorder
 
@@ -49,7 +55,7 @@ class Outputs:
             recorder = Recorder()
             show(cast("Console", recorder))
             command, subject, state = about
-            return recorder.page(command, str(subject), state).to_html()
+            return recorder.page(command, str(subject), state, pictures()).to_html()
 
         self.text("--html", to_html)
 

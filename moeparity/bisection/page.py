@@ -57,14 +57,6 @@ QUESTIONS = (
 )
 """The sections of the page in their order."""
 
-_ABSENT = {
-    "record": "No engine's record was given: this compares two simulations.",
-    "fixes": "Fix sets were not searched for: the recipe does not ask for it (`attribute: true`). To set: {to_set}.",
-    "no-effect": "Every choice that differs changes some bit.",
-    "flips": "No route was compared.",
-}
-"""What a section says where the report has nothing for it; others are left out."""
-
 
 def page(report: Report) -> Page:
     """The page of a bisection."""
@@ -76,23 +68,47 @@ def page(report: Report) -> Page:
     )
 
 
+def flip_pictures(report: Report | None) -> PageSection | None:
+    """The flip map and the tokens under it, for a page that says its words elsewhere; None without a report."""
+    if report is None:
+        return None
+    blocks = [block for part in ("flips", "per_token") for block in _figures(part, report)]
+    return PageSection(key="map", short="Flip map", title="Where routes flip", blocks=blocks) if blocks else None
+
+
 def _sections(report: Report) -> Iterator[PageSection]:
     for question in QUESTIONS:
         blocks = [block for part in question.parts for block in _blocks(part, report)]
-        if not blocks and question.key in _ABSENT:
-            words = _ABSENT[question.key].format(to_set=report.summary.to_set)
-            blocks = [Block(title="", body=markup(words))]
+        absent = "" if blocks else _absent(question.key, report)
+        if absent:
+            blocks = [Block(title="", body=markup(absent))]
         if blocks:
             yield PageSection(key=question.key, short=question.short, title=question.title, blocks=blocks)
 
 
+def _absent(question: str, report: Report) -> str:
+    """What a section says where the report has nothing for it; others are left out."""
+    if question == "fixes" and report.attribution is not None:
+        return "No fix is known: see `In words` above."
+    return {
+        "record": f"record: {report.summary.record}",
+        "fixes": f"Not searched for (`attribute: true` in the recipe, or --attribute). To set: {report.summary.to_set}",
+        "no-effect": "No choice was seen to change no bit.",
+        "flips": "No route was compared.",
+    }.get(question, "")
+
+
 def _blocks(part: str, report: Report) -> Iterator[Block]:
     """The pictures of a part, then its words."""
-    for figures in _of("page", "FIGURES", part):
-        yield from figures(report)
+    yield from _figures(part, report)
     for shown in _of("text", "SHOWN", part):
         for title, body in shown(report):
             yield Block(title=title, body=markup(body, title))
+
+
+def _figures(part: str, report: Report) -> Iterator[Block]:
+    for figures in _of("page", "FIGURES", part):
+        yield from figures(report)
 
 
 def _of(kind: Any, table: str, part: str) -> Iterator[Any]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from moeparity import bisect
 from moeparity.bisection.page import page
 from moeparity.bisection.report import Report
 from tests.bisection.pages import SEQUENCES, TOKENS, chromium, hostile
+from tests.opened import opened as opened_model
+from tests.planted.places import random_tokens, write_recipe
 
 PAINTED = """name => {
     const canvas = document.querySelector(`#plot-${name} canvas`);
@@ -225,7 +230,32 @@ def test_scripts_in_names_and_prompts_are_inert(browser: Any, tmp_path: Path, dr
     assert hurt.said == []
     assert [url for url in hurt.requests if not url.startswith("data:")] == [path.as_uri()]
     assert hurt.tab.locator("img").count() == 0
+    assert "\u202e" not in hurt.text("body")
     hurt.tab.close()
+
+
+def test_a_dense_model_with_padding_and_what_is_not_finite_is_drawn(browser: Any, tmp_path: Path, qwen3: Path) -> None:
+    ids, mask = random_tokens(3, 9) % 300, torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 6:] = False
+    tokens = {"input_ids": ids, "attention_mask": mask, "loss_mask": mask.clone()}
+    choice = {"set": {"layers[*].attention.o_proj:output": "fp16"}}
+    recipe = write_recipe(tmp_path, qwen3, tokens, {}, choice)
+    report = bisect(recipe, device="cpu", opener=opened_model)
+    assert report.per_token is not None
+    k3 = report.per_token.k3.copy()
+    k3[0, 4] = np.nan
+    report = replace(report, per_token=replace(report.per_token, k3=k3))
+    path = tmp_path / "dense.html"
+    path.write_text(page(report).to_html(), "utf-8")
+    dense = open_page(browser, path)
+    assert dense.said == []
+    assert dense.tab.locator("#plot-flipmap").count() == 0
+    assert "No route was compared" in dense.text("#flips")
+    dense.tab.locator("#text span").nth(4).hover()
+    assert "not finite" in dense.text("#hover")
+    dense.tab.select_option("#sequence", "1")
+    assert dense.tab.locator("#text span").count() == 6, "padding is no token"
+    dense.tab.close()
 
 
 def assert_accessible(opened: Opened) -> None:

@@ -317,6 +317,7 @@ def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     assert data.pop("schema") == SCHEMA == "moeparity.report/3"
     assert data.pop("digest") == digest(strict(report))
     held = asdict(report)
+    assert held.pop("per_token") is not None, "arrays, which no JSON holds"
     # How many sequences an interval is from stands with the run.
     intervals = [held["verdict"]["value"], *(trial["value"] for trial in (held["floor"] or {"trials": ()})["trials"])]
     assert all(interval.pop("sequences") == SEQUENCES and interval.pop("tokens") for interval in intervals)

@@ -57,6 +57,7 @@ def test_every_report_has_a_page(command: tuple[str, ...], recipe: Path, tmp_pat
     done = inside(*arguments, "--html", page)
     assert done.returncode in {0, 1, 3}, done.stderr
     assert headings(page)[0] == "The answer"
+    assert ("Where routes flip" in headings(page)) == (command[0] == "flips")
     html = page.read_text("utf-8")
     assert f"moeparity {command[0]}</span>" in html
     first = done.stdout.split("\n", 1)[0].split()[0]

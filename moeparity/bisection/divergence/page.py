@@ -22,6 +22,7 @@ def _growth(report: Report) -> Figures:
         {
             "name": layer.name if layer.name.startswith("layers") else layer.node,
             "carried": _drawn(layer.carried.relative_l2),
+            "size": f"{layer.carried.relative_l2:.2e}" if layer.carried.is_finite else "not finite",
             "local": _drawn(layer.largest_local),
             "at": layer.largest_local_node.removeprefix(f"{layer.name}."),
             "factor": _drawn(factors.get(layer.name, 0.0)),

@@ -15,6 +15,7 @@ from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.report import RoutingFlips
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
 from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import open_run
 from moeparity.bisection.summarise import summarise
@@ -41,6 +42,7 @@ class Flipped:
     reference, candidate: a side in words, or a file of recorded routes. findings: of the recipe's `expect: flips`.
     same_tokens: of recorded routes, in how many sequences both files give token ids, which agree; None for a recipe.
     map: uint8 [MoE layers, sequences, tokens], the bits of `census.MAP_BITS`; `write_map` writes it.
+    report: the bisection that they were seen in; None of recorded routes.
     """
 
     reference: str
@@ -50,6 +52,7 @@ class Flipped:
     flips: RoutingFlips
     findings: tuple[Finding, ...]
     map: torch.Tensor = field(metadata={"json": False})
+    report: Report | None = field(default=None, metadata={"json": False})
 
     @property
     def exit_code(self) -> int:
@@ -121,6 +124,7 @@ def _flipped(plan: Plan, kept: Passes | None = None, progress: Callback | None =
         flips=report.flips,
         findings=tuple(expectation.finding(report) for expectation in flip_expectations),
         map=observed.sections["flips"].map,
+        report=report,
     )
 
 

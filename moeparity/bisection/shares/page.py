@@ -19,7 +19,7 @@ _PERCENT = 100.0
 
 
 def _waterfall(report: Report) -> Figures:
-    if report.attribution is None or not report.attribution.shares.rows:
+    if report.attribution is None or not report.attribution.shares.rows or not report.attribution.shares.total:
         return
     shares = report.attribution.shares
     rows = [row for row in shares.rows if row.depth == 0 and row.role != "had no effect"]

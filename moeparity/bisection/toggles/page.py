@@ -46,7 +46,7 @@ def _line(toggle: ToggleResult, total: float, scale: Scale) -> Markup:
     if toggle.restored is not None and not toggle.masked:
         low, high = total + toggle.restored_change_low, total + toggle.restored_change_high
         if math.isfinite(low) or math.isfinite(high):
-            parts.append(whisker(scale, max(low, 0.0), high))
+            parts.append(whisker(scale, low, high))
         parts.append(dot(scale, toggle.restored.kl, "restored"))
     if toggle.alone is not None:
         parts.append(dot(scale, toggle.alone.kl, "alone"))

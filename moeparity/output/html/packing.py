@@ -12,6 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from moeparity.output.json import plain
+from moeparity.output.words import printable
 
 _KINDS = {"uint8": "u1", "int16": "i2", "int32": "i4", "float32": "f4"}
 _IN_SCRIPT = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
@@ -28,6 +29,16 @@ def packed(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def script_data(data: Mapping[str, Any]) -> Markup:
-    r"""JSON for `<script type="application/json">`: no `<`, so that nothing in it ends the tag or starts a comment."""
-    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    """JSON for `<script type="application/json">`: no `<`, so that nothing in it ends the tag or starts a comment; of
+    texts what hides or turns writing is spelt by its number.
+    """
+    text = json.dumps(_printable(plain(data)), separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return Markup(text.translate(_IN_SCRIPT))  # noqa: S704  (nothing HTML knows is left in it)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -33,12 +33,13 @@ class Recorder:
             else:
                 self._parts[-1][1].append(item)
 
-    def page(self, command: str, subject: str, state: State) -> Page:
-        """The page of what was taken down."""
+    def page(self, command: str, subject: str, state: State, pictures: PageSection | None = None) -> Page:
+        """The page of what was taken down; `pictures` stand behind the answer."""
         (_, opening), *others = self._parts
         first, *beside = opening
         # The line that a report opens with closes it too, for those who see the end of a screen.
         sections = [_section("answer", "The answer", [first, *(item for item in beside if item is not first)])]
+        sections += [] if pictures is None else [pictures]
         for title, items in others:
             sections.append(_section(_anchor(title), title, [item for item in items if item is not first]))
         return Page(command=command, subject=subject, state=state, sections=sections)

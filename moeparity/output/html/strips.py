@@ -51,7 +51,9 @@ def bar(scale: Scale, start: float, end: float, look: str) -> Markup:
 
 
 def whisker(scale: Scale, low: float, high: float) -> Markup:
-    """An interval; an end that is not finite has no stop."""
+    """An interval; an end that is infinite has no stop, and one that is NaN is no interval."""
+    if math.isnan(low) or math.isnan(high):
+        return Markup("")
     ends = [value for value in (low, high) if math.isfinite(value)]
     low, high = (low if math.isfinite(low) else scale.low), (high if math.isfinite(high) else scale.high)
     line = tag("line", x1=scale.at(low), x2=scale.at(high), y1="50%", y2="50%", class_="whisker")
@@ -65,7 +67,9 @@ def mark(scale: Scale, value: float, look: str) -> Markup:
 
 
 def dot(scale: Scale, value: float, look: str) -> Markup:
-    """A dot at a value."""
+    """A dot at a value; nothing where it is not finite."""
+    if not math.isfinite(value):
+        return Markup("")
     return tag("circle", cx=scale.at(value), cy="50%", r="5", class_=f"dot {look}")
 
 

@@ -101,7 +101,7 @@ function flipMap(table, show) {
     for (let layer = 0; layer < table.L; layer += every) ink.fillText(String(table.layers[layer]), left - 6, layer * row + row / 2 + 4);
     ink.textAlign = "center";
     const [start, end] = [Math.ceil(from / table.T), Math.floor((from + count) / table.T)];
-    const few = Math.max(1, Math.ceil((end - start) / 16));
+    const few = Math.max(1, Math.ceil(((end - start) * 60) / inner()));
     ink.strokeStyle = colour("panel");
     for (let sequence = start; sequence <= end; sequence++) {
       const at = x(sequence * table.T);

@@ -4,7 +4,8 @@ function growth(rows) {
   const layer = (name) => /^layers\[(\d+)\]$/.exec(name)?.[1] ?? name;
   const words = (i) => {
     const row = rows[i];
-    const lines = [row.name, `carried ${row.carried === null ? "0 or not finite" : short(row.carried)}`];
+    const lines = [row.name, `carried ${row.size}`];
+    if (row.at && row.local === null) lines.push(`largest local not finite, at ${row.at}`);
     if (row.local !== null) lines.push(`largest local ${short(row.local)} at ${row.at}`);
     if (row.factor !== null) lines.push(`x${row.factor.toFixed(2)} of the layer before`);
     if (row.flips !== null) lines.push(`${(100 * row.flips).toFixed(2)}% of tokens flip`);

@@ -8,6 +8,7 @@ function tokenWords(table, row, position) {
   if (table.pieces) lines[0] += `: ${table.pieces[row][position]}`;
   if (!(table.flags[token] & 1)) return [...lines, "padding"];
   if (!(table.flags[token] & 2)) lines.push("not scored");
+  else if (Number.isNaN(table.k3[token])) lines.push("not finite");
   else lines.push(`k3 ${short(table.k3[token])}, delta ${short(table.delta[token])}, KL ${short(table.kl[token])}`);
   const layers = [];
   for (let layer = 0; layer < table.L; layer++) if (table.map[layer * table.N + token] & FLIPPED) layers.push(table.layers[layer]);

@@ -1,0 +1,56 @@
+"""The picture of the trials: what is not finite, masked or unbounded is not drawn as if it were a number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from moeparity.bisection.report import Report
+from moeparity.bisection.toggles.page import FIGURES
+from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from tests.bisection.reports import REPORT, made
+
+
+def trial(kl: float) -> TrialResult:
+    return made(TrialResult, kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=2)
+
+
+def drawn(toggle: ToggleResult, total: float = 1e-3) -> str:
+    report: Report = replace(REPORT, toggles=(toggle,), metrics=replace(REPORT.metrics, kl=total))
+    return "".join(str(block.body) for block in FIGURES["toggles"](report))
+
+
+def choice(alone: float, restored: float, low: float, high: float, **given: object) -> ToggleResult:
+    result = made(ToggleResult, name="gate:output", alone=trial(alone), restored=trial(restored), **given)
+    return replace(result, restored_change_low=low, restored_change_high=high)
+
+
+def test_both_trials_and_the_interval_are_drawn() -> None:
+    html = drawn(choice(1e-3, 1e-4, -1e-3, -8e-4))
+    assert (html.count("<circle"), html.count('class="whisker"')) == (2, 3)
+    assert "alone 1.00e-03 100%" in html
+    assert "restored 1.00e-04  10%" in html
+
+
+def test_what_is_not_finite_has_no_place() -> None:
+    html = drawn(choice(math.nan, 1e-4, -math.inf, math.inf))
+    assert html.count("<circle") == 1
+    assert 'class="whisker"' not in html
+    assert drawn(choice(1e-3, 1e-4, 0, 0), total=math.nan) == ""
+
+
+def test_an_unbounded_end_has_no_stop() -> None:
+    assert drawn(choice(1e-3, 1e-4, -math.inf, 0.0)).count('class="whisker"') == 2
+
+
+def test_what_is_masked_is_said_and_not_drawn() -> None:
+    html = drawn(choice(1e-3, 1e-3, 0.0, 0.0, masked=True))
+    assert "restored masked" in html
+    assert html.count("<circle") == 1
+
+
+def test_choices_without_effect_are_listed_apart() -> None:
+    idle = made(ToggleResult, name="combine:order", alone=trial(0.0), restored=trial(0.0), had_no_effect=True)
+    assert drawn(idle) == ""
+    report = replace(REPORT, toggles=(idle,))
+    assert "combine:order" in "".join(str(block.body) for block in FIGURES["no_effect"](report))

@@ -25,6 +25,8 @@ Active = slice | Array
 """The threads that go: all of them as a slice, or their numbers."""
 Step = Callable[["Machine", Active], None]
 _ALL = slice(None)
+_SHARES = (0.2, 0.5, 0.9)
+"""How many of the threads that could go on do, under a seed."""
 _ENDED = 1 << 30
 _WAITING = _ENDED - 1
 _PATIENCE = 1024
@@ -161,7 +163,8 @@ class Machine:
         places, waits = self._places(steps), None
         for place in places:
             here = self._place == place
-            self._ahead = min((other for other in places if other > place), default=_ENDED)
+            if self.rng is None:
+                self._ahead = min((other for other in places if other > place), default=_ENDED)
             if self.rng is None and here.all() and segments[place].sync is not Sync.WARP:
                 return place, _ALL
             active = np.flatnonzero(here)
@@ -208,7 +211,7 @@ class Machine:
         """Under a seed: some of the threads, whole warps of them where the instruction waits for warps; or none."""
         assert self.rng is not None
         warps = active // WARP
-        goes = self.rng.random(self.lanes // WARP) < self._pace * self.rng.choice([0.2, 0.5, 0.9])
+        goes = self.rng.random(self.lanes // WARP) < self._pace * _SHARES[self.rng.integers(len(_SHARES))]
         some = active[goes[warps]]
         if segment.sync is Sync.WARP or self.rng.random() < 0.75:
             return some

@@ -36,17 +36,19 @@ def read(text: str) -> Source:
     version = re.search(r"^\s*\.version\s+([\d.]+)", text, re.MULTILINE)
     if target is None or version is None:
         raise PtxError("This is no PTX: a file begins with `.version`, `.target` and `.address_size`.")
-    kernels, outside, end = {}, [], 0
+    kernels, outside, end, line = {}, [], 0, 1
     for begin, stop, kind in _functions(text):
         outside.append(text[end:begin])
+        line += text.count("\n", end, begin)
         # Lines stay what they are in the file.
-        outside.append("\n" * text.count("\n", begin, stop))
-        end = stop
+        rows = text.count("\n", begin, stop)
+        outside.append("\n" * rows)
         if kind == "entry":
             name = re.search(r"\.entry\s+([\w$]+)", text[begin:stop])
             if name is None:
-                raise PtxError(f"Line {1 + text.count(chr(10), 0, begin)}: an `.entry` without a name.")
-            kernels[name.group(1)] = (text[begin:stop], 1 + text.count("\n", 0, begin))
+                raise PtxError(f"Line {line}: an `.entry` without a name.")
+            kernels[name.group(1)] = (text[begin:stop], line)
+        end, line = stop, line + rows
     variables = Reader("".join([*outside, text[end:]]), 1).module_variables()
     return Source(
         compiler=compiler, target=target.group(1), version=version.group(1), variables=variables, kernels=kernels

@@ -38,8 +38,8 @@ class Claim:
         kept = {}
         for name, value in self.values.items():
             if name in declared and declared[name].kind != "placement":
-                changes = [self._changes(base, name, other) for other in _others(declared[name], value)]
-                if any(changes):
+                # The first value that is told from it will do.
+                if any(self._changes(base, name, other) for other in _others(declared[name], value)):
                     kept[name] = value
         return kept
 

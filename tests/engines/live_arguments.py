@@ -78,7 +78,7 @@ def _action(action: argparse.Action) -> dict[str, Any]:
 
 def main() -> None:
     # Who refuses a line prints how all options are used first, which takes longer than reading it, and nobody reads it.
-    argparse.ArgumentParser.format_usage = lambda _: ""  # type: ignore[method-assign]
+    argparse.ArgumentParser.format_usage = lambda _: ""  # type: ignore[assignment, method-assign]
     parser, parse = {"vllm": _vllm, "sglang": _sglang}[sys.argv[1]]()
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps([_action(action) for action in parser._actions]), file=answers, flush=True)

@@ -106,12 +106,12 @@ def amounts_of(values: Values) -> Amounts:
 def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
     """What a pass does to have all weights in each of `dtypes`."""
     refs = weights.unread(dtypes)
-    made = sum(weights.made_bytes(ref, dtypes) for ref in refs)
+    made_bytes = sum(weights.made_bytes(ref, dtypes) for ref in refs)
     taken = weights.unread_bytes(dtypes)
     if isinstance(weights.checkpoint, Checkpoint):
-        return Amounts(of={(MADE, ""): made, (READ, ""): taken})
+        return Amounts(of={(MADE, ""): made_bytes, (READ, ""): taken})
     drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1) * len(dtypes)
-    return Amounts(of={(MADE, ""): made, (DRAWN, ""): drawn})
+    return Amounts(of={(MADE, ""): made_bytes, (DRAWN, ""): drawn})
 
 
 def _of_call(node: Node, call: Call) -> dict[Amount, float]:

@@ -214,9 +214,9 @@ class Grid:
 
     def _copies(self, step: Step) -> Iterator[Turn]:
         if step.copies:
-            here = tuple(Span(copy.sequence, copy.first, copy.last) for copy in step.copies)
-            there = tuple(Span(c.source, c.first + c.shift, c.last + c.shift) for c in step.copies)
-            yield Turn(self.batch(here, "flat"), step.phase, source=self.batch(there, "flat"))
+            targets = tuple(Span(copy.sequence, copy.first, copy.last) for copy in step.copies)
+            sources = tuple(Span(c.source, c.first + c.shift, c.last + c.shift) for c in step.copies)
+            yield Turn(self.batch(targets, "flat"), step.phase, source=self.batch(sources, "flat"))
 
     def _head_turns(self, step: Step) -> Iterator[Turn]:
         """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""

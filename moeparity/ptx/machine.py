@@ -162,12 +162,12 @@ class Machine:
         """The place that goes on and its threads; -1 when all have ended."""
         places, waits = self._places(steps), None
         for place in places:
-            here = self._place == place
+            standing = self._place == place
             if self.rng is None:
                 self._ahead = min((other for other in places if other > place), default=_ENDED)
-            if self.rng is None and here.all() and segments[place].sync is not Sync.WARP:
+            if self.rng is None and standing.all() and segments[place].sync is not Sync.WARP:
                 return place, _ALL
-            active = here.nonzero()[0]
+            active = standing.nonzero()[0]
             if segments[place].sync is Sync.WARP:
                 active = self._met(segments[place], active)
                 if self.rng is None and active.size == self.lanes:

@@ -93,24 +93,25 @@ def amounts_of(values: Values) -> Amounts:
         for i, calls in enumerate(values.calls.get(node.name, {}).values()):
             evaluation: dict[Amount, float] = {}
             for call, times in calls:
-                evaluation = _sum(evaluation, _times(_of_call(node, call), times))
-            of = _sum(of, evaluation)
-            one = _sum(one, evaluation) if i == 0 else one
+                _put(evaluation, _times(_of_call(node, call), times))
+            _put(of, evaluation)
+            if i == 0:
+                _put(one, evaluation)
             if node.name == values.graph.scores:
                 tokens = values.sequences * values.length
-                of = _sum(of, {(MOVED, ""): 8.0 * _REPORTED * calls[0][0].outputs[0] * tokens})
+                _put(of, {(MOVED, ""): 8.0 * _REPORTED * calls[0][0].outputs[0] * tokens})
     return Amounts(of=of, one=one)
 
 
 def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
     """What a pass does to have all weights in each of `dtypes`."""
     refs = weights.unread(dtypes)
-    made = sum(weights.made_bytes(ref, dtypes) for ref in refs)
+    made_bytes = sum(weights.made_bytes(ref, dtypes) for ref in refs)
     taken = weights.unread_bytes(dtypes)
     if isinstance(weights.checkpoint, Checkpoint):
-        return Amounts(of={(MADE, ""): made, (READ, ""): taken})
+        return Amounts(of={(MADE, ""): made_bytes, (READ, ""): taken})
     drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1) * len(dtypes)
-    return Amounts(of={(MADE, ""): made, (DRAWN, ""): drawn})
+    return Amounts(of={(MADE, ""): made_bytes, (DRAWN, ""): drawn})
 
 
 def _of_call(node: Node, call: Call) -> dict[Amount, float]:
@@ -140,6 +141,11 @@ def _of_call(node: Node, call: Call) -> dict[Amount, float]:
 
 def _sum(a: Mapping[Amount, float], b: Mapping[Amount, float]) -> dict[Amount, float]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in (*a, *b)}
+
+
+def _put(total: dict[Amount, float], more: Mapping[Amount, float]) -> None:
+    for key, n in more.items():
+        total[key] = total.get(key, 0) + n
 
 
 def _times(of: Mapping[Amount, float], factor: float) -> dict[Amount, float]:

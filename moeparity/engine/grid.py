@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -52,6 +52,11 @@ class Batch:
             first, last, start, end = self.rectangle
             return (torch.arange(first, last)[:, None] * self.grid.length + torch.arange(start, end)).flatten()
         return torch.cat([torch.arange(s.first, s.last) + s.sequence * self.grid.length for s in self.spans])
+
+    @cached_property
+    def factors(self) -> torch.Tensor:
+        """Of each of its tokens a random odd number, the same in every batch, int64 [n]."""
+        return odd_numbers(self.grid.sequences * self.grid.length)[self.index]
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -150,6 +155,7 @@ class Grid:
         self.sequences, self.length = sequences, length
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self._rectangles: dict[Rectangle, Batch] = {}
+        self._wholes: dict[Rows, Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
         turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
@@ -177,7 +183,9 @@ class Grid:
 
     def whole(self, wave: Rows) -> Batch:
         """All tokens of a wave."""
-        return self.rectangle(*wave, 0, self.length)
+        if wave not in self._wholes:
+            self._wholes[wave] = self.rectangle(*wave, 0, self.length)
+        return self._wholes[wave]
 
     def open_packs(self, of: Schedule | MicroBatches, wave: Rows) -> list[Batch]:
         """The packs of a schedule whose tokens see other sequences."""
@@ -206,9 +214,9 @@ class Grid:
 
     def _copies(self, step: Step) -> Iterator[Turn]:
         if step.copies:
-            here = tuple(Span(copy.sequence, copy.first, copy.last) for copy in step.copies)
-            there = tuple(Span(c.source, c.first + c.shift, c.last + c.shift) for c in step.copies)
-            yield Turn(self.batch(here, "flat"), step.phase, source=self.batch(there, "flat"))
+            targets = tuple(Span(copy.sequence, copy.first, copy.last) for copy in step.copies)
+            sources = tuple(Span(c.source, c.first + c.shift, c.last + c.shift) for c in step.copies)
+            yield Turn(self.batch(targets, "flat"), step.phase, source=self.batch(sources, "flat"))
 
     def _head_turns(self, step: Step) -> Iterator[Turn]:
         """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""
@@ -254,6 +262,13 @@ class Grid:
                 edges.append(first)
             reached = max(reached, last)
         return tuple(pairwise([*edges, self.sequences]))
+
+
+@cache
+def odd_numbers(count: int, device: torch.device | None = None) -> torch.Tensor:
+    """Random odd numbers, always the same, int64 [count]."""
+    generator = torch.Generator().manual_seed(count)
+    return (torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator) | 1).to(device)
 
 
 def _with_filled_phases(schedule: Schedule) -> list[Step]:

@@ -106,8 +106,10 @@ class Values:
             call = self._call(walker, node, numerics, task.reads, input_bytes)
             waves = -(-self.sequences // self.wave)
             rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: waves}
-            made = [(replace(call, tokens=tokens), steps) for tokens, steps in rows.items()]
-            self.calls.setdefault(node.name, {})[self._number(kind)] = made
+            self.calls.setdefault(node.name, {})[self._number(kind)] = [
+                (call if tokens == call.tokens else replace(call, tokens=tokens), steps)
+                for tokens, steps in rows.items()
+            ]
             copies = self._assembled(walker, call) if values == node.values else 0
             self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call) + copies)
             if node.weights and call.dtype in {"bf16", "fp16"}:

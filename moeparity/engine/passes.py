@@ -77,17 +77,23 @@ class PassRunner:
         """
         waiting = list(trials)
         while waiting:
-            count = self._most(always, waiting)
-            yield from self._split(always, waiting[:count], observing, until)
+            count, footprint = self._most(always, waiting)
+            yield from self._split(always, waiting[:count], observing, until, footprint)
             waiting = waiting[count:]
 
     def _split(
-        self, always: Sequence[Walker], trials: Sequence[Walker], observing: Observing, until: str | None
+        self,
+        always: Sequence[Walker],
+        trials: Sequence[Walker],
+        observing: Observing,
+        until: str | None,
+        footprint: Footprint | None = None,
     ) -> Iterator[Pass]:
-        """One pass; of several where a kernel refuses one of the walkers."""
+        """One pass, whose footprint is known where it was seen to fit; several where a kernel refuses a walker."""
         walkers, observers = [*always, *trials], observing(trials)
-        sequences, length = self.input_ids.shape
-        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit)
+        if footprint is None:
+            sequences, length = self.input_ids.shape
+            footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit)
         try:
             finished = self._ran(walkers, trials, observers, footprint, until)
         except SpecError:
@@ -120,13 +126,20 @@ class PassRunner:
         )
         return Pass(trials=tuple(trials), observers=observers, counts=counts, footprint=footprint)
 
-    def _most(self, always: Sequence[Walker], trials: Sequence[Walker]) -> int:
-        """How many of these, from the first on, one pass has the memory for; at least one."""
+    def _most(self, always: Sequence[Walker], trials: Sequence[Walker]) -> tuple[int, Footprint | None]:
+        """How many of these, from the first on, one pass has the memory for, at least one; and what they take, where
+        that was worked out and fits.
+        """
         limit = available_bytes(self.weights.device) if self.memory_limit is None else self.memory_limit
         if limit is None:
-            return len(trials)
+            return len(trials), None
+        fitting: dict[int, Footprint] = {}
 
         def fits(count: int) -> bool:
-            return estimate([*always, *trials[:count]], self.weights, *self.input_ids.shape).total <= limit
+            footprint = estimate([*always, *trials[:count]], self.weights, *self.input_ids.shape)
+            if footprint.total <= limit:
+                fitting[count] = footprint
+            return count in fitting
 
-        return len(trials) if fits(len(trials)) else max(1, greatest(fits, len(trials)))
+        count = len(trials) if fits(len(trials)) else max(1, greatest(fits, len(trials)))
+        return count, fitting.get(count)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 
-from moeparity.engine.grid import Batch
+from moeparity.engine.grid import Batch, odd_numbers
 from moeparity.numerics.bits import int_view
 
 FEW = 2
@@ -67,8 +67,8 @@ class _Bits:
         rows, batch = self.by_token, self.batch
         # Products and sums of whole numbers wrap around, in whichever order.
         parts = torch.split(rows, max(1, WORDS // max(1, rows.shape[1])))
-        of_token = torch.cat([(part * _odd(rows.shape[1], rows.device)).sum(-1) for part in parts]).cpu()
-        placed = of_token * _odd(batch.grid.sequences * batch.grid.length)[batch.index]
+        of_token = torch.cat([(part * odd_numbers(rows.shape[1], rows.device)).sum(-1) for part in parts]).cpu()
+        placed = of_token * batch.factors
         of_cell = placed.new_zeros(len(batch.cells)).index_add_(0, batch.cell_of, placed)
         return dict(zip(batch.cells, of_cell.tolist(), strict=True))
 
@@ -108,13 +108,6 @@ class Identities:
             prints = bits.prints.items()
             met = [known for known in met if not prints.isdisjoint(known[0].prints.items())]
         return sorted(met, key=lambda known: known[0].batch is not bits.batch)
-
-
-@cache
-def _odd(count: int, device: torch.device | None = None) -> torch.Tensor:
-    """Random odd numbers, int64 [count]."""
-    generator = torch.Generator().manual_seed(count)
-    return (torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator) | 1).to(device)
 
 
 def _take_equal(ids: list[int | None], bits: _Bits, other: _Bits, other_ids: Sequence[int]) -> None:

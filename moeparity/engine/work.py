@@ -255,7 +255,8 @@ def _tasks(
         tasks[phase] = task
     first, *others = tasks
     kind = _kind(tasks[first])
-    return replace(tasks[first], by_phase={phase: tasks[phase] for phase in others if _kind(tasks[phase]) != kind})
+    by_phase = {phase: tasks[phase] for phase in others if _kind(tasks[phase]) != kind}
+    return replace(tasks[first], by_phase=by_phase) if by_phase else tasks[first]
 
 
 def _kind(task: Task) -> tuple[object, ...]:
@@ -277,10 +278,12 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
         return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
     rounded_edges = plan.edges(node)
     numerics = op_numerics(plan, node, {})
+    if _knows_steps(walker.schedule, node):
+        numerics = replace(numerics, sees_rows=True)
     return Task(
         reads=reads,
         history=history,
-        numerics=replace(numerics, sees_rows=numerics.sees_rows or _knows_steps(walker.schedule, node)),
+        numerics=numerics,
         edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
     )
 

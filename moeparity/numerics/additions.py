@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from moeparity.numerics.orders import AnyTree, Order, Sum, tree
 
@@ -88,8 +88,7 @@ Ref = tuple[int, int]
 _ITEM = -4
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     kind: Kind
     accumulate: str | None
     operands: tuple[Ref, ...]
@@ -140,8 +139,8 @@ class _Items:
         return total
 
     def _make(self, kind: Kind, accumulate: str | None, operands: tuple[Ref, ...]) -> Ref:
-        times = [self.items[number].time for source, number in operands if source == _ITEM]
-        self.items.append(_Item(kind, accumulate, operands, 1 + max(times, default=0)))
+        time = max([self.items[number].time for source, number in operands if source == _ITEM], default=0)
+        self.items.append(_Item(kind, accumulate, operands, 1 + time))
         return (_ITEM, len(self.items) - 1)
 
 

@@ -65,13 +65,13 @@ class BoundGraph:
     def _refuse_other_partials(self, phase: Phase, other: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
         for node in self.graph.nodes:
-            here, there = (plan.partials[node.values[0]] for plan in (self, other))
-            if here != there:
+            count, other_count = (plan.partials[node.values[0]] for plan in (self, other))
+            if count != other_count:
                 places = (place for place in self.settings if place[0] == node.name)
                 rules = (plan.settings[place].rule for place in places for plan in (other, self))
                 origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.phases), "")
                 raise SpecError(
-                    f"{origin}{node.values[0]} is {_sums(here)} in {self.phases[0]} and {_sums(there)} in "
+                    f"{origin}{node.values[0]} is {_sums(count)} in {self.phases[0]} and {_sums(other_count)} in "
                     f"{phase}. Whether and over how many ranks a value is left in partial sums must be one choice in "
                     "all phases: leave `phase` out there."
                 )

@@ -144,8 +144,8 @@ def load_profile(name: str, where: Where) -> Profile:
     layers: list[tuple[Rule, ...]] = []
     for depth, (path, spec) in enumerate(chain):
         theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
-        layers.insert(0, tuple(_about(_rule(path, rule), spec.name, theirs, engine) for rule in spec.rules))
-        layers.insert(0, tuple(_about(_fusion(path, fusion), spec.name, theirs, engine) for fusion in spec.fusions))
+        layers.insert(0, tuple(_about(_rule(path, spec.name, rule), theirs, engine) for rule in spec.rules))
+        layers.insert(0, tuple(_about(_fusion(path, spec.name, fusion), theirs, engine) for fusion in spec.fusions))
     return Profile(name=profile.name, engine=engine, layers=tuple(layers))
 
 
@@ -166,14 +166,13 @@ def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
         path = reader.find_profile(spec.extends, where)
 
 
-def _about(rule: Rule, profile: str, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
-    """A rule of `profile` as evidence for `engine`: that of a profile of another one is none."""
-    rule = replace(rule, profile=profile)
+def _about(rule: Rule, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
+    """A rule as evidence for `engine`: that of a profile of another one is none."""
     if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
         return rule
     return replace(
         rule,
-        evidence=f"{UNKNOWN}: taken over from {profile}, which speaks of {theirs.name}",
+        evidence=f"{UNKNOWN}: taken over from {rule.profile}, which speaks of {theirs.name}",
         set_by=None,
         changed_by=None,
     )
@@ -260,7 +259,7 @@ def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribut
     return choice, value
 
 
-def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
+def _fusion(path: Path, profile: str, fusion: schema.Fusion) -> Rule:
     where = Where(path, fusion.line)
     at = Where(path, fusion.line_of("chain"))
     for op in fusion.chain:
@@ -280,6 +279,7 @@ def _fusion(path: Path, fusion: schema.Fusion) -> Rule:
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         set_by=fusion.set_by,
         changed_by=fusion.changed_by,
+        profile=profile,
     )
 
 
@@ -304,7 +304,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     check_value(OPS[op], name, value, where)
 
 
-def _rule(path: Path, rule: schema.Rule) -> Rule:
+def _rule(path: Path, profile: str, rule: schema.Rule) -> Rule:
     where = Where(path, rule.line)
     if rule.op is not None and rule.op not in OPS:
         raise SpecError(
@@ -326,4 +326,5 @@ def _rule(path: Path, rule: schema.Rule) -> Rule:
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         set_by=rule.set_by,
         changed_by=rule.changed_by,
+        profile=profile,
     )

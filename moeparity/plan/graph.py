@@ -51,7 +51,8 @@ class Node:
 
     `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
     `values` are the names of the values it produces: its own name, or `name.part` for each part. `ports` are the op's
-    input ports that are there: optional ones may be left out.
+    input ports that are there: optional ones may be left out. `edge_sites` are the attributes that an edge may have
+    its own value of.
     """
 
     name: str
@@ -65,11 +66,13 @@ class Node:
     attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
     values: tuple[str, ...] = field(init=False, repr=False, compare=False)
     ports: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    edge_sites: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Binding and walking ask for ports, attributes and values hundreds of times; a node never changes."""
         object.__setattr__(self, "ports", self.op.inputs[: len(self.inputs)])
         object.__setattr__(self, "attributes", tuple(a for a in self.op.attributes if self._has(a)))
+        object.__setattr__(self, "edge_sites", tuple(a.name for a in self.attributes if a.edge))
         parts = tuple(f"{self.name}.{part}" for part in self.outputs)
         object.__setattr__(self, "values", (self.name,) if self.outputs == ("out",) else parts)
 

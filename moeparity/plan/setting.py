@@ -56,6 +56,5 @@ ByPhase = Mapping[Phase, Mapping[Place, Setting]]
 
 def edges_of(graph: Graph, node: Node) -> Iterator[tuple[str, str]]:
     """The (site, consumer) pairs of a node: edges that may be handed a rounding of their own."""
-    sites = [a.name for a in node.attributes if a.edge]
-    if sites:
-        yield from ((site, consumer) for site in sites for consumer in graph.digraph.successors(node.name))
+    if node.edge_sites:
+        yield from ((site, consumer) for site in node.edge_sites for consumer in graph.digraph.successors(node.name))

@@ -141,8 +141,8 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
         raise NoTree(f"{SUMS} sums made again gave other bits")
     scaled = [Way(order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
     ways = [way for leaf in scaled for way in (by_product(leaf, claim.product) if masks.of.products else [leaf])]
-    made = max((way.sums(rows, first_factors, masks.output) for way in ways), key=lambda sums: equal(sums, out))
-    equal_sums = equal(made, out)
+    closest = max((way.sums(rows, first_factors, masks.output) for way in ways), key=lambda sums: equal(sums, out))
+    equal_sums = equal(closest, out)
     shape = reveal(masks.ask, masks.n, masks.capacity)
     others = (order, compact(shape)[0]) if equal_sums < SUMS else ()
     return Verdict(
@@ -152,21 +152,21 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
         replayed=SUMS,
         same_tree=same_shape(shape, shape_of(tree(order, masks.n), masks.n)),
         order=str(compact(shape)[0]),
-        first=_first(out, made),
+        first=_first(out, closest),
         gives=_gives(masks, others, claim, lambda way: equal(way.sums(rows, first_factors, masks.output), out) == SUMS),
     )
 
 
-def _first(out: torch.Tensor, made: torch.Tensor) -> str:
+def _first(out: torch.Tensor, expected: torch.Tensor) -> str:
     """The first of the callable's sums that is another than the one made again, in words; "" where all are equal."""
-    if out.dtype != made.dtype:
-        return f"it returns {name_of(out.dtype)}, not {name_of(made.dtype)}"
-    differ = int_view(out) != int_view(made)
+    if out.dtype != expected.dtype:
+        return f"it returns {name_of(out.dtype)}, not {name_of(expected.dtype)}"
+    differ = int_view(out) != int_view(expected)
     if not differ.any():
         return ""
     at = int(differ.int().argmax())
-    one, other = (x[at].item() for x in (out, made))
-    return f"sum {at} is {one:.9g} and was to be {other:.9g}, {int(ulps(out, made)[at])} ulp"
+    number, other = (x[at].item() for x in (out, expected))
+    return f"sum {at} is {number:.9g} and was to be {other:.9g}, {int(ulps(out, expected)[at])} ulp"
 
 
 def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[Way], bool]) -> str:

@@ -84,11 +84,13 @@ def _target(request: Request, folder: Path) -> tuple[Function, str]:
     """The function, or the kernel that a file describes as one; and the dtype of its arguments."""
     if not is_kernel_file(request.target):
         return load(request.target, folder, request.kind), request.dtype or "fp32"
-    for option, given in (("--kind", request.kind), ("--dtype", request.dtype), ("--alignment", request.alignment)):
-        if given:
-            raise MoeparityError(
-                f"{option} {given}: {request.target} says what its kernel takes. Leave the option out."
-            )
+    for option, word in (
+        ("--kind", request.kind),
+        ("--dtype", request.dtype),
+        ("--alignment", request.alignment),
+    ):
+        if word:
+            raise MoeparityError(f"{option} {word}: {request.target} says what its kernel takes. Leave the option out.")
     kernel = open_kernel(folder / request.target)
     return function_of(kernel, request.target), kernel.file.dtype
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
@@ -48,7 +48,7 @@ def statements(name: str) -> list[Statement]:
     return [statement for rule in (*fusions, *rules) for statement in _statements(rule)]
 
 
-def architectures() -> dict[str, Path]:
+def architectures() -> Mapping[str, Path]:
     """Sizes of a public checkpoint of each shipped graph, with few layers: config.json by model_type."""
     return reader.shipped("configs", "json")
 

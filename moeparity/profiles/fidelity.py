@@ -86,8 +86,8 @@ class Proof:
     @property
     def says(self) -> str:
         """All but the tests, for people."""
-        made = "" if self.compiled is None else f" [{self.compiled}]"
-        return f"{self.against}{made} on {self.device} (torch {self.torch}, {self.date})"
+        compiler = "" if self.compiled is None else f" [{self.compiled}]"
+        return f"{self.against}{compiler} on {self.device} (torch {self.torch}, {self.date})"
 
     @property
     def level(self) -> Level:

@@ -73,16 +73,16 @@ def contracted(kernel: Kernel) -> Contraction:
 
 def _with_signed_products(kernel: Kernel) -> Kernel:
     """The kernel with a product of its own, by the factor of the other sign, for each product that is negated."""
-    block, made = _blocks(kernel), {}
+    block, product_at = _blocks(kernel), {}
     statements = list(kernel.statements)
     for at, statement in enumerate(statements):
         root, *parts = statement.opcode.split(".")
         if _open(statement, ("mul",)) and statement.guard is None and isinstance(statement.operands[0], Name):
-            made[_key(kernel, statement, statement.operands[0].text)] = at
+            product_at[_key(kernel, statement, statement.operands[0].text)] = at
         elif root == "neg" and parts and parts[-1] in _FLOATS and len(statement.operands) == 2:
             if not isinstance(statement.operands[1], Name):
                 continue
-            product = made.get(_key(kernel, statement, statement.operands[1].text))
+            product = product_at.get(_key(kernel, statement, statement.operands[1].text))
             if product is not None and block[product] == block[at] and not _changed(kernel, product, at):
                 _, a, b = kernel.statements[product].operands
                 same = kernel.statements[product].opcode
@@ -93,8 +93,8 @@ def _with_signed_products(kernel: Kernel) -> Kernel:
 
 def _changed(kernel: Kernel, product: int, until: int) -> bool:
     """Whether a factor, or the product itself, is written again before a statement."""
-    made = kernel.statements[product]
-    read = set(_names(kernel, made, made.operands))
+    statement = kernel.statements[product]
+    read = set(_names(kernel, statement, statement.operands))
     between = kernel.statements[product + 1 : until]
     return any(read & set(_names(kernel, other, other.operands[:1])) for other in between)
 
@@ -115,12 +115,12 @@ def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tu
 
 def _fuses(kernel: Kernel, product: int, total: int, key: _Register, block: list[int]) -> bool:
     """Whether a statement is a sum that may take the product in, whose factors are still there."""
-    made, reader = kernel.statements[product], kernel.statements[total]
+    maker, reader = kernel.statements[product], kernel.statements[total]
     if total <= product or block[total] != block[product] or not _open(reader, ("add", "sub")):
         return False
-    if made.opcode.split(".")[1:] != [part for part in reader.opcode.split(".")[1:] if part != "sat"]:
+    if maker.opcode.split(".")[1:] != [part for part in reader.opcode.split(".")[1:] if part != "sat"]:
         return False
-    if _names(kernel, reader, reader.operands[1:]).count(key) != 1 or made.scope != reader.scope[: len(made.scope)]:
+    if _names(kernel, reader, reader.operands[1:]).count(key) != 1 or maker.scope != reader.scope[: len(maker.scope)]:
         return False
     return not _changed(kernel, product, total)
 

@@ -25,6 +25,8 @@ Active = slice | Array
 """The threads that go: all of them as a slice, or their numbers."""
 Step = Callable[["Machine", Active], None]
 _ALL = slice(None)
+_SHARES = (0.2, 0.5, 0.9)
+"""How many of the threads that could go on do, under a seed."""
 _ENDED = 1 << 30
 _WAITING = _ENDED - 1
 _PATIENCE = 1024
@@ -160,23 +162,25 @@ class Machine:
         """The place that goes on and its threads; -1 when all have ended."""
         places, waits = self._places(steps), None
         for place in places:
-            here = self._place == place
-            self._ahead = min((other for other in places if other > place), default=_ENDED)
-            if self.rng is None and here.all() and segments[place].sync is not Sync.WARP:
+            standing = self._place == place
+            if self.rng is None:
+                self._ahead = min((other for other in places if other > place), default=_ENDED)
+            if self.rng is None and standing.all() and segments[place].sync is not Sync.WARP:
                 return place, _ALL
-            active = np.flatnonzero(here)
+            active = standing.nonzero()[0]
             if segments[place].sync is Sync.WARP:
                 active = self._met(segments[place], active)
                 if self.rng is None and active.size == self.lanes:
                     return place, _ALL
             if active.size and self.rng is not None:
                 # Someone has to go on: of those that came first some warp, where none is drawn.
-                waits = waits or (place, active[active // WARP == self.rng.choice(active // WARP)])
+                waits = waits or (place, active, active[self.rng.integers(active.size)] // WARP)
                 active = self._drawn(active, segments[place])
             if active.size:
                 return place, active
         if waits is not None:
-            return waits
+            place, active, warp = waits
+            return place, active[active // WARP == warp]
         if (self._place == _ENDED).all():
             return -1, _ALL
         raise PtxError(self._deadlock(segments))
@@ -192,23 +196,27 @@ class Machine:
     def _met(self, segment: Segment, active: Array) -> Array:
         """Of threads at an instruction of a warp, those whose mask has come."""
         assert segment.mask is not None
-        joins = np.broadcast_to(True if segment.guard is None else segment.guard(self, active), active.shape)
-        mask = np.broadcast_to(segment.mask(self, active), active.shape)
-        own = (mask.astype(np.int64) >> (active % WARP)) & 1 == 0
-        if (own & joins).any():
+        joins = None if segment.guard is None else np.broadcast_to(segment.guard(self, active), active.shape)
+        mask = segment.mask(self, active).astype(np.int64)
+        apart = (mask >> (active % WARP)) & 1 == 0
+        if joins is not None:
+            apart &= joins
+        if apart.any():
             self._line = segment.line
-            wrong = int(active[np.flatnonzero(own & joins)[0]])
-            raise PtxError(f"{self.named(wrong)}: the mask of an instruction of the warp has not the thread itself.")
-        here = np.zeros(self.lanes, bool)
-        here[active[joins]] = True
-        alive, come = (_bits(x.reshape(-1, WARP))[active // WARP] for x in (self._place != _ENDED, here))
-        return active[~joins | (mask & alive & ~come == 0)]
+            raise PtxError(
+                f"{self.named(int(active[apart.argmax()]))}: "
+                "the mask of an instruction of the warp has not the thread itself."
+            )
+        absent = self._place != _ENDED
+        absent[active if joins is None else active[joins]] = False
+        come = mask & _bits(absent.reshape(-1, WARP))[active // WARP] == 0
+        return active[come if joins is None else come | ~joins]
 
     def _drawn(self, active: Array, segment: Segment) -> Array:
         """Under a seed: some of the threads, whole warps of them where the instruction waits for warps; or none."""
         assert self.rng is not None
         warps = active // WARP
-        goes = self.rng.random(self.lanes // WARP) < self._pace * self.rng.choice([0.2, 0.5, 0.9])
+        goes = self.rng.random(self._pace.size) < self._pace * _SHARES[self.rng.integers(len(_SHARES))]
         some = active[goes[warps]]
         if segment.sync is Sync.WARP or self.rng.random() < 0.75:
             return some

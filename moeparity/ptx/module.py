@@ -61,6 +61,7 @@ class Module:
         self._contract = contract
         self._approximations = approximations
         self._globals = Globals(self._source.variables)
+        self._kernels: dict[str, Kernel] = {}
         self._layouts: dict[str, Layout] = {}
         self._contractible: dict[str, tuple[tuple[int, int], ...]] = {}
         self._programs: dict[tuple[str, bool], tuple[Segment, ...]] = {}
@@ -177,7 +178,9 @@ class Module:
         return Run(instructions=instructions, assumed=assumed, contractible=len(self.contractible(kernel)))
 
     def _kernel(self, name: str) -> Kernel:
-        return kernel_of(*self._source.kernels[name])
+        if name not in self._kernels:
+            self._kernels[name] = kernel_of(*self._source.kernels[name])
+        return self._kernels[name]
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:

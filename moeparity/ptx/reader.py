@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -38,17 +38,11 @@ _MOST_REGISTERS = 100_000
 _SPACES = frozenset({"global", "const", "shared", "local", "param"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str
-    line: int
-
-
 class Reader:
     """Tokens of one piece of text, and where in them one stands."""
 
     def __init__(self, text: str, line: int) -> None:
-        self._tokens = list(_tokens(text, line))
+        self._tokens, self._lines = _tokens(text, line)
         self._at = 0
         self._scope: Scope = ()
         self._scopes = 0
@@ -111,7 +105,7 @@ class Reader:
                 self._take()
             elif word.startswith("."):
                 self._declaration(self._words())
-            elif [token.text for token in self._tokens[self._at + 1 : self._at + 2]] == [":"]:
+            elif self._tokens[self._at + 1 : self._at + 2] == [":"]:
                 self._label()
             else:
                 self._statement()
@@ -133,8 +127,8 @@ class Reader:
             variable = self._variable(words)
             self._variables[self._scope, variable.name] = variable
         elif words[0] in {".loc", ".file"}:
-            line = self._tokens[self._at - 1].line
-            while not self._ended() and self._tokens[self._at].line == line:
+            line = self._lines[self._at - 1]
+            while not self._ended() and self._lines[self._at] == line:
                 self._take()
         else:
             self._until(";")  # `.pragma "nounroll"`
@@ -193,7 +187,7 @@ class Reader:
         return values
 
     def _statement(self) -> None:
-        line, guard = self._tokens[self._at].line, None
+        line, guard = self._lines[self._at], None
         if self._peek() == "@":
             self._take()
             guard = self._name()
@@ -291,7 +285,7 @@ class Reader:
         return Immediate(self._integer(word))
 
     def _fail(self, what: str) -> NoReturn:
-        raise PtxError(f"Line {self._tokens[min(self._at, len(self._tokens) - 1)].line}: {what}.")
+        raise PtxError(f"Line {self._lines[min(self._at, len(self._lines) - 1)]}: {what}.")
 
     def _ended(self) -> bool:
         return self._at >= len(self._tokens)
@@ -299,7 +293,7 @@ class Reader:
     def _peek(self) -> str:
         if self._ended():
             self._fail("the text ends inside of a kernel or a declaration")
-        return self._tokens[self._at].text
+        return self._tokens[self._at]
 
     def _take(self) -> str:
         word = self._peek()
@@ -307,16 +301,21 @@ class Reader:
         return word
 
 
-def _tokens(text: str, line: int) -> Iterator[_Token]:
+def _tokens(text: str, line: int) -> tuple[list[str], list[int]]:
+    """The tokens of a text that begins at a line, and the line of each. Raises PtxError for what is no token."""
+    tokens: list[str] = []
+    lines: list[int] = []
     for number, row in enumerate(text.split("\n"), line):
-        end = 0
-        for match in _TOKEN.finditer(row):
-            _blank(row[end : match.start()], number)
-            yield _Token(match.group(), number)
-            end = match.end()
-        _blank(row[end:], number)
+        words = _TOKEN.findall(row)
+        if "".join(words) != "".join(row.split()):
+            _refuse_strange(row, number)
+        tokens += words
+        lines += [number] * len(words)
+    return tokens, lines
 
 
-def _blank(between: str, line: int) -> None:
-    if between.strip():
-        raise PtxError(f"Line {line}: `{between.strip()}` is not understood.")
+def _refuse_strange(row: str, line: int) -> None:
+    """Refuses a row with anything but blanks between its tokens; a string may have some inside."""
+    for between in _TOKEN.split(row):
+        if between.strip():
+            raise PtxError(f"Line {line}: `{between.strip()}` is not understood.")

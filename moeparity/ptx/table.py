@@ -46,10 +46,10 @@ class Opcode:
 
     def one_of(self, choices: Collection[str], default: str | None = None) -> str:
         """The one of several modifiers that stands in the name; `default` where none does."""
-        named = [choice for choice in choices if choice in self.modifiers]
-        if len(named) == 1:
-            return named[0]
-        if named or default is None:
+        listed_choices = [choice for choice in choices if choice in self.modifiers]
+        if len(listed_choices) == 1:
+            return listed_choices[0]
+        if listed_choices or default is None:
             raise self.unknown(f"expected one of {', '.join(sorted(choices))}")
         return default
 

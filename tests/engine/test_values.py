@@ -42,7 +42,7 @@ def test_equal_bits_and_no_others_have_one_number(
 ) -> None:
     if collide:
         # All fingerprints are 0: they decide what is compared, never what is equal.
-        monkeypatch.setattr(values, "_odd", lambda count, *_: torch.zeros(count, dtype=torch.int64))
+        monkeypatch.setattr(values, "odd_numbers", lambda count, *_: torch.zeros(count, dtype=torch.int64))
     identities, number_of, distinct = Identities(), dict[tuple[int, bytes], int](), 0
     for seed in range(12):
         for batch in batches():

@@ -77,6 +77,8 @@ def _action(action: argparse.Action) -> dict[str, Any]:
 
 
 def main() -> None:
+    # Who refuses a line prints how all options are used first, which takes longer than reading it, and nobody reads it.
+    argparse.ArgumentParser.format_usage = lambda _: ""  # type: ignore[assignment, method-assign]
     parser, parse = {"vllm": _vllm, "sglang": _sglang}[sys.argv[1]]()
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps([_action(action) for action in parser._actions]), file=answers, flush=True)

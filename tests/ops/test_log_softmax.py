@@ -31,7 +31,8 @@ def ours(x: Tensor, **at: Any) -> Tensor:
     return log_softmax(x, w={}, p={}, at=DEFAULTS | at)
 
 
-def both(x: Tensor, **at: Any) -> Tensor:
+def assert_expected(x: Tensor, **at: Any) -> Tensor:
+    """Ours, which has the bits of the scalar loop."""
     found = ours(x, **at)
     assert_bits(found, expected(x, **at))
     return found
@@ -62,37 +63,37 @@ def test_unrounded_logits_are_handed_on(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str, dtype: torch.dtype, vocabulary: int) -> None:
-    both(logits(vocabulary, dtype), form=form)
-    both(logits(vocabulary, dtype), form=form, temperature=0.7)
+    assert_expected(logits(vocabulary, dtype), form=form)
+    assert_expected(logits(vocabulary, dtype), form=form, temperature=0.7)
 
 
 @pytest.mark.parametrize("vocabulary", [37, 1003])
 @pytest.mark.parametrize("order", SUMS)
 @pytest.mark.parametrize("form", ["minus_logsumexp", "shifted"])
 def test_orders(form: str, order: str, vocabulary: int) -> None:
-    both(logits(vocabulary, FP32), form=form, order=order)
+    assert_expected(logits(vocabulary, FP32), form=form, order=order)
 
 
 @pytest.mark.parametrize(("vocabulary", "block"), [(37, 10), (37, 37), (37, 64), (37, 1), (1003, 100)])
 @pytest.mark.parametrize("order", ["native", "reverse", "lanes(8) | fold_hi"])
 @pytest.mark.parametrize("form", ["minus_logsumexp", "shifted"])
 def test_blocks(form: str, order: str, vocabulary: int, block: int) -> None:
-    both(logits(vocabulary, FP32), form=form, order=order, block=block)
+    assert_expected(logits(vocabulary, FP32), form=form, order=order, block=block)
 
 
 @pytest.mark.parametrize("vocabulary", [37, 1003])
 @pytest.mark.parametrize("order", ["native", "sequential"])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_orders_of_ranks(ranks: str, order: str, vocabulary: int) -> None:
-    both(logits(vocabulary, BF16), tensor=4, ranks=ranks, order=order)
+    assert_expected(logits(vocabulary, BF16), tensor=4, ranks=ranks, order=order)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_collectives(collective: str) -> None:
     at = {"tensor": 4, "collective": collective}
-    both(logits(1003, BF16), order="fold_lo", temperature=1.3, scaled=BF16, **at)
+    assert_expected(logits(1003, BF16), order="fold_lo", temperature=1.3, scaled=BF16, **at)
     x = [logits(37, FP32, seed=seed) for seed in range(8)]
-    found = torch.stack([both(each, **at) for each in x])
+    found = torch.stack([assert_expected(each, **at) for each in x])
     for other in COLLECTIVES.keys() - {collective}:
         assert not torch.equal(found, torch.stack([expected(each, tensor=4, collective=other) for each in x]))
 
@@ -101,16 +102,16 @@ def test_collectives(collective: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_sites(form: str, inputs: torch.dtype, output: torch.dtype) -> None:
     """The `scaled` of the second is what the sum is taken of, whatever came in."""
-    both(logits(37, FP32), form=form, inputs=inputs, output=output)
+    assert_expected(logits(37, FP32), form=form, inputs=inputs, output=output)
     for scaled, division in itertools.product([BF16, FP16, FP32, FP64], ["divide", "reciprocal"]):
         at = {"inputs": inputs, "output": output, "scaled": scaled, "division": division}
-        both(logits(37, FP32), form=form, temperature=0.7, **at)
+        assert_expected(logits(37, FP32), form=form, temperature=0.7, **at)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.7, 1.3, 0.69921875, 3.0])
 def test_the_reciprocal_is_another_number(temperature: float) -> None:
     x = logits(1003, FP32)
-    found = [both(x, temperature=temperature, division=name) for name in ("divide", "reciprocal")]
+    found = [assert_expected(x, temperature=temperature, division=name) for name in ("divide", "reciprocal")]
     assert not torch.equal(*found)
 
 

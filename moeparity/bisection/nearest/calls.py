@@ -115,10 +115,10 @@ class Score:
         return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False)
 
     @classmethod
-    def of(cls, given: Ports, trial: Ports) -> Score:
+    def of(cls, ports: Ports, trial: Ports) -> Score:
         """The function's values of one micro-batch against a trial's."""
         score = cls()
-        for value, other in zip(given, trial, strict=True):
+        for value, other in zip(ports, trial, strict=True):
             score.elements += value.numel()
             score.all_bits &= same_bits(value, other)
             score.same_dtypes &= value.dtype == other.dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from types import NoneType
@@ -77,7 +78,8 @@ def read_scheduling(fields: Mapping[str, Any], where: Where) -> Scheduling:
         raise SpecError(f"{where}: schedule: {says}") from None
 
 
-def shipped(folder: str, ending: str = "yaml") -> dict[str, Path]:
+@cache
+def shipped(folder: str, ending: str = "yaml") -> Mapping[str, Path]:
     """The files that come with the package: `models`, `profiles`, or `configs` (json), by stem."""
     root = Path(str(resources.files("moeparity.graphs"))) / folder
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
@@ -108,7 +110,15 @@ def find_file(name: str, where: Where, noun: str) -> Path:
 
 
 def _read(path: Path, model: type[File]) -> File:
-    data = yaml.load(path)
+    file = _valid(path, yaml.text_of(path), model)
+    assert isinstance(file, model)
+    return file
+
+
+# A small forward pass reads its profile anew, and all that this extends.
+@lru_cache(maxsize=256)
+def _valid(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
+    data = yaml.parsed(path, text)
     kind = next(name for name, kind_model in KINDS.items() if kind_model is model)
     if data.get("kind") != kind:
         where = Where(path, data.key_lines.get("kind", 1))

@@ -45,18 +45,18 @@ class Mapping(dict[str, Any]):
 
 def load(path: Path) -> Mapping:
     """The mapping at the root of a YAML file. Raises SpecError with file and line."""
-    return _parse(path, _text(path))
+    return parsed(path, text_of(path))
 
 
 def documents(path: Path) -> list[Mapping]:
     """The mappings of a YAML file of several documents, parted by `---`. Raises SpecError with file and line."""
-    text = _text(path)
+    text = text_of(path)
     starts = [match.start() for match in re.finditer(r"^---[ \t]*(#.*)?$", text, re.MULTILINE)]
     edges = [0, *starts, len(text)] if starts else [0, len(text)]
     parts = [(text.count("\n", 0, start), text[start:end].removeprefix("---")) for start, end in pairwise(edges)]
     held = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
     # Empty lines before a document keep the numbers of its own.
-    return [_parse(path, "\n" * lines + part) for lines, part in held or parts[:1]]
+    return [parsed(path, "\n" * lines + part) for lines, part in held or parts[:1]]
 
 
 def scalar(text: str, where: Where) -> Any:
@@ -71,8 +71,9 @@ def scalar(text: str, where: Where) -> Any:
 
 
 # PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
-@lru_cache(maxsize=64)
-def _parse(path: Path, text: str) -> Mapping:
+@lru_cache(maxsize=256)
+def parsed(path: Path, text: str) -> Mapping:
+    """The mapping at the root of a file's text. Raises SpecError with file and line."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
@@ -93,7 +94,8 @@ def _parse(path: Path, text: str) -> Mapping:
     return data
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file. Raises SpecError where it cannot be read, or is not UTF-8."""
     try:
         raw = paths.contents(path, "YAML file")
     except OSError as error:

@@ -94,13 +94,13 @@ def _launched(threads: int) -> Iterator[str]:
 
 def tried(held: Held, case: Case, listed: Sequence[Change]) -> Tried:
     """Each change alone, on one case: whether the data tells it from the node's own choices."""
-    own = held.outputs(case, held.choices)
+    of_node = held.outputs(case, held.choices)
     other: list[Change] = []
     same: list[Change] = []
     for change in listed:
-        made = _made(held, case, change)
-        if made is not None:
-            (same if _equal(own, made) else other).append(change)
+        outputs = _made(held, case, change)
+        if outputs is not None:
+            (same if _equal(of_node, outputs) else other).append(change)
     return Tried(tuple(other), tuple(same))
 
 
@@ -158,10 +158,10 @@ def _unequal(held: Held, cases: Cases, change: Change, most: int = sys.maxsize) 
     """
     count = 0
     for case, out in cases:
-        made = _made(held, case, change)
-        if made is None:
+        outputs = _made(held, case, change)
+        if outputs is None:
             return most
-        count += sum(int((bits_of(x) != bits_of(made[name])).sum()) for name, x in out.items())
+        count += sum(int((bits_of(x) != bits_of(outputs[name])).sum()) for name, x in out.items())
         if count >= most:
             return most
     return count
@@ -175,5 +175,5 @@ def _made(held: Held, case: Case, change: Change) -> Tensors | None:
         return None
 
 
-def _equal(out: Tensors, made: Tensors) -> bool:
-    return all(bool((bits_of(out[name]) == bits_of(x)).all()) for name, x in made.items())
+def _equal(out: Tensors, outputs: Tensors) -> bool:
+    return all(bool((bits_of(out[name]) == bits_of(x)).all()) for name, x in outputs.items())

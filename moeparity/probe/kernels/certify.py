@@ -89,8 +89,8 @@ def _agreement(row: tuple[tuple[Case, tuple[Comparison, ...]], object]) -> int:
 
 
 def _compared(held: Held, case: Case, out: Tensors) -> tuple[Comparison, ...]:
-    made = held.outputs(case, held.choices)
-    return tuple(compared(name, out[name], value) for name, value in made.items())
+    outputs = held.outputs(case, held.choices)
+    return tuple(compared(name, out[name], value) for name, value in outputs.items())
 
 
 def _probed(kernel: Kernel, case: Case) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ def find_nvcc() -> Path | None:
 
 
 def _places() -> Iterator[Path]:
-    named = shutil.which("nvcc")
-    if named is not None:
-        yield Path(named)
+    on_path = shutil.which("nvcc")
+    if on_path is not None:
+        yield Path(on_path)
     yield from (Path(os.environ[name]) / "bin" / "nvcc" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))
     for folder in sys.path:
         yield from sorted(Path(folder or ".").glob("nvidia/c*/bin/nvcc"), reverse=True)

@@ -181,24 +181,24 @@ _DRAWN: Mapping[str, Callable[[Node, int, int, torch.Generator], Drawn]] = {
 Settings = Mapping[str, Any]
 
 
-def _of_norm(op: Callable[..., Any], given: Tensors, p: Settings, at: Settings) -> Tensors:
-    out = op(given["x"].unsqueeze(0), w={"weight": given["weight"]}, p={**p, "heads": None}, at=at)
+def _of_norm(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Settings) -> Tensors:
+    out = op(inputs["x"].unsqueeze(0), w={"weight": inputs["weight"]}, p={**p, "heads": None}, at=at)
     return {"out": out[0]}
 
 
-def _of_combine(op: Callable[..., Any], given: Tensors, p: Settings, at: Settings) -> Tensors:
-    rows, ids, weights = (given[name].unsqueeze(0) for name in ("rows", "ids", "weights"))
+def _of_combine(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Settings) -> Tensors:
+    rows, ids, weights = (inputs[name].unsqueeze(0) for name in ("rows", "ids", "weights"))
     return {"out": op(rows, ids, weights if at["score_site"] == "combine" else None, w={}, p=p, at=at)[0]}
 
 
-def _of_router(op: Callable[..., Any], given: Tensors, p: Settings, at: Settings) -> Tensors:
-    w = {"bias": given["bias"]} if "bias" in given else {}
-    ids, weights = op(given["logits"].unsqueeze(0), w=w, p=p, at=at)
+def _of_router(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Settings) -> Tensors:
+    w = {"bias": inputs["bias"]} if "bias" in inputs else {}
+    ids, weights = op(inputs["logits"].unsqueeze(0), w=w, p=p, at=at)
     return {"ids": ids[0], "weights": weights[0]}
 
 
-def _of_swiglu(op: Callable[..., Any], given: Tensors, p: Settings, at: Settings) -> Tensors:
-    return {"out": op(given["gate"].unsqueeze(0), given["up"].unsqueeze(0), w={}, p=p, at=at)[0]}
+def _of_swiglu(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Settings) -> Tensors:
+    return {"out": op(inputs["gate"].unsqueeze(0), inputs["up"].unsqueeze(0), w={}, p=p, at=at)[0]}
 
 
 _COMPUTE: Mapping[str, Callable[[Callable[..., Any], Tensors, Settings, Settings], Tensors]] = {

@@ -74,10 +74,10 @@ class Kernel:
     @property
     def evidence(self) -> str:
         """Whose compiler made it, for what and how, and what its runs so far rest on."""
-        made = " ".join((self.module.compiler, f"for {self.module.target}", *self.file.flags))
+        compiled_by = " ".join((self.module.compiler, f"for {self.module.target}", *self.file.flags))
         assumed = f"assumed {', '.join(sorted(self.assumed))}" if self.assumed else "nothing assumed"
         fused = f"; ptxas may fuse {self.contractible} products into sums" if self.contractible else ""
-        return f"PTX by {made}; {assumed}{fused}"
+        return f"PTX by {compiled_by}; {assumed}{fused}"
 
     @property
     def rests_on(self) -> tuple[str, ...]:
@@ -88,8 +88,8 @@ class Kernel:
 
     def dtype_of(self, argument: Argument, name: str) -> torch.dtype:
         """The dtype of one of its tensors."""
-        named = argument.dtype or self.layout.dtypes.get(name, self.file.dtype)
-        return getattr(torch, named) if named.startswith("int") else torch_dtype(named)
+        dtype_name = argument.dtype or self.layout.dtypes.get(name, self.file.dtype)
+        return getattr(torch, dtype_name) if dtype_name.startswith("int") else torch_dtype(dtype_name)
 
     def __call__(
         self, tensors: Tensors, sizes: Mapping[str, float], seed: int | None = None

@@ -50,15 +50,15 @@ def _further(verdict: NodeVerdict) -> Iterator[str]:
 def _named(verdict: NodeVerdict) -> Iterator[str]:
     if not verdict.gives:
         yield "no other values of its choices, one or several together, were found to give the kernel's bits"
-    for name, found in verdict.gives.items():
-        also = [in_words(other) for other in found.also]
+    for name, match in verdict.gives.items():
+        also = [in_words(other) for other in match.also]
         same = f" (on this data also with {'; '.join(also[:_FEW])}{_more(also, _FEW)})" if also else ""
-        stands = _stands(found.change, verdict.held.choices)
+        stands = _stands(match.change, verdict.held.choices)
         kinds = {a.name: a.kind for a in verdict.held.node.attributes}
-        illegal = [one for one in found.change if kinds[one] == SEMANTICS]
+        illegal = [one for one in match.change if kinds[one] == SEMANTICS]
         what = f"; {', '.join(illegal)} is no legal choice: another model is computed" if illegal else ""
         where = f"where the node has {in_words(stands)}{what}"
-        yield f"the kernel's {name} is that of {in_words(found.change)}{same}, {where}"
+        yield f"the kernel's {name} is that of {in_words(match.change)}{same}, {where}"
 
 
 def _stands(change: Change, choices: Mapping[str, object]) -> dict[str, str]:

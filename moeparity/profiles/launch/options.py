@@ -171,12 +171,12 @@ def embedded(rule: Rule, prefix: str, role: str, given: Callable[[Settings], Map
     """
 
     def rule_of_trainer(settings: Settings) -> Iterator[Decision]:
-        named = given(settings)
-        if not named:
+        server_values = given(settings)
+        if not server_values:
             return
         below = {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
         set_below = {n.removeprefix(prefix) for n in settings.given if n.startswith(prefix)}
-        inner = Settings(values={**below, **named}, given=frozenset(set_below), model=settings.model)
+        inner = Settings(values={**below, **server_values}, given=frozenset(set_below), model=settings.model)
         for decision in rule(inner):
             yield replace(decision, role=role)
 

@@ -110,9 +110,9 @@ def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
 def _program(source: Source) -> Program | None:
     """Whose options these are; None where they are no known program's."""
     head, word = (*source.command, "", "")[:2]
-    named = _commanded(head, word)
-    if named is not None:
-        return named
+    commanded = _commanded(head, word)
+    if commanded is not None:
+        return commanded
     names = {entry.name.lstrip("+") for entry in source.options}
     for sign, program in _SIGNS:
         if sign(names):
@@ -122,8 +122,8 @@ def _program(source: Source) -> Program | None:
 
 def _commanded(head: str, word: str) -> Program | None:
     """The program of that name, with its first word; None where it is none known here."""
-    named = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
-    return named or _SERVES.get((head, word)) or _OTHER_COMMANDS.get((head, word))
+    program = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
+    return program or _SERVES.get((head, word)) or _OTHER_COMMANDS.get((head, word))
 
 
 def _by_options(names: Collection[str]) -> Program | None:

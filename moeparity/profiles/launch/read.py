@@ -141,12 +141,12 @@ def _another_model(source: Source, named: Model, given: Model) -> str:
 def _model(source: Source, program: Program) -> Model:
     """The model that the file names: by an option, or by the word behind `serve`."""
     entries = {entry.name: entry.value for entry in (*source.options, *source.environment)}
-    named = next((entries[key] for key in program.model if entries.get(key)), None)
+    model_name = next((entries[key] for key in program.model if entries.get(key)), None)
     if source.model is not None:
-        named = source.model.value
-    if isinstance(named, Unresolved):
-        return Model(name="", architecture=None, known_by=f"its name is {named}")
-    return model_of(None if named is None else str(named), source.path.parent)
+        model_name = source.model.value
+    if isinstance(model_name, Unresolved):
+        return Model(name="", architecture=None, known_by=f"its name is {model_name}")
+    return model_of(None if model_name is None else str(model_name), source.path.parent)
 
 
 def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[LaunchWarning, ...]:

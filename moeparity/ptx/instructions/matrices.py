@@ -34,8 +34,8 @@ def _places(lanes: Lanes, address: Array, count: int, *, transposed: bool) -> li
     lane = lanes.index % WARP
     givers = np.flatnonzero(lane < _ROWS * count)
     rows = np.zeros(lanes.machine.lanes, np.int64)
-    given = np.broadcast_to(address, lanes.index.shape)[givers]
-    rows[lanes.index[givers]] = lanes.machine.memory.positions("shared", given, lanes.some(givers), 2 * _ROWS) // 2
+    addresses = np.broadcast_to(address, lanes.index.shape)[givers]
+    rows[lanes.index[givers]] = lanes.machine.memory.positions("shared", addresses, lanes.some(givers), 2 * _ROWS) // 2
     outer, inner = lane // 4, lane % 4 * 2
     warp = lanes.index - lane
 

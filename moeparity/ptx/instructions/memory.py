@@ -27,8 +27,8 @@ _TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32
 
 def space_of(opcode: Opcode) -> str:
     """The space an instruction names; empty for generic addresses."""
-    named = [word.split("::")[0] for word in opcode.modifiers if word.split("::")[0] in _SPACES]
-    return named[0] if named else ""
+    spaces = [word.split("::")[0] for word in opcode.modifiers if word.split("::")[0] in _SPACES]
+    return spaces[0] if spaces else ""
 
 
 @declare("ld", modifiers=f"{' '.join(_SPACES)} {_HINTS}")

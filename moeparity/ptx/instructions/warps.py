@@ -85,8 +85,8 @@ def _(opcode: Opcode) -> Operation:
     pair = opcode.has_group
 
     def compute(lanes: Lanes, value: Array, mask: Array) -> Any:
-        here, values = _spread(lanes, value, 0)
-        alike = (values[:, :, None] == values[:, None, :]) & here[:, None, :]
+        present, values = _spread(lanes, value, 0)
+        alike = (values[:, :, None] == values[:, None, :]) & present[:, None, :]
         same = _bits(alike).reshape(-1)[lanes.index] & mask
         if not every:
             return same
@@ -109,12 +109,12 @@ def _(opcode: Opcode) -> Operation:
     }.get(word, 0)  # fmt: skip
 
     def compute(lanes: Lanes, value: Array, mask: Array) -> Array:
-        here, values = _spread(lanes, value, 0)
+        present, values = _spread(lanes, value, 0)
         lane = lanes.index % WARP
         masks = np.zeros(lanes.machine.lanes, np.uint32)
         masks[lanes.index] = mask
         chosen = (masks.reshape(-1, WARP)[:, :, None] >> np.arange(WARP, dtype=np.uint32)) & np.uint32(1) != 0
-        table = np.where(chosen & here[:, None, :], values[:, None, :], dtype.type(neutral))
+        table = np.where(chosen & present[:, None, :], values[:, None, :], dtype.type(neutral))
         reduced: Array = _REDUCTIONS[word].reduce(table, axis=2, dtype=dtype)
         return reduced[lanes.index // WARP, lane]
 
@@ -143,11 +143,11 @@ def _(opcode: Opcode) -> Operation:
 
 def _spread(lanes: Lanes, value: Array, fill: int) -> tuple[Array, Array]:
     """[warps, 32]: which threads are here, and their values."""
-    here = np.zeros(lanes.machine.lanes, bool)
-    here[lanes.index] = True
+    present = np.zeros(lanes.machine.lanes, bool)
+    present[lanes.index] = True
     values = np.full(lanes.machine.lanes, fill, value.dtype)
     values[lanes.index] = value
-    return here.reshape(-1, WARP), values.reshape(-1, WARP)
+    return present.reshape(-1, WARP), values.reshape(-1, WARP)
 
 
 def _bits(true: Array) -> Array:

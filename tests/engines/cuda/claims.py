@@ -37,10 +37,11 @@ class Claim:
         declared = {attribute.name: attribute for attribute in OPS[self.op].attributes}
         kept = {}
         for name, value in self.values.items():
-            if name in declared and declared[name].kind != "placement":
-                changes = [self._changes(base, name, other) for other in _others(declared[name], value)]
-                if any(changes):
-                    kept[name] = value
+            if name not in declared or declared[name].kind == "placement":
+                continue
+            # The first value that is told from it will do.
+            if any(self._changes(base, name, other) for other in _others(declared[name], value)):
+                kept[name] = value
         return kept
 
     def _changes(self, base: Sequence[torch.Tensor], name: str, other: object) -> bool | None:

@@ -49,6 +49,7 @@ class OwnParser:
             env=environment,
         )
         self.actions: list[Action] = [action for action in self._answer() if action["names"]]
+        self._answers: dict[tuple[str, ...], Mapping[str, Any]] = {}
         self.defaults = self.ask(["serve", "m"])["values"]
         self._accepted: dict[str, Sequence[str]] = {}
 
@@ -57,12 +58,13 @@ class OwnParser:
         return json.loads(self._process.stdout.readline())
 
     def ask(self, words: Sequence[str]) -> Mapping[str, Any]:
-        """`values` by the parser's names, or `refused`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(list(words)) + "\n")
-        self._process.stdin.flush()
-        answer: Mapping[str, Any] = self._answer()
-        return answer
+        """`values` by the parser's names, or `refused`; a line is asked once."""
+        if tuple(words) not in self._answers:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(list(words)) + "\n")
+            self._process.stdin.flush()
+            self._answers[tuple(words)] = self._answer()
+        return self._answers[tuple(words)]
 
     def accepted(self, action: Action) -> Sequence[str]:
         """Values that the action takes, of its choices or of a few candidates."""

@@ -52,8 +52,8 @@ def _put(inner: dict[str, tuple[Entry, str]], name: str, keys: Sequence[str], wo
     before, condition = inner.get(name, (_entry(name, {}, word), word.condition))
     if not known(text) or condition != word.condition or isinstance(before.value, Unresolved):
         under = f" if {word.condition}" if word.condition else ""
-        told = Unresolved(f"{'.'.join(keys)}={plain(text)}{under}")
-        inner[name] = replace(before, value=told), ""
+        unresolved = Unresolved(f"{'.'.join(keys)}={plain(text)}{under}")
+        inner[name] = replace(before, value=unresolved), ""
         return
     for key in reversed([*heads, last.removesuffix("+")]):
         value = {key: value}
@@ -105,8 +105,8 @@ def _option(word: Word, rest: list[Word], grammar: Grammar) -> tuple[Entry, str]
     if texts[0].condition != word.condition:
         while rest and rest[0].condition and not rest[0].text.startswith("-"):
             texts.append(rest.pop(0))
-        told = " or ".join(f"{plain(text.text)} if {text.condition}" for text in texts)
-        return Entry(name=name, value=Unresolved(told), where=word.where), word.condition
+        alternatives = " or ".join(f"{plain(text.text)} if {text.condition}" for text in texts)
+        return Entry(name=name, value=Unresolved(alternatives), where=word.where), word.condition
     while rest and rest[0].condition == word.condition and _goes_on(name, following, rest[0], grammar):
         texts.append(rest.pop(0))
     return _entry(name, value_of(" ".join(text.text for text in texts)), word), word.condition
@@ -134,8 +134,8 @@ def _decided(entries: Sequence[tuple[Entry, str]]) -> list[Entry]:
         before = last.pop(entry.name, None)
         if condition:
             other = "not set" if before is None else _shown(before)
-            told = Unresolved(f"{_shown(entry)} if {condition}, else {other}")
-            last[entry.name] = replace(entry, value=told)
+            unresolved = Unresolved(f"{_shown(entry)} if {condition}, else {other}")
+            last[entry.name] = replace(entry, value=unresolved)
         else:
             last[entry.name] = entry
     return list(last.values())

@@ -50,8 +50,8 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
     scope = interpreted(text, path)
     programs = [program for command in scope.commands for program in started(command, notes)]
     others = [plain(command.words[0].text) for command in scope.commands]
-    found = _sources(programs, path, [*scope.notes.values(), *notes], grammar_of)
-    return found or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
+    sources = _sources(programs, path, [*scope.notes.values(), *notes], grammar_of)
+    return sources or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
 
 
 def _configured(path: Path) -> Source:
@@ -78,27 +78,27 @@ def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: Gra
     below: dict[str, Entry] = {}
     for name, where in files:
         below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, further))}
-    given = {entry.name: entry for entry in entries}
+    by_name = {entry.name: entry for entry in entries}
     environment = {
         name: Entry(name=name, value=value_of(word.text), where=word.where) for name, word in program.environment
     }
     return Source(
         path=path,
-        options=tuple(_over(below, given).values()),
-        model=_positional(others, given, grammar, further),
+        options=tuple(_over(below, by_name).values()),
+        model=_positional(others, by_name, grammar, further),
         environment=tuple(environment.values()),
         command=(plain(program.name), *(plain(word.text) for word in others)),
         notes=(*notes, *further),
     )
 
 
-def _over(below: Mapping[str, Entry], given: Mapping[str, Entry]) -> dict[str, Entry]:
+def _over(below: Mapping[str, Entry], above: Mapping[str, Entry]) -> dict[str, Entry]:
     """A file's options, and over them those of the command line: hydra's spellings of adding and overriding aside."""
-    return {name: entry for name, entry in below.items() if name not in given} | dict(given)
+    return {name: entry for name, entry in below.items() if name not in above} | dict(above)
 
 
 def _positional(
-    others: Sequence[Word], given: Mapping[str, Entry], grammar: Grammar, notes: list[Note]
+    others: Sequence[Word], by_name: Mapping[str, Entry], grammar: Grammar, notes: list[Note]
 ) -> Entry | None:
     """The model as a word behind `serve`, where that is what counts; a word that a parser has no place for is noted."""
     if not grammar.positional:
@@ -109,7 +109,7 @@ def _positional(
         Note(says=f"`{plain(word.text)}` is no option's value: its parser refuses it", where=word.where)
         for word in unplaced
     )
-    if not models or (grammar.positional in given and not grammar.over):
+    if not models or (grammar.positional in by_name and not grammar.over):
         return None
     return Entry(name=grammar.positional, value=value_of(models[0].text), where=models[0].where)
 

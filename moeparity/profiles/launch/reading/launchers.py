@@ -198,8 +198,8 @@ def _container(command: Command, notes: list[Note], depth: int) -> Iterator[Star
         if not equals and not _NO_VALUE.fullmatch(name) and rest:
             text = rest.pop(0).text
         if name in ("-e", "--env"):
-            variable, given, value = text.partition("=")
-            if given:
+            variable, assigned, value = text.partition("=")
+            if assigned:
                 environment.append((variable, replace(word, text=value)))
         elif name == "--env-file":
             notes.append(Note(says=f"`--env-file {plain(text)}` is not read", where=word.where))

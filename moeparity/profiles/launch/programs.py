@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, verl
+from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, slime, verl
 from moeparity.profiles.launch.options import Program
+from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.files import read_sources
 from moeparity.profiles.launch.reading.grammar import Grammar
+from moeparity.profiles.launch.reading.words import Word, plain
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
-    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, megatron.SLIME, megatron.MEGATRON),
+    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, megatron.MEGATRON),
     *(rl_trainers.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
 )
 _SERVERS = (servers.VLLM, servers.SGLANG)
@@ -60,8 +62,8 @@ _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
     (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
     (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), rl_trainers.SKYRL),
     (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
-    (_has("hf_checkpoint", "rollout_batch_size"), megatron.SLIME),
-    (_has("rollout_num_gpus_per_engine"), megatron.SLIME),
+    (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
+    (_has("rollout_num_gpus_per_engine"), slime.SLIME),
     (_starts("vllm_num_engines", "vllm_sync_backend"), rl_trainers.OPENRLHF),
     (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
     (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
@@ -93,10 +95,21 @@ def programs_of(path: Path) -> list[tuple[Source, Program]]:
     return [(_typed(source, program), program) for source, program in chosen.values()]
 
 
-def _grammar(head: str, word: str) -> Grammar:
-    """How a program that is started so takes its options apart."""
-    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word)
+def _grammar(head: str, arguments: Sequence[Word]) -> Grammar:
+    """How a program that is started so takes its options apart; one of no known name goes by its options."""
+    word = plain(arguments[0].text) if arguments else ""
+    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word) or _signed(_names(arguments))
     return _ANY if program is None or program.grammar is None else program.grammar
+
+
+def _names(arguments: Sequence[Word]) -> frozenset[str]:
+    entries, _, _ = options(arguments, _ANY)
+    return frozenset(entry.name for entry in entries)
+
+
+def _signed(names: Collection[str]) -> Program | None:
+    """The program that alone has such options."""
+    return next((program for sign, program in _SIGNS if sign(names)), None)
 
 
 def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
@@ -114,10 +127,7 @@ def _program(source: Source) -> Program | None:
     if named is not None:
         return named
     names = {entry.name.lstrip("+") for entry in source.options}
-    for sign, program in _SIGNS:
-        if sign(names):
-            return program
-    return None if head else _by_options(names)
+    return _signed(names) or (None if head else _by_options(names))
 
 
 def _commanded(head: str, word: str) -> Program | None:

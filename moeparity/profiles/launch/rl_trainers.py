@@ -48,6 +48,7 @@ SKYRL = Program(
         switch("trainer.bf16", default=True, on=precision("bf16"), off=precision("fp32"), role="trainer"),
         tensor_ranks(f"{_POLICY}tensor_model_parallel_size", role="trainer"),
         expert_ranks(f"{_POLICY}expert_model_parallel_size", role="trainer"),
+        megatron_rules.expert_cut(_POLICY),
         word(f"{_POLICY}moe_token_dispatcher_type", default="alltoall", implies=words(DISPATCHERS), role="trainer"),
         *overrides(f"{_POLICY}transformer_config_kwargs."),
         word(

@@ -49,9 +49,10 @@ def enforce_eager(name: str) -> Option:
     )
 
 
-def megatron_ranks(prefix: str) -> tuple[Option, ...]:
-    """Over how many ranks Megatron-LM lies, by options behind a prefix."""
+def megatron_ranks(prefix: str, *, cut: Option) -> tuple[Option, ...]:
+    """Over how many ranks Megatron-LM lies, by options behind a prefix; `cut` says how many share an expert."""
     return (
+        cut,
         tensor_ranks(f"{prefix}tensor_model_parallel_size", role="trainer"),
         count(f"{prefix}expert_model_parallel_size", implies=_sent, role="trainer"),
     )

@@ -131,7 +131,7 @@ VERL = Program(
         ),
         word("config_name", default="none", implies=_config_name, role="trainer"),
         word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
-        *megatron_ranks(_MEGATRON_ACTOR),
+        *megatron_ranks(_MEGATRON_ACTOR, cut=megatron_rules.expert_cut(_MEGATRON_ACTOR)),
         *mbridge.switches(_MEGATRON_ACTOR),
         sequence_parallel(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),

@@ -229,3 +229,33 @@ def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
     found = launch(tmp_path, "trl vllm-serve --model Qwen/Qwen3-30B-A3B --tensor_parallel_size 4 --enforce_eager true")
     assert found.notes == ()
     assert found.sides[0].variant == "{profile: vllm-eager, placement: {tensor: 4}}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "warns"),
+    [
+        ("--tensor-model-parallel-size 2", "partial sums are added over them before it goes home"),
+        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", '"**.experts:tensor": 1'),
+        ("--expert-tensor-parallel-size 2", "each expert is cut over 2 ranks"),
+        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size $N", "not resolved"),
+        ("--expert-model-parallel-size 2", ""),
+    ],
+)
+def test_megatrons_experts_are_cut_as_attention_is_unless_it_is_told(tmp_path: Path, ranks: str, warns: str) -> None:
+    (tmp_path / "run.sh").write_text(
+        f"python train.py --hf-checkpoint Qwen/Qwen3-30B-A3B --rollout-batch-size 4 {ranks}\n", "utf-8"
+    )
+    warnings = [warning.says for warning in read(tmp_path / "run.sh").warnings]
+    assert [says for says in warnings if warns in says] == warnings
+    assert len(warnings) == bool(warns)
+
+
+def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python train.py --hf-checkpoint Qwen/Qwen3-30B-A3B --rollout-batch-size 4 --expert-model-parallel-size 4 "
+        "--moe-token-dispatcher-type allgather --rollout-num-gpus-per-engine 16 --sglang-pp-size 4\n",
+        "utf-8",
+    )
+    trainer, rollout = read(tmp_path / "run.sh").sides
+    assert "expert" not in trainer.placement
+    assert rollout.placement == {"tensor": 4}

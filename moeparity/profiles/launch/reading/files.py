@@ -20,8 +20,8 @@ from moeparity.profiles.launch.source import Entry, Note, Source, Unresolved
 
 _UNITS = (".service", ".conf")
 _NESTED = (".yaml", ".yml", ".json", ".toml")
-GrammarOf = Callable[[str, str], Grammar]
-"""By a program's name and its first word."""
+GrammarOf = Callable[[str, Sequence[Word]], Grammar]
+"""By a program's name and its arguments."""
 _FOLDERS_UP = 6
 """A script's `--config` is looked for beside it, then so many folders up: it is run from a repository's root."""
 
@@ -68,7 +68,7 @@ def _sources(programs: Sequence[Started], path: Path, notes: Sequence[Note], gra
 
 
 def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: GrammarOf) -> Source:
-    grammar = grammar_of(plain(program.name), plain(program.arguments[0].text) if program.arguments else "")
+    grammar = grammar_of(plain(program.name), program.arguments)
     entries, others, further = options(program.arguments, grammar)
     condition = program.command.condition
     if condition:
@@ -101,14 +101,12 @@ def _positional(
     others: Sequence[Word], given: Mapping[str, Entry], grammar: Grammar, notes: list[Note]
 ) -> Entry | None:
     """The model as a word behind `serve`, where that is what counts; a word that a parser has no place for is noted."""
-    if not grammar.positional:
+    if not grammar.spellings:
         return None
-    serves = bool(others) and others[0].text == "serve"
+    serves = bool(grammar.positional) and bool(others) and others[0].text == "serve"
     models, unplaced = (others[1:2], others[2:]) if serves else (others[:0], others)
-    notes += (
-        Note(says=f"`{plain(word.text)}` is no option's value: its parser refuses it", where=word.where)
-        for word in unplaced
-    )
+    does = "its parser refuses it" if grammar.positional else "its parser refuses it, or passes over it"
+    notes += (Note(says=f"`{plain(word.text)}` is no option's value: {does}", where=word.where) for word in unplaced)
     if not models or (grammar.positional in given and not grammar.over):
         return None
     return Entry(name=grammar.positional, value=value_of(models[0].text), where=models[0].where)

@@ -60,6 +60,7 @@ REPOSITORIES = {
     "megatron-lm": "NVIDIA/Megatron-LM at d98e8a64dd",
     "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
     "slime": "THUDM/slime at 624b824a89",
+    "skyrl": "NovaSky-AI/SkyRL at a9564572e",
     "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""

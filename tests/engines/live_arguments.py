@@ -92,7 +92,7 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
     of_sglang.add_sglang_arguments(servers)
     # Each is put together once, and not for every line.
     of_training.add_megatron_arguments = lambda _: parser
-    of_sglang.add_sglang_arguments = lambda anew: vars(anew).update(vars(servers))
+    of_sglang.add_sglang_arguments = lambda anew: anew.__dict__.update(servers.__dict__)
     of_megatron._megatron_validate_args = lambda args: args
 
     def parse(words: Sequence[str]) -> Mapping[str, Any]:

@@ -117,7 +117,7 @@ def placement(
 def _cut(ranks: int, dispatcher: str) -> Implied:
     """What it means that each expert is cut over so many ranks, where a placement has no number for it."""
     if ranks == 1:
-        warns = 'a placement cuts experts as it cuts attention: `set: {"**.experts:tensor": 1}` in this side keeps them whole'
+        warns = 'a placement cuts experts as attention: `set: {"**.experts:tensor": 1}` in this side keeps them whole'
         return Implied(says="experts are whole, whatever attention is cut over", warns=warns)
     added = {
         "alltoall": "each row's partial sums are added over them before it goes home",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, slime, verl
+from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, skyrl, slime, verl
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.files import read_sources
@@ -17,7 +17,7 @@ from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
     *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, megatron.MEGATRON),
-    *(rl_trainers.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
+    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
 )
 _SERVERS = (servers.VLLM, servers.SGLANG)
 _COMMANDS = {
@@ -31,6 +31,8 @@ _COMMANDS = {
     "sglang.Runtime": servers.SGLANG,
     "sglang.ServerArgs": servers.SGLANG,
     "verl.trainer.main_ppo": verl.VERL,
+    "skyrl.train.entrypoints.main_base": skyrl.SKYRL,
+    "skyrl_train.entrypoints.main_base": skyrl.SKYRL,
     "openrlhf.cli.train_ppo_ray": rl_trainers.OPENRLHF,
     "trl.GRPOConfig": rl_trainers.TRL,
     "trl.RLOOConfig": rl_trainers.TRL,
@@ -60,11 +62,11 @@ def _has(*together: str) -> Callable[[Collection[str]], bool]:
 _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
     (_starts("actor_rollout_ref."), verl.VERL),
     (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
-    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), rl_trainers.SKYRL),
+    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), skyrl.SKYRL),
     (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
     (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
     (_has("rollout_num_gpus_per_engine"), slime.SLIME),
-    (_starts("vllm_num_engines", "vllm_sync_backend"), rl_trainers.OPENRLHF),
+    (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),
     (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
     (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
 )

@@ -11,6 +11,10 @@ from moeparity.profiles.launch.shared import tensor_ranks
 
 MEGATRON = Implied(says="Megatron-LM", profile="megatron")
 FSDP = Implied(says="transformers' classes; flash_attention_2 and autocast are not stated", profile="verl-fsdp")
+TRANSFORMERS = Implied(
+    says="transformers' classes; attention and log-probabilities are the framework's own: not stated",
+    profile="hf-default",
+)
 _ROLLOUTS = {
     "vllm": Implied(says="vLLM", profile="vllm"),
     "sglang": Implied(says="SGLang", profile="sglang"),

@@ -16,7 +16,6 @@ import pytest
 
 from moeparity.profiles.launch import read, servers
 from moeparity.profiles.launch.megatron import MEGATRON
-from moeparity.profiles.launch.options import Option
 from moeparity.profiles.launch.report import Launch
 from moeparity.profiles.launch.slime import SLIME
 from tests.engines.cuda import toolchain

@@ -167,3 +167,22 @@ def test_what_is_not_resolved_is_printed_at_the_top(tmp_path: Path) -> None:
     data = json.loads(launch.to_json())["found"]
     assert [note["says"][:20] for note in data["notes"]] == ["`source models/not-t", "`${MODEL_ARGS[@]}`: "]
     assert all(note["where"].endswith((".sh:1", ".sh:2")) for note in data["notes"])
+
+
+def test_references_see_what_the_command_line_sets(tmp_path: Path) -> None:
+    (tmp_path / "grpo.yaml").write_text(
+        "policy: {megatron_cfg: {enabled: true, tensor_model_parallel_size: 8}, generation: {vllm_cfg: "
+        "{tensor_parallel_size: '${policy.megatron_cfg.tensor_model_parallel_size}'}}}\n",
+        "utf-8",
+    )
+    tensor = "policy.generation.vllm_cfg.tensor_parallel_size"
+    for words, value in {
+        "": "8",
+        "policy.megatron_cfg.tensor_model_parallel_size=2": "2",
+        "policy.megatron_cfg.tensor_model_parallel_size=$TP": "unresolved: ${policy.megatron_cfg.tensor_model",
+        f"{tensor}='${{policy.megatron_cfg.tensor_model_parallel_size}}'": "8",
+        f"{tensor}='${{oc.env:TP}}'": "unresolved: ${oc.env:TP}",
+    }.items():
+        (tmp_path / "run.sh").write_text(f"python run_grpo.py --config grpo.yaml {words}\n", "utf-8")
+        settings = {setting.name: setting.value for setting in read(tmp_path / "run.sh").settings}
+        assert settings[tensor].startswith(value), words

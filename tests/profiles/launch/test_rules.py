@@ -12,6 +12,7 @@ from moeparity.profiles.launch import read
 from moeparity.profiles.launch.architecture import model_of
 from moeparity.profiles.launch.report import Launch
 
+_ROUTER, _PERMUTED, _SWIGLU = "megatron-router-fp32", "megatron-permute-fusion", "megatron-unfused-swiglu"
 VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B "
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
@@ -154,7 +155,7 @@ def test_which_dispatchers_of_megatron_make_partial_sums(
     text = (
         f"{VERL} model_engine=megatron {ACTOR}megatron.tensor_model_parallel_size=4 "
         f"{ACTOR}megatron.expert_model_parallel_size=8 {fields}moe_token_dispatcher_type={dispatcher} "
-        f"{fields}apply_rope_fusion=True"
+        f"{fields}apply_rope_fusion=True {ACTOR}megatron.vanilla_mbridge=True"
     )
     trainer = launch(tmp_path, text).sides[0]
     assert (trainer.profile, dict(trainer.placement), trainer.further) == ("megatron", placement, further)
@@ -187,7 +188,7 @@ def test_a_temperature_is_set_on_both_sides(tmp_path: Path, engine: str, trained
     ],
 )
 def test_three_ways_to_say_which_trainer_verl_starts(tmp_path: Path, options: str, profile: str) -> None:
-    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True"
+    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True {ACTOR}megatron.vanilla_mbridge=True"
     assert launch(tmp_path, f"{VERL} {options} {fused}").sides[0].profile == profile
 
 
@@ -199,29 +200,35 @@ def test_an_engine_of_verl_that_no_profile_has_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("model", "more", "further", "warns"),
     [
-        ("deepseek-ai/DeepSeek-V3-Base-bf16", "", ("megatron-router-fp32",), ""),
-        ("zai-org/GLM-4.5-Air", "", ("megatron-router-fp32",), ""),
-        ("Qwen/Qwen3-30B-A3B", "", (), ""),
-        ("mistralai/Mixtral-8x7B-v0.1", "", ("megatron-unfused-swiglu",), ""),
-        ("Qwen/Qwen3-8B", "", ("megatron-unfused-swiglu",), ""),
-        ("Qwen/Qwen3-8B", "+{fields}bias_activation_fusion=True", (), ""),
+        ("deepseek-ai/DeepSeek-V3-Base-bf16", "{vanilla}", (_ROUTER,), ""),
+        ("zai-org/GLM-4.5-Air", "{vanilla}", (_ROUTER,), ""),
+        ("Qwen/Qwen3-30B-A3B", "{vanilla}", (), ""),
+        ("mistralai/Mixtral-8x7B-v0.1", "{vanilla}", (_SWIGLU,), ""),
+        ("Qwen/Qwen3-8B", "{vanilla}", (_SWIGLU,), ""),
+        ("Qwen/Qwen3-8B", "{vanilla} +{fields}bias_activation_fusion=True", (), ""),
+        ("allenai/OLMoE-1B-7B-0924", "{vanilla}", None, "nobody read what it sets for OlmoeForCausalLM"),
+        ("my/model", "{vanilla}", None, "mbridge goes by the model's class: no config.json is here"),
         ("zai-org/GLM-4.5-Air", "{actor}megatron.use_mbridge=False", (), ""),
-        ("zai-org/GLM-4.5-Air", "{actor}megatron.vanilla_mbridge=False", (), "so Megatron-Bridge decides"),
-        ("allenai/OLMoE-1B-7B-0924", "", (), "mbridge 0.15.1 has no bridge for OlmoeForCausalLM"),
-        ("my/model", "", (), "mbridge goes by the model's class: no config.json is here"),
+        ("Qwen/Qwen3-30B-A3B", "", (_PERMUTED, _SWIGLU), ""),
+        ("Qwen/Qwen3-30B-A3B", "+{fields}moe_permute_fusion=False", (_SWIGLU,), ""),
+        ("zai-org/GLM-4.5-Air", "", (_ROUTER, _PERMUTED), "the shared expert's sum is added elsewhere"),
+        ("Qwen/Qwen3-8B", "", None, "Megatron-Bridge goes by the model's class: nobody read what it sets"),
     ],
 )
-def test_what_mbridge_sets_goes_by_the_class(
-    tmp_path: Path, model: str, more: str, further: tuple[str, ...], warns: str
+def test_what_a_bridge_sets_goes_by_the_class(
+    tmp_path: Path, model: str, more: str, further: tuple[str, ...] | None, warns: str
 ) -> None:
     fields = f"{ACTOR}megatron.override_transformer_config."
     command = "python3 -m verl.trainer.main_ppo model_engine=megatron actor_rollout_ref.model.path="
-    found = launch(tmp_path, f"{command}{model} {more.format(actor=ACTOR, fields=fields)}")
+    names = {"actor": ACTOR, "fields": fields, "vanilla": f"{ACTOR}megatron.vanilla_mbridge=True"}
+    found = launch(tmp_path, f"{command}{model} {more.format(**names)}")
     trainer = next(side for side in found.sides if side.role == "trainer")
-    assert (trainer.profile, trainer.further) == ("megatron-unfused-rope", further)
+    parts = {trainer.profile, *trainer.further} - {"megatron"}
+    assert parts == (set() if further is None else {"megatron-unfused-rope", *further})
     told = " ".join(warning.says for warning in found.warnings if warning.role == "trainer")
-    assert warns in told
-    assert bool(warns) == ("mbridge" in told or "Megatron-Bridge" in told)
+    assert (warns in told) if warns else not told
+    shown = {setting.name for setting in found.settings if not setting.given}
+    assert (f"{fields}bias_activation_fusion" in shown) == ("use_mbridge" in more)
 
 
 def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from moeparity import paths
@@ -39,9 +40,9 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
         if any(map(containers.is_manifest, documents)):
             programs = [one for document in documents for one in containers.of_manifest(document, path, notes)]
             return _sources(programs, path, notes, grammar_of)
-        return [_configured(path)]
+        return [_configured(path, {})]
     if path.suffix in _NESTED:
-        return [_configured(path)]
+        return [_configured(path, {})]
     text = nested.text_of(path)
     if path.suffix == ".py" or re.match(r"#!.*python", text):
         return of_python(text, path)
@@ -54,12 +55,13 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
     return found or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
 
 
-def _configured(path: Path) -> Source:
+def _configured(path: Path, over: Mapping[str, Entry]) -> Source:
+    """A configuration file, with what stands over it where it refers to that."""
     if path.suffix == ".json":
         return Source(path=path, options=tuple(nested.of_json(path)))
     if path.suffix == ".toml":
         return Source(path=path, options=tuple(nested.of_toml(path)))
-    entries, notes = nested.of_yaml(path)
+    entries, notes = nested.of_yaml(path, over)
     return Source(path=path, options=tuple(entries), notes=tuple(notes))
 
 
@@ -74,11 +76,11 @@ def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: Gra
     if condition:
         where = program.command.where
         further.append(Note(says=f"`{plain(program.name)}` is started only if {condition}", where=where))
-    files = [*_files(entries), *_at_files(others)]
-    below: dict[str, Entry] = {}
-    for name, where in files:
-        below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, further))}
     given = {entry.name: entry for entry in entries}
+    below: dict[str, Entry] = {}
+    for name, where in [*_files(entries), *_at_files(others)]:
+        below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, given, further))}
+    given = {name: _followed(entry, below) for name, entry in given.items()}
     environment = {
         name: Entry(name=name, value=value_of(word.text), where=word.where) for name, word in program.environment
     }
@@ -90,6 +92,14 @@ def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: Gra
         command=(plain(program.name), *(plain(word.text) for word in others)),
         notes=(*notes, *further),
     )
+
+
+def _followed(entry: Entry, below: Mapping[str, Entry]) -> Entry:
+    """An option of the command line; one that refers to another as the configuration resolves it, else unresolved."""
+    if not isinstance(entry.value, str) or "${" not in entry.value:
+        return entry
+    resolved = below[entry.name].value if entry.name in below else entry.value
+    return replace(entry, value=Unresolved(entry.value) if resolved == entry.value else resolved)
 
 
 def _over(below: Mapping[str, Entry], given: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -136,7 +146,7 @@ def _at_files(words: Sequence[Word]) -> Iterator[tuple[str, Where]]:
             yield plain(word.text[1:]), word.where
 
 
-def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> tuple[Entry, ...]:
+def _beside(name: str, where: Where, path: Path, given: Mapping[str, Entry], notes: list[Note]) -> tuple[Entry, ...]:
     """The options of a configuration that a command line names; where it is not there, that is said."""
     folders = [path.absolute().parent, *path.absolute().parent.parents][:_FOLDERS_UP]
     candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
@@ -144,6 +154,6 @@ def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> tuple[Ent
     if file is None or file.suffix not in _NESTED:
         notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
         return ()
-    source = _configured(file)
+    source = _configured(file, {key: entry for key, entry in given.items() if entry.value is not None})
     notes += source.notes
     return source.options

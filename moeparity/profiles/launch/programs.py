@@ -49,6 +49,9 @@ _OTHER_COMMANDS = {
 }
 """Programs with a parser of their own, also where the options are another one's."""
 _SCRIPTS = {"pretrain_gpt.py": megatron.MEGATRON}
+_RECIPES = "Megatron-Bridge runs recipes, which are Python and are not read: what they set is not known here"
+_REFUSED = dict.fromkeys(("run_recipe.py", "setup_experiment.py"), _RECIPES)
+"""Programs that are known and not read, with why."""
 
 
 def _starts(*beginnings: str) -> Callable[[Collection[str]], bool]:
@@ -150,6 +153,9 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
     reason = "no option that only one engine knows" if shared else "no option of an engine known here"
     commands = [source.command[0] for source in sources if source.command and source.command[0]]
     starts = f" It starts {listed(list(dict.fromkeys(commands))[:5])}." if commands else ""
+    refused = next((_REFUSED[base] for name in commands if (base := name.rpartition("/")[2]) in _REFUSED), None)
+    if refused is not None:
+        return f"{Where(path)}: {refused}. Give the command line of a server, or of a trainer that is read."
     notes = [f"{note.where}: {note.says}" for source in sources for note in source.notes if "script" in note.says]
     return (
         f"{Where(path)}: whose configuration this is cannot be told: it has {reason}.{starts} Expected one "

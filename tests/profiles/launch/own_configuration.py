@@ -112,10 +112,10 @@ def _spelled(own: OwnConfiguration, name: str, value: str, draw: random.Random) 
     return draw.choice(([f"--{name}", value], [f"--{name}={value}"]))
 
 
-def read_otherwise(own: OwnConfiguration, words: Sequence[str], folder: Path) -> list[str]:
-    """Where a script that holds this line alone is read as anything else than the trainer makes of it."""
+def read_otherwise(own: OwnConfiguration, words: Sequence[str], values: Mapping[str, Any], folder: Path) -> list[str]:
+    """Where a script that holds this line alone is read as anything else than the trainer's `values` of it."""
     (folder / "launch.sh").write_text(shlex.join([*COMMANDS[own.trainer], *words]) + "\n", "utf-8")
-    launch, values = read(folder / "launch.sh"), own.ask(words)["values"]
+    launch = read(folder / "launch.sh")
     options = {option.name: option for option in own.program.options}
     told = [
         difference

@@ -13,6 +13,7 @@ from moeparity.profiles.launch.options import (
     Implied,
     Program,
     Settings,
+    count,
     number,
     switch,
     word,
@@ -161,6 +162,22 @@ TRL = Program(
     rules=(_autocast,),
 )
 _MODEL, _SERVER = "trainer.model.", "inference."
+
+
+def _prime_rl_experts(settings: Settings) -> Iterator[Decision]:
+    """Over how many ranks vLLM's experts lie: tensor times data, where they lie as wholes."""
+    tensor, data = settings.ranks(f"{_SERVER}parallel.tp"), settings.ranks(f"{_SERVER}parallel.dp")
+    if settings[f"{_SERVER}enable_expert_parallel"] is True:
+        warns = "which all-to-all sends rows and adds them is not read" if data > 1 else ""
+        says = f"experts lie on {tensor * data} ranks: tensor {tensor} times data {data}"
+        implied = Implied(says=says, placement={"expert": tensor * data}, warns=warns)
+        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
+    elif data > 1:
+        warns = f"experts are cut over {tensor * data} ranks and attention over {tensor}: a placement has one number"
+        implied = Implied(says="experts are cut over more ranks than attention", warns=warns)
+        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
+
+
 PRIME_RL = Program(
     name="prime-rl",
     engine="prime-rl",
@@ -205,10 +222,19 @@ PRIME_RL = Program(
             "vllm.tensor_parallel_size",
             role="rollout",
         ),
+        count(
+            f"{_SERVER}parallel.dp",
+            f"{_SERVER}vllm.data_parallel_size",
+            "parallel.dp",
+            "vllm.data_parallel_size",
+            implies=lambda value: Implied(says="one replica" if value == 1 else f"{value} replicas of attention"),
+            role="rollout",
+            quiet=True,
+        ),
         switch(
             f"{_SERVER}enable_expert_parallel",
             f"{_SERVER}vllm.enable_expert_parallel",
-            on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+            on=Implied(says="experts lie on the ranks as wholes"),
             off=Implied(says="experts are cut like everything else"),
             role="rollout",
         ),
@@ -234,4 +260,5 @@ PRIME_RL = Program(
             role="rollout",
         ),
     ),
+    rules=(_prime_rl_experts,),
 )

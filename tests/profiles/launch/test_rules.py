@@ -266,3 +266,20 @@ def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_pat
     trainer, rollout = read(tmp_path / "run.sh").sides
     assert "expert" not in trainer.placement
     assert rollout.placement == {"tensor": 4}
+
+
+@pytest.mark.parametrize(
+    ("lines", "placement", "warned"),
+    [
+        ("", {"tensor": 4}, False),
+        ("dp = 2", {"tensor": 4}, True),
+        ("[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 4}, False),
+        ("dp = 2\n[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 8}, True),
+    ],
+)
+def test_over_how_many_ranks_prime_rls_experts_lie(
+    tmp_path: Path, lines: str, placement: dict[str, int], warned: bool
+) -> None:
+    found = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
+    assert found.sides[1].placement == placement
+    assert any(warning.role == "rollout" for warning in found.warnings) == warned

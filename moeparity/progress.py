@@ -5,9 +5,12 @@ Nothing here prints or handles signals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,54 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 """Called often, from the thread that computes: it has to be quick."""
+
+
+@dataclass(slots=True)
+class _Listener:
+    """Who hears how much of a step is done: of what is now gone through, from `begins` on, `size` long."""
+
+    told: Callable[[float], None]
+    begins: float = 0.0
+    size: float = 1.0
+    most: float = 0.0
+
+    def tell(self, part: float) -> None:
+        """So much of what is now gone through is done, from 0 to 1; never less than was told before."""
+        self.most = max(self.most, self.begins + self.size * part)
+        self.told(self.most)
+
+
+_listener: _Listener | None = None
+"""Of the one thread that computes."""
+
+
+@contextmanager
+def telling(told: Callable[[float], None] | None) -> Iterator[None]:
+    """While the context lasts, `told` hears how much is done of what is gone `through` in it, from 0 to 1."""
+    global _listener  # noqa: PLW0603
+    before, _listener = _listener, None if told is None else _Listener(told)
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def through(items: Iterable[Item], lengths: Sequence[int]) -> Iterator[Item]:
+    """The items in turn, each taking as long as its length says; what is gone through within one is a part of it."""
+    listener = _listener
+    if listener is None:
+        yield from items
+        return
+    begins, size, whole, done = listener.begins, listener.size, max(sum(lengths), 1), 0
+    try:
+        for item, length in zip(items, lengths, strict=True):
+            listener.tell(done / whole)
+            listener.begins, listener.size = begins + size * done / whole, size * length / whole
+            yield item
+            listener.begins, listener.size, done = begins, size, done + length
+    finally:
+        listener.begins, listener.size = begins, size
+
 
 Act = Callable[[], str | None]
 """Tidies up after an interruption, and may return a sentence for the user."""

@@ -27,7 +27,7 @@ from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.graph import SOURCES, Node
-from moeparity.progress import Callback
+from moeparity.progress import Callback, telling, through
 
 
 @dataclass(slots=True)
@@ -293,13 +293,12 @@ class _Visit:
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
         ports: tuple[list[Block], ...] = ()
-        for number, turn in enumerate(turns):
-            if self.told is not None:
-                self.told(number / len(turns))
-            blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
-            ports = ports or tuple([] for _ in blocks)
-            for port, block in zip(ports, blocks, strict=True):
-                port.append(block)
+        with telling(self.told):
+            for turn in through(turns, [1] * len(turns)):
+                blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
+                ports = ports or tuple([] for _ in blocks)
+                for port, block in zip(ports, blocks, strict=True):
+                    port.append(block)
         return ports
 
     def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:

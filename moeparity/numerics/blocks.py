@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 import torch
 
 from moeparity.numerics.bits import same_bits
+from moeparity.progress import through
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 """Rows [..., rows, K] -> [..., rows, N], each by itself in exact arithmetic."""
@@ -35,7 +36,8 @@ def in_blocks(x: torch.Tensor, rows: int, kernel: Kernel, *, key: Hashable) -> t
     Raises PlaceError.
     """
     out = None
-    for start in range(0, x.shape[-2], rows):
+    starts = range(0, x.shape[-2], rows)
+    for start in through(starts, [1] * len(starts)):
         block = filled(x[..., start : start + rows, :], rows)
         if out is None:
             try_places(block, kernel, key)

@@ -17,6 +17,7 @@ from moeparity.numerics.gemm_forms import ALL, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
+from moeparity.progress import through
 
 AT_ONCE = 1 << 18
 """About so many values go through one step of a sum together, so that they stay in the caches."""
@@ -123,7 +124,8 @@ def _in_order(x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: tor
     shorter, longer, result = (rows, weight, out) if len(rows) <= len(weight) else (weight, rows, out.t())
     values = max((len(step.operands) * step.width for step in plan.steps), default=1)
     size = max(LEAST, AT_ONCE // values)
-    for wide in _runs(len(longer), min(size, WIDEST)):
+    runs = _runs(len(longer), min(size, WIDEST))
+    for wide in through(runs, [1] * len(runs)):
         b = longer[wide].t().contiguous().to(accumulate).unsqueeze(1)
         for short in _runs(len(shorter), max(1, size // b.shape[-1])):
             a = shorter[short].t().contiguous().to(accumulate).unsqueeze(-1).expand(-1, -1, b.shape[-1])

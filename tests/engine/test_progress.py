@@ -6,6 +6,7 @@ import math
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ from moeparity.inputs.model import open_model
 from moeparity.inputs.weights import store
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.synthetic import Synthetic
-from moeparity.progress import Progress
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.experts import EXPERTS
+from moeparity.ops.kernels.experts import experts
+from moeparity.progress import Progress, telling
 from tests.checkpoint_factory import make_small
 
 
@@ -103,3 +107,29 @@ def test_nothing_is_told_of_where_nobody_listens(qwen3_moe: Path, monkeypatch: p
     model = open_model(qwen3_moe, device="cpu", synthetic=0)
     forward(model, torch.zeros(1, 2, dtype=torch.int64))
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("choices", "parts"),
+    [
+        # By expert: the four have 6, 2, 4 and 0 rows.
+        ({}, [0, 6 / 12, 8 / 12, 1]),
+        # Of the first one, of 6 rows, by blocks of two in either GEMM: never less than was told before.
+        ({"rows": 2}, [0, 0, 2 / 12, 4 / 12, 4 / 12, 4 / 12, 4 / 12, 6 / 12]),
+        ({"tensor": 2}, [0, 0, 3 / 12, 4 / 12, 6 / 12, 6 / 12, 6 / 12, 9 / 12]),
+    ],
+)
+def test_an_op_that_takes_long_says_how_far_it_is(choices: dict[str, object], parts: list[float]) -> None:
+    make = torch.Generator().manual_seed(0)
+    ids = torch.tensor([[0, 1], [0, 2], [0, 2], [0, 1], [0, 2], [0, 2]]).view(1, 6, 2)
+    w = {"gate_up": torch.randn(4, 8, 16, generator=make), "down": torch.randn(4, 16, 4, generator=make)}
+    x = torch.randn(1, 6, 16, generator=make)
+    own = {a.name: torch.float32 if a.default in (MODEL, "fp32") else a.default for a in EXPERTS.attributes}
+    at: dict[str, Any] = {**own, "implementation": "loop", "score_site": "combine", **choices}
+    silent = experts(x, ids, None, w=w, p={}, at=at)
+    told: list[float] = []
+    with telling(told.append):
+        heard = experts(x, ids, None, w=w, p={}, at=at)
+    assert torch.equal(silent.view(torch.int32), heard.view(torch.int32))
+    assert told == sorted(told)
+    assert told[: len(parts)] == pytest.approx(parts)

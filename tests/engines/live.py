@@ -49,6 +49,10 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
     "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
+    "slime-arguments": (
+        *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0"),
+        *("anyio==4.16.0", "idna==3.20", "sniffio==1.3.1"),
+    ),
     "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
 """What lies in each folder: two versions of one project cannot share one."""
@@ -56,6 +60,7 @@ REPOSITORIES = {
     "megatron-lm": "NVIDIA/Megatron-LM at d98e8a64dd",
     "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
     "slime": "THUDM/slime at 624b824a89",
+    "skyrl": "NovaSky-AI/SkyRL at a9564572e",
     "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""

@@ -1,8 +1,9 @@
-"""The servers' own argument parsers in a process of their own: a line of JSON asks, a line of JSON answers.
+"""Engines' own argument parsers in a process of their own: a line of JSON asks, a line of JSON answers.
 
-`python -m tests.engines.live_arguments vllm|sglang`. Parsers, actions and configurations are the engines' own. vLLM
-has no build here, so its compiled modules are empty ones and the platform is set to CUDA, whose defaults are asked for;
-nothing of them decides how a word is read.
+`python -m tests.engines.live_arguments vllm|sglang|megatron|slime`. Parsers, actions and configurations are the
+engines' own. vLLM has no build here, so its compiled modules are empty ones and the platform is set to CUDA, whose
+defaults are asked for; slime's logger, ray and router, of which it takes a class of arguments, are empty ones too, and
+Megatron-LM's `typing.override` is supplied where Python is older. Nothing of them decides how a word is read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import json
 import sys
 import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +61,57 @@ def _sglang() -> tuple[argparse.ArgumentParser, Parse]:
     return parser, parse
 
 
+def _megatron() -> tuple[argparse.ArgumentParser, Parse]:
+    """`pretrain_gpt.py`, as parse_args of megatron/training/arguments.py puts its parser together."""
+    if not hasattr(typing, "override"):
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    from megatron.training.arguments import add_megatron_arguments
+
+    parser = add_megatron_arguments(argparse.ArgumentParser(description="Megatron-LM Arguments", allow_abbrev=False))
+    return parser, lambda words: vars(parser.parse_args(list(words)))
+
+
+def _slime() -> tuple[argparse.ArgumentParser, Parse]:
+    """`train.py`: what slime.utils.arguments.parse_args merges of its three parsers, and what it then makes of it.
+
+    Left out is what asks for files, ray or GPUs. Megatron-LM's own validation is a step of slime's, which is run
+    without it.
+    """
+    parser, _ = _megatron()
+    router = types.ModuleType("sglang_router.launch_router")
+    router.RouterArgs = type("RouterArgs", (), {"add_cli_args": staticmethod(lambda *_, **__: None)})  # type: ignore[attr-defined]
+    empty = {name: types.ModuleType(name) for name in ("wandb", "ray", "sglang_router")}
+    sys.modules.update({**empty, "sglang_router.launch_router": router})
+    from megatron.training import arguments as of_training
+    from slime.backends.megatron_utils import arguments as of_megatron
+    from slime.backends.sglang_utils import arguments as of_sglang
+    from slime.utils import arguments as own
+
+    own.get_slime_extra_args_provider()(parser)
+    servers = argparse.ArgumentParser(add_help=False)
+    of_sglang.add_sglang_arguments(servers)
+    # Each is put together once, and not for every line.
+    of_training.add_megatron_arguments = lambda _: parser
+    of_sglang.add_sglang_arguments = lambda anew: anew.__dict__.update(servers.__dict__)
+    of_megatron._megatron_validate_args = lambda args: args
+
+    def parse(words: Sequence[str]) -> Mapping[str, Any]:
+        sys.argv = ["train.py", *words]
+        before = own._pre_parse_mode()
+        of_server = of_sglang.sglang_parse_args()
+        args = of_training.parse_args(ignore_unknown_args=True)
+        for name, value in (*vars(before).items(), *vars(of_server).items()):
+            setattr(args, name, value)
+        values = dict(vars(args))
+        of_megatron.validate_args(args)
+        of_sglang.validate_args(args)
+        return {**values, "made": {"dispatcher": args.moe_token_dispatcher_type, "tensor": args.sglang_tp_size}}
+
+    both = argparse.ArgumentParser(add_help=False)
+    both._actions = [*parser._actions, *servers._actions]
+    return both, parse
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -79,8 +132,8 @@ def _action(action: argparse.Action) -> dict[str, Any]:
 def main() -> None:
     # Who refuses a line prints how all options are used first, which takes longer than reading it, and nobody reads it.
     argparse.ArgumentParser.format_usage = lambda _: ""  # type: ignore[assignment, method-assign]
-    parser, parse = {"vllm": _vllm, "sglang": _sglang}[sys.argv[1]]()
     answers, sys.stdout = sys.stdout, sys.stderr
+    parser, parse = {"vllm": _vllm, "sglang": _sglang, "megatron": _megatron, "slime": _slime}[sys.argv[1]]()
     print(json.dumps([_action(action) for action in parser._actions]), file=answers, flush=True)
     for line in sys.stdin:
         try:

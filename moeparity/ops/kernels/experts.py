@@ -22,6 +22,7 @@ from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.kernels.placement import RANKS, gathered, parts
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
+from moeparity.progress import through
 
 Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch.Tensor]
 Settings = Mapping[str, Any]
@@ -62,7 +63,7 @@ def experts(
     # A bias is added once: by the first rank.
     stacks_by_rank["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
     ranks = [{name: [stacks[i]] for name, stacks in stacks_by_rank.items() if i < len(stacks)} for i in range(pieces)]
-    rows_by_rank = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in ranks]
+    rows_by_rank = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in through(ranks, [1] * pieces)]
     return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in rows_by_rank], dim=RANKS)
 
 
@@ -111,7 +112,7 @@ def _loop(
     counts = _counts(by_expert.values, w, steps)
     gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
     hits = zip(torch.split(tokens, of_expert), torch.split(places, of_expert), counts.tolist(), strict=True)
-    for expert, (own_tokens, own_places, of_steps) in enumerate(hits):
+    for expert, (own_tokens, own_places, of_steps) in through(enumerate(hits), of_expert):
         if len(own_tokens):
             scored = None if scores is None else scores.index_select(0, own_places)
             stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}

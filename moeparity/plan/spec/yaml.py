@@ -49,14 +49,16 @@ def load(path: Path) -> Mapping:
 
 
 def documents(path: Path) -> list[Mapping]:
-    """The mappings of a YAML file of several documents, parted by `---`. Raises SpecError with file and line."""
+    """The mappings of a YAML file of several documents, parted by `---`, as YAML 1.1 has them: merge keys (`<<`) are
+    followed, since other programs' manifests are full of them. Raises SpecError with file and line.
+    """
     text = text_of(path)
     starts = [match.start() for match in re.finditer(r"^---[ \t]*(#.*)?$", text, re.MULTILINE)]
     edges = [0, *starts, len(text)] if starts else [0, len(text)]
     parts = [(text.count("\n", 0, start), text[start:end].removeprefix("---")) for start, end in pairwise(edges)]
     held = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
     # Empty lines before a document keep the numbers of its own.
-    return [parsed(path, "\n" * lines + part) for lines, part in held or parts[:1]]
+    return [parsed(path, "\n" * lines + part, merges=True) for lines, part in held or parts[:1]]
 
 
 def scalar(text: str, where: Where) -> Any:
@@ -72,8 +74,10 @@ def scalar(text: str, where: Where) -> Any:
 
 # PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
 @lru_cache(maxsize=256)
-def parsed(path: Path, text: str) -> Mapping:
-    """The mapping at the root of a file's text. Raises SpecError with file and line."""
+def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
+    """The mapping at the root of a file's text, with merge keys followed or refused. Raises SpecError with file and
+    line.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
@@ -89,7 +93,7 @@ def parsed(path: Path, text: str) -> Mapping:
     if not isinstance(root, yaml.MappingNode):
         content = {yaml.SequenceNode: "a list", yaml.ScalarNode: "one value"}.get(type(root), "nothing")
         raise SpecError(f"{Where(path, 1)}: it holds {content}; expected `key: value` pairs. Is it the right file?")
-    data = _Builder(path).build(root)
+    data = _Builder(path, merges=merges).build(root)
     assert isinstance(data, Mapping)
     return data
 
@@ -110,10 +114,12 @@ def text_of(path: Path) -> str:
 
 
 class _Builder:
-    """Turns composed nodes into plain data, counting nodes with aliases expanded; messages name `lines` on request."""
+    """Turns composed nodes into plain data, counting nodes with aliases expanded; messages name `lines` on request.
+    `merges`: whether `<<` takes over the keys of the mapping, or mappings, it is given, under those beside it.
+    """
 
-    def __init__(self, path: Path, *, lines: bool = True) -> None:
-        self.path, self.lines = path, lines
+    def __init__(self, path: Path, *, lines: bool = True, merges: bool = False) -> None:
+        self.path, self.lines, self.merges = path, lines, merges
         self.nodes = 0
 
     def build(self, node: yaml.Node, depth: int = 1) -> Any:
@@ -139,6 +145,7 @@ class _Builder:
     def _mapping(self, node: yaml.Node, depth: int) -> Mapping:
         result = Mapping()
         result.line, result.key_lines = node.start_mark.line + 1, {}
+        merged: list[Mapping] = []
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
@@ -146,6 +153,9 @@ class _Builder:
                     f"{self._where(key_node)}: a key is a list or a mapping; expected a word. "
                     'Quote selectors that hold brackets: "layers[*].moe".'
                 )
+            if key == "<<" and self.merges:
+                merged += self._merged(key_node, value_node, depth)
+                continue
             if key == "<<":
                 raise SpecError(
                     f"{self._where(key_node)}: merge keys (`<<`) are not part of YAML 1.2. Write the keys out."
@@ -158,7 +168,20 @@ class _Builder:
             result.key_lines[key] = key_node.start_mark.line + 1
             self._refuse_unprintable(key_node)
             result[key] = self.build(value_node, depth + 1)
+        for other in merged:
+            for key in (key for key in other if key not in result):
+                result[key], result.key_lines[key] = other[key], other.key_lines[key]
         return result
+
+    def _merged(self, key_node: yaml.Node, node: yaml.Node, depth: int) -> list[Mapping]:
+        """What a merge key names: one mapping or several, of which the first that has a key holds."""
+        value = self.build(node, depth + 1)
+        mappings = value if isinstance(value, list) else [value]
+        if not all(isinstance(mapping, Mapping) for mapping in mappings):
+            raise SpecError(
+                f"{self._where(key_node)}: `<<` is given what is no mapping. Give it one, or a list of them."
+            )
+        return mappings
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         text: str = node.value

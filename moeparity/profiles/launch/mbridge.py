@@ -1,4 +1,4 @@
-"""What mbridge 0.15.1 sets of Megatron-LM's configuration where verl leaves it to mbridge, by the model's class."""
+"""What mbridge 0.15.1 and Megatron-Bridge 067f987df set for verl of Megatron-LM's, by the model's class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch
 
 _FP32_ROUTER, _FUSED = {"moe_router_dtype": "fp32"}, {"bias_activation_fusion": "true"}
-_SETS: Mapping[str, Mapping[str, str]] = {
+_MBRIDGE: Mapping[str, Mapping[str, str]] = {
     "Qwen2MoeForCausalLM": _FUSED,
     "Qwen3MoeForCausalLM": _FUSED,
     "DeepseekV3ForCausalLM": {**_FP32_ROUTER, **_FUSED},
@@ -17,11 +17,25 @@ _SETS: Mapping[str, Mapping[str, str]] = {
     "Qwen2ForCausalLM": {},
     "Qwen3ForCausalLM": {},
 }
-"""What `_build_config` of each bridge sets of what profiles speak of. None sets moe_permute_fusion, apply_rope_fusion,
-which are then off, as in Megatron-LM's TransformerConfig; so is a bias_activation_fusion that is not set here."""
-_SOURCE = "mbridge 0.15.1, mbridge/models/*.py _build_config, mbridge/core/llm_bridge.py _build_base_config"
-_CHOICE = "verl b178a3cd5, verl/trainer/config/engine/megatron.yaml use_mbridge, vanilla_mbridge"
+"""What `_build_config` of each of mbridge's bridges sets of what profiles speak of; what none sets is off."""
+_PERMUTED, _OVERLAPPED = {"moe_permute_fusion": "true"}, {"moe_shared_expert_overlap": "true"}
+_MEGATRON_BRIDGE: Mapping[str, Mapping[str, str]] = {
+    "Qwen3MoeForCausalLM": _PERMUTED,
+    "DeepseekV3ForCausalLM": {**_FP32_ROUTER, **_FUSED, **_PERMUTED, **_OVERLAPPED},
+    "Glm4MoeForCausalLM": {**_FP32_ROUTER, **_FUSED, **_PERMUTED, **_OVERLAPPED},
+    "OlmoeForCausalLM": {**_FP32_ROUTER, **_PERMUTED},
+}
+"""What `provider_bridge` of each of Megatron-Bridge's sets; what none sets is off, as in Megatron-LM."""
+_BRIDGES = {
+    True: ("mbridge", _MBRIDGE, "mbridge 0.15.1, mbridge/models/*.py _build_config"),
+    False: ("Megatron-Bridge", _MEGATRON_BRIDGE, "Megatron-Bridge 067f987df, models/*/*_bridge.py provider_bridge"),
+}
+"""By verl's vanilla_mbridge."""
 _FIELDS = ("moe_router_dtype", "moe_permute_fusion", "apply_rope_fusion", "bias_activation_fusion")
+_UNFUSED = {
+    "apply_rope_fusion": "megatron-unfused-rope",
+    "bias_activation_fusion": "megatron-unfused-swiglu",
+}
 
 
 def switches(prefix: str) -> tuple[Option, ...]:
@@ -31,42 +45,53 @@ def switches(prefix: str) -> tuple[Option, ...]:
     mbridge = Implied(says="mbridge builds Megatron-LM's configuration")
     return (
         switch(f"{prefix}use_mbridge", default=True, on=mbridge, off=other, role="trainer", quiet=True),
-        switch(f"{prefix}vanilla_mbridge", default=True, on=mbridge, off=bridge, role="trainer", quiet=True),
+        switch(f"{prefix}vanilla_mbridge", default=False, on=mbridge, off=bridge, role="trainer", quiet=True),
     )
+
+
+def unset(prefix: str, fields: str, settings: Settings) -> tuple[str, ...]:
+    """The fields of profiles that nothing sets below `fields`, where a bridge decides them."""
+    if settings[f"{prefix}use_mbridge"] is not True:
+        return ()
+    return tuple(f"{fields}{name}" for name in _FIELDS if f"{fields}{name}" not in settings.given)
 
 
 def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule:
     """The rule for what is not set below `fields`, where Megatron-LM `runs`; `prefix` is that of `switches`."""
 
     def rule(settings: Settings) -> Iterator[Decision]:
-        unset = [name for name in _FIELDS if f"{fields}{name}" not in settings.given]
-        if unset and runs(settings) and settings[f"{prefix}use_mbridge"] is True:
-            if settings[f"{prefix}vanilla_mbridge"] is not True:
-                warns = f"{', '.join(unset)}: not set, so Megatron-Bridge decides, which was not read"
-                implied = Implied(says="defaults of Megatron-Bridge are not known here", warns=warns)
-                yield Decision(role="trainer", implied=implied, source=_CHOICE)
-            else:
-                yield from _decided(settings, unset)
+        names = unset(prefix, fields, settings)
+        if names and runs(settings):
+            vanilla = settings[f"{prefix}vanilla_mbridge"] is True
+            overlaps = f"{fields}moe_shared_expert_overlap" not in settings.given
+            yield from _decided(settings, [name.removeprefix(fields) for name in names], vanilla, overlaps)
 
     return rule
 
 
-def _decided(settings: Settings, unset: list[str]) -> Iterator[Decision]:
+def _decided(settings: Settings, names: list[str], vanilla: bool, overlaps: bool) -> Iterator[Decision]:
+    bridge, sets, source = _BRIDGES[vanilla]
     architecture = settings.model.architecture
-    by_class = [name for name in unset if name in ("moe_router_dtype", "bias_activation_fusion")]
-    if architecture is not None and architecture in _SETS:
-        for name in by_class:
-            yield Decision(role="trainer", implied=_implied(architecture, name), source=_SOURCE)
-    elif by_class:
-        why = settings.model.known_by if architecture is None else f"mbridge 0.15.1 has no bridge for {architecture}"
-        warns = f"{', '.join(by_class)}: not set, and mbridge goes by the model's class: {why}"
-        implied = Implied(says="what mbridge sets is not known", warns=warns)
-        yield Decision(role="trainer", implied=implied, source=_SOURCE)
+    if architecture is None or architecture not in sets:
+        why = settings.model.known_by if architecture is None else f"nobody read what it sets for {architecture}"
+        warns = f"{', '.join(names)}: not set, and {bridge} goes by the model's class: {why}"
+        implied = Implied(says=f"what {bridge} sets is not known", warns=warns)
+        yield Decision(role="trainer", implied=implied, source=source)
+        return
+    for name in names:
+        value = sets[architecture].get(name)
+        says = f"{name} {value or 'off'}: {bridge} for {architecture}"
+        yield Decision(role="trainer", implied=Implied(says=says, overlay=_overlay(name, value)), source=source)
+    if overlaps and "moe_shared_expert_overlap" in sets[architecture]:
+        warns = "the shared expert's sum is added elsewhere"
+        says = f"moe_shared_expert_overlap true: {bridge} for {architecture}"
+        yield Decision(role="trainer", implied=Implied(says=says, warns=warns), source=source)
 
 
-def _implied(architecture: str, name: str) -> Implied:
-    value = _SETS[architecture].get(name)
-    says = f"{name} {value or 'off'}: mbridge for {architecture}"
+def _overlay(name: str, value: str | None) -> str | None:
+    """The profile that a field's value stands for, on top of Megatron-LM's."""
     if name == "moe_router_dtype":
-        return Implied(says=says, overlay="megatron-router-fp32" if value else None)
-    return Implied(says=says, overlay=None if value else "megatron-unfused-swiglu")
+        return "megatron-router-fp32" if value else None
+    if name == "moe_permute_fusion":
+        return "megatron-permute-fusion" if value else None
+    return None if value else _UNFUSED[name]

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch, word, words
 
 _DISPATCHER = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/token_dispatcher.py"
+_CUT = "Megatron-LM d98e8a64dd, megatron/core/model_parallel_config.py:506-507 expert_tensor_parallel_size"
 _NODE = 8
 """Ranks of one node."""
+_AS_TENSOR = "as tensor parallel"
 DISPATCHERS = ("alltoall", "flex", "allgather")
 ROUTER_DTYPES = {
     "fp32": Implied(says="with Megatron-LM: logits in fp32", overlay="megatron-router-fp32"),
@@ -73,6 +75,18 @@ def modelled(prefix: str, *, permute: bool, rope: bool, swiglu: bool, router: st
     )
 
 
+def expert_cut(prefix: str, *, default: int | str = _AS_TENSOR) -> Option:
+    """Over how many ranks each expert is cut: as many as attention where Megatron-LM is told nothing."""
+    return Option(
+        names=(f"{prefix}expert_tensor_parallel_size",),
+        kind="count",
+        default=default,
+        implies=lambda value: Implied(says=f"each expert is cut over {value} ranks" if value != 1 else "whole experts"),
+        role="trainer",
+        quiet=True,
+    )
+
+
 def placement(
     parallel: str, fields: str, runs: Callable[[Settings], bool], dispatcher: Callable[[Settings], str]
 ) -> Rule:
@@ -86,14 +100,32 @@ def placement(
             scattered = Implied(says="sequence parallel: sums are scattered by tokens", placement={"sequence": True})
             source = "Megatron-LM d98e8a64dd, megatron/core/tensor_parallel/layers.py RowParallelLinear"
             yield Decision(role="trainer", implied=scattered, source=source)
-        ranks = settings.ranks(f"{parallel}expert_model_parallel_size")
+        if settings.model.is_dense is True:
+            return
+        ranks, sent = settings.ranks(f"{parallel}expert_model_parallel_size"), dispatcher(settings)
         if ranks > 1:
             backend = str(settings.values.get(f"{fields}moe_flex_dispatcher_backend", "deepep"))
-            yield Decision(
-                role="trainer", implied=_dispatched(dispatcher(settings), backend, ranks), source=_DISPATCHER
-            )
+            yield Decision(role="trainer", implied=_dispatched(sent, backend, ranks), source=_DISPATCHER)
+        cut = settings[f"{parallel}expert_tensor_parallel_size"]
+        each = tensor if cut == _AS_TENSOR else cut
+        if isinstance(each, int) and max(tensor, each) > 1 and (each, ranks, sent) != (tensor, 1, "allgather"):
+            yield Decision(role="trainer", implied=_cut(each, sent), source=_CUT)
 
     return rule
+
+
+def _cut(ranks: int, dispatcher: str) -> Implied:
+    """What it means that each expert is cut over so many ranks, where a placement has no number for it."""
+    if ranks == 1:
+        warns = 'a placement cuts experts as attention: `set: {"**.experts:tensor": 1}` in this side keeps them whole'
+        return Implied(says="experts are whole, whatever attention is cut over", warns=warns)
+    added = {
+        "alltoall": "each row's partial sums are added over them before it goes home",
+        "allgather": "their sums and those of the expert-parallel ranks are added in one reduce-scatter",
+    }
+    how = added.get(dispatcher, "the dispatcher adds them with the expert-parallel ranks' sums")
+    warns = f"each expert is cut over {ranks} ranks, and {how}: no placement says that"
+    return Implied(says=f"experts are cut over {ranks} ranks", warns=warns)
 
 
 def _dispatched(dispatcher: str, backend: str, ranks: int) -> Implied:

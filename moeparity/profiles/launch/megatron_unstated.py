@@ -32,7 +32,6 @@ MEANINGS = {
     "cp_comm_type = p2p": _CONTEXT,
     "hybrid_context_parallel": _CONTEXT,
     "tp_comm_overlap": "GEMMs and collectives overlap: sums over ranks are TransformerEngine's userbuffers'",
-    "expert_tensor_parallel_size = 1": "experts are cut over so many ranks, which need not be attention's",
     "attention_backend = auto": "which attention kernel TransformerEngine takes, of which no profile states any",
     "flash_attention_version": "which attention kernel TransformerEngine takes",
     "softmax_type = vanilla": "a sink, or another softmax",
@@ -78,6 +77,32 @@ MEANINGS = {
 }
 """By the name of the field; a key is as in `unstated.table`."""
 
+_READ_ELSEWHERE = "options are read from there, over those of the command line"
+ARGUMENTS = {
+    "fp4_format": _FP8,
+    "fp8_quantizer_factory": _FP8,
+    "fp4_quantizer_factory": _FP8,
+    "fp8_param_gather": "weights are kept in fp8",
+    "fp4_param_gather": "weights are kept in fp4",
+    "te_precision_config_file": "TransformerEngine's precision by module",
+    "use_kitchen_attention": "another attention kernel",
+    "use_flash_attn": "another attention kernel",
+    "use_checkpoint_args": _READ_ELSEWHERE,
+    "use_mp_args_from_checkpoint_args": _READ_ELSEWHERE,
+    "yaml_cfg": _READ_ELSEWHERE,
+    "spec": "layers of a specification of one's own",
+    "disable_jit_fuser": "fused functions run op by op",
+    "output_logit_dtype": "the dtype of logits",
+    "fp16_lm_cross_entropy": "log-probabilities are made in fp16",
+    "hierarchical_context_parallel_sizes": _CONTEXT,
+    "use_rope_scaling": "the rotary embedding's angles",
+    "rotary_percent = 1 1.0": "the rotary embedding's angles",
+    "rotary_interleaved": "the rotary embedding's angles",
+    "apply_layernorm_1p": "norms multiply by one more than their weights",
+    "apply_residual_connection_post_layernorm": "the residual stream starts behind the norm",
+}
+"""By the name of the command line's argument, beside the fields."""
+
 _FIELDS = """
 pipeline_model_parallel_size virtual_pipeline_model_parallel_size num_layers_in_first_pipeline_stage
 num_layers_in_last_pipeline_stage pipeline_model_parallel_layout account_for_embedding_in_pipeline_split
@@ -102,6 +127,11 @@ FIELDS = frozenset(_FIELDS.split())
 def fields(prefix: str, *, role: str = "trainer") -> tuple[Option, ...]:
     """The fields of no profile as options of a trainer on top of Megatron-LM, whose names begin with `prefix`."""
     return table(MEANINGS, prefix=prefix, role=role)
+
+
+def arguments() -> tuple[Option, ...]:
+    """Those of its command line that no field of the configuration is called by."""
+    return table(ARGUMENTS, role="trainer")
 
 
 def irrelevant(prefix: str) -> frozenset[str]:

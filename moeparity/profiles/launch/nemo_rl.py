@@ -62,7 +62,7 @@ _NEMO_RL_DTENSOR = (
 )
 _NEMO_RL_MEGATRON = (
     switch(f"{_MEGATRON_CFG}enabled", on=MEGATRON, off=Implied(says="off"), role="trainer"),
-    *megatron_ranks(_MEGATRON_CFG),
+    *megatron_ranks(_MEGATRON_CFG, cut=megatron_rules.expert_cut(_MEGATRON_CFG, default=1)),
     sequence_parallel(_MEGATRON_CFG, default=False),
     *megatron_rules.modelled(_MEGATRON_CFG, permute=True, rope=True, swiglu=True, router="fp64"),
     *megatron_unstated.fields(_MEGATRON_CFG),

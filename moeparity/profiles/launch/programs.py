@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, verl
+from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, skyrl, slime, verl
 from moeparity.profiles.launch.options import Program
+from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.files import read_sources
 from moeparity.profiles.launch.reading.grammar import Grammar
+from moeparity.profiles.launch.reading.words import Word, plain
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
-    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, megatron.SLIME, megatron.MEGATRON),
-    *(rl_trainers.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
+    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, megatron.MEGATRON),
+    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
 )
 _SERVERS = (servers.VLLM, servers.SGLANG)
 _COMMANDS = {
@@ -29,6 +31,8 @@ _COMMANDS = {
     "sglang.Runtime": servers.SGLANG,
     "sglang.ServerArgs": servers.SGLANG,
     "verl.trainer.main_ppo": verl.VERL,
+    "skyrl.train.entrypoints.main_base": skyrl.SKYRL,
+    "skyrl_train.entrypoints.main_base": skyrl.SKYRL,
     "openrlhf.cli.train_ppo_ray": rl_trainers.OPENRLHF,
     "trl.GRPOConfig": rl_trainers.TRL,
     "trl.RLOOConfig": rl_trainers.TRL,
@@ -45,6 +49,9 @@ _OTHER_COMMANDS = {
 }
 """Programs with a parser of their own, also where the options are another one's."""
 _SCRIPTS = {"pretrain_gpt.py": megatron.MEGATRON}
+_RECIPES = "Megatron-Bridge runs recipes, which are Python and are not read: what they set is not known here"
+_REFUSED = dict.fromkeys(("run_recipe.py", "setup_experiment.py"), _RECIPES)
+"""Programs that are known and not read, with why."""
 
 
 def _starts(*beginnings: str) -> Callable[[Collection[str]], bool]:
@@ -58,11 +65,11 @@ def _has(*together: str) -> Callable[[Collection[str]], bool]:
 _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
     (_starts("actor_rollout_ref."), verl.VERL),
     (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
-    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), rl_trainers.SKYRL),
+    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), skyrl.SKYRL),
     (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
-    (_has("hf_checkpoint", "rollout_batch_size"), megatron.SLIME),
-    (_has("rollout_num_gpus_per_engine"), megatron.SLIME),
-    (_starts("vllm_num_engines", "vllm_sync_backend"), rl_trainers.OPENRLHF),
+    (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
+    (_has("rollout_num_gpus_per_engine"), slime.SLIME),
+    (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),
     (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
     (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
 )
@@ -93,10 +100,21 @@ def programs_of(path: Path) -> list[tuple[Source, Program]]:
     return [(_typed(source, program), program) for source, program in chosen.values()]
 
 
-def _grammar(head: str, word: str) -> Grammar:
-    """How a program that is started so takes its options apart."""
-    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word)
+def _grammar(head: str, arguments: Sequence[Word]) -> Grammar:
+    """How a program that is started so takes its options apart; one of no known name goes by its options."""
+    word = plain(arguments[0].text) if arguments else ""
+    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word) or _signed(_names(arguments))
     return _ANY if program is None or program.grammar is None else program.grammar
+
+
+def _names(arguments: Sequence[Word]) -> frozenset[str]:
+    entries, _, _ = options(arguments, _ANY)
+    return frozenset(entry.name for entry in entries)
+
+
+def _signed(names: Collection[str]) -> Program | None:
+    """The program that alone has such options."""
+    return next((program for sign, program in _SIGNS if sign(names)), None)
 
 
 def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
@@ -114,10 +132,7 @@ def _program(source: Source) -> Program | None:
     if commanded is not None:
         return commanded
     names = {entry.name.lstrip("+") for entry in source.options}
-    for sign, program in _SIGNS:
-        if sign(names):
-            return program
-    return None if head else _by_options(names)
+    return _signed(names) or (None if head else _by_options(names))
 
 
 def _commanded(head: str, word: str) -> Program | None:
@@ -138,6 +153,9 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
     reason = "no option that only one engine knows" if shared else "no option of an engine known here"
     commands = [source.command[0] for source in sources if source.command and source.command[0]]
     starts = f" It starts {listed(list(dict.fromkeys(commands))[:5])}." if commands else ""
+    refused = next((_REFUSED[base] for name in commands if (base := name.rpartition("/")[2]) in _REFUSED), None)
+    if refused is not None:
+        return f"{Where(path)}: {refused}. Give the command line of a server, or of a trainer that is read."
     notes = [f"{note.where}: {note.says}" for source in sources for note in source.notes if "script" in note.says]
     return (
         f"{Where(path)}: whose configuration this is cannot be told: it has {reason}.{starts} Expected one "

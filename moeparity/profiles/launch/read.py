@@ -63,7 +63,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
     shown_settings = [
         _setting(option, entry, value, i, sides[option.role])
         for (option, entry, value), i in zip(settings, implied, strict=True)
-        if not option.quiet or (entry is not None and i.shows)
+        if (i.shows if entry is None or option.quiet else True) and not (option.quiet and entry is None)
     ]
     without_effect = [
         IgnoredKey(name=option.name, where=str(entry.where), hint=i.says)

@@ -1,133 +1,122 @@
-"""SkyRL, OpenRLHF, TRL and prime-rl as launched: a trainer and the engine that it samples with."""
+"""OpenRLHF, TRL and prime-rl as launched: a trainer and the engine that it samples with."""
 
 from __future__ import annotations
 
-from moeparity.profiles.launch import megatron_rules
-from moeparity.profiles.launch.megatron_config import DISPATCHERS, overrides, precision
-from moeparity.profiles.launch.options import NO_PROFILE, Implied, Program, number, switch, word, words
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from moeparity.profiles.launch.megatron_config import precision
+from moeparity.profiles.launch.options import (
+    NO_PROFILE,
+    Decision,
+    Implied,
+    Program,
+    Settings,
+    count,
+    number,
+    switch,
+    word,
+    words,
+)
 from moeparity.profiles.launch.shared import (
     COMPILED,
     DTYPES,
     EAGER,
     dtype,
     expert_ranks,
-    logprobs_mode,
     tensor_ranks,
     vllm_tensor_ranks,
 )
-from moeparity.profiles.launch.trainers import temperature
+from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature
+from moeparity.profiles.launch.unstated import table
 
-_TRANSFORMERS = Implied(
-    says="transformers' classes; attention and log-probabilities are the framework's own: not stated",
-    profile="hf-default",
-)
 _NOT_STATED = "{}: not stated in a profile"
-_VLLM = Implied(says="vLLM", profile="vllm")
 
 
-_POLICY, _ENGINE = "trainer.policy.megatron_config.", "generator.inference_engine."
-SKYRL = Program(
-    name="skyrl",
-    engine="SkyRL",
-    version="59387573 (index of public files)",
-    source="skyrl/train/config/config.py, skyrl/train/config/megatron_config/policy.yaml",
-    start={"trainer": "hf-default", "rollout": "vllm"},
-    options=(
-        word(
-            "trainer.strategy",
-            default="fsdp",
-            implies=words(
-                {
-                    **dict.fromkeys(("fsdp", "fsdp2"), _TRANSFORMERS),
-                    "megatron": Implied(says="Megatron-LM", profile="megatron"),
-                }
-            ),
-            choices=("fsdp", "fsdp2", "megatron"),
-            role="trainer",
-        ),
-        switch("trainer.bf16", default=True, on=precision("bf16"), off=precision("fp32"), role="trainer"),
-        tensor_ranks(f"{_POLICY}tensor_model_parallel_size", role="trainer"),
-        expert_ranks(f"{_POLICY}expert_model_parallel_size", role="trainer"),
-        word(f"{_POLICY}moe_token_dispatcher_type", default="alltoall", implies=words(DISPATCHERS), role="trainer"),
-        *overrides(f"{_POLICY}transformer_config_kwargs."),
-        word(
-            f"{_ENGINE}backend",
-            "generator.backend",
-            default="vllm",
-            implies=words({"vllm": _VLLM, "sglang": Implied(says="SGLang", profile="sglang")}),
-            choices=("vllm", "sglang"),
-            role="rollout",
-        ),
-        vllm_tensor_ranks(
-            f"{_ENGINE}tensor_parallel_size", "generator.inference_engine_tensor_parallel_size", role="rollout"
-        ),
-        expert_ranks(
-            f"{_ENGINE}expert_parallel_size", "generator.inference_engine_expert_parallel_size", role="rollout"
-        ),
-        word(
-            f"{_ENGINE}model_dtype",
-            "generator.model_dtype",
-            default="bfloat16",
-            implies=dtype,
-            choices=DTYPES,
-            role="rollout",
-        ),
-        switch(f"{_ENGINE}enforce_eager", "generator.enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
-        number("generator.sampling_params.temperature", implies=temperature, role="rollout"),
-        logprobs_mode(
-            f"{_ENGINE}engine_init_kwargs.logprobs_mode",
-            "generator.engine_init_kwargs.logprobs_mode",
-            default="processed_logprobs",
-            role="rollout",
-        ),
-    ),
-    model=("trainer.policy.model.path",),
-    rules=(
-        megatron_rules.placement(
-            _POLICY,
-            _POLICY,
-            lambda s: s["trainer.strategy"] == "megatron",
-            lambda s: str(s[f"{_POLICY}moe_token_dispatcher_type"]),
-        ),
-    ),
-)
 OPENRLHF = Program(
     name="openrlhf",
     engine="OpenRLHF",
-    version="021d1b0964",
+    version="0.11.2",
     source="openrlhf/cli/train_ppo_ray.py",
     start={"trainer": "hf-default", "rollout": "vllm"},
     options=(
-        switch("bf16", on=precision("bf16"), off=Implied(says="as param_dtype says"), role="trainer"),
+        switch("bf16", on=precision("bf16"), off=Implied(says="as param_dtype says"), role="trainer", quiet=True),
         word(
+            "ds.param_dtype",
             "param_dtype",
-            default="unset",
-            implies=words({name: precision(name) for name in ("bf16", "fp16", "fp32")}, "as --bf16 says"),
-            choices=("unset", "bf16", "fp16", "fp32"),
+            default="bf16",
+            implies=words({name: precision(name) for name in ("bf16", "fp16", "fp32")}),
+            choices=("bf16", "fp16", "fp32"),
             role="trainer",
         ),
         word(
+            "ds.attn_implementation",
             "attn_implementation",
             default="flash_attention_2",
             implies=words({"eager": Implied(says="eager attention", profile="hf-eager")}, _NOT_STATED),
             role="trainer",
         ),
-        tensor_ranks("ds_tensor_parallel_size", role="trainer"),
-        vllm_tensor_ranks("vllm_tensor_parallel_size", role="rollout"),
-        switch("enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
-        number("temperature", implies=temperature, role="rollout"),
+        tensor_ranks("ds.tensor_parallel_size", "ds_tensor_parallel_size", role="trainer"),
+        vllm_tensor_ranks("vllm.tensor_parallel_size", "vllm_tensor_parallel_size", role="rollout"),
+        switch("vllm.enforce_eager", "enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
+        number("rollout.temperature", "temperature", implies=temperature, role="rollout"),
+        *table(
+            {
+                "ds.experts_implementation experts_implementation": "which experts' kernel transformers takes",
+                "ds.use_liger_kernel use_liger_kernel": "Liger's kernels in place of transformers'",
+                "ds.load_in_4bit load_in_4bit": "GEMMs of weights in 4 bits",
+                "ds.lora.rank lora_rank": "an adapter is added to each GEMM's output",
+                "ds.ring_attn_size ring_attn_size = 1": "attention is cut along the sequence, and its parts are merged",
+                "ds.deepcompile deepcompile": "kernels are compiled",
+            },
+            role="trainer",
+        ),
+        *table(
+            {
+                "rollout.top_p top_p = 1 1.0": "the sampler's truncation",
+                "vllm.enable_prefix_caching enable_prefix_caching": "keys of a prefix come from another call",
+            },
+            role="rollout",
+        ),
     ),
+    model=("actor.model_name_or_path", "pretrain"),
 )
+
+
+def _weights(value: Any) -> Implied:
+    """The dtype that TRL loads weights in: fp32 unless it is told."""
+    return replace(dtype(value), says=f"weights are loaded in {'their own dtype' if value == 'auto' else value}")
+
+
+def _autocast(settings: Settings) -> Iterator[Decision]:
+    """What TRL's trainers run in: weights in fp32 under autocast, where neither is set."""
+    if settings["bf16"] is True and settings["dtype"] in ("float32", "float"):
+        warns = (
+            "torch.autocast chooses each op's dtype, and hf-autocast-bf16 has its lists for CPU, with eager attention"
+        )
+        implied = Implied(says="fp32 weights under autocast to bf16", profile="hf-autocast-bf16", warns=warns)
+        yield Decision(
+            role="trainer", implied=implied, source="TRL 1.16.0, trl/trainer/base_config.py:108, utils.py:1332"
+        )
+
+
 _SAMPLED_BY_VLLM = Implied(says="completions by vLLM", profile="vllm")
 TRL = Program(
     name="trl",
     engine="TRL",
-    version="006d32c9bf",
-    source="trl/trainer/grpo_config.py",
+    version="1.16.0",
+    source="trl/trainer/grpo_config.py, model_config.py, base_config.py",
     start={"trainer": "hf-default", "rollout": "hf-default"},
     options=(
-        switch("bf16", default=True, on=precision("bf16"), off=Implied(says="no autocast to bf16"), role="trainer"),
-        word("dtype", "torch_dtype", default="auto", implies=dtype, choices=DTYPES, role="trainer"),
+        switch(
+            "bf16",
+            default=True,
+            on=Implied(says="torch.autocast to bf16"),
+            off=Implied(says="no autocast to bf16"),
+            role="trainer",
+        ),
+        word("dtype", "torch_dtype", default="float32", implies=_weights, choices=DTYPES, role="trainer"),
         word(
             "attn_implementation",
             default="unset",
@@ -143,7 +132,7 @@ TRL = Program(
         switch("use_vllm", on=_SAMPLED_BY_VLLM, off=Implied(says="completions by transformers"), role="rollout"),
         word(
             "vllm_mode",
-            default="server",
+            default="colocate",
             implies=words(
                 {
                     "server": Implied(
@@ -157,9 +146,38 @@ TRL = Program(
         ),
         vllm_tensor_ranks("vllm_tensor_parallel_size", role="rollout"),
         number("temperature", implies=temperature, role="rollout"),
+        *table(
+            {
+                "model_init_kwargs": "what the model is loaded with: its dtype, its attention",
+                "use_peft": "an adapter is added to each GEMM's output",
+                "load_in_8bit": "GEMMs of weights in 8 bits",
+                "load_in_4bit": "GEMMs of weights in 4 bits",
+                "use_liger_kernel": "Liger's kernels in place of transformers'",
+                "fp16": "autocast to fp16",
+            },
+            role="trainer",
+        ),
     ),
+    model=("model_name_or_path",),
+    rules=(_autocast,),
 )
 _MODEL, _SERVER = "trainer.model.", "inference."
+
+
+def _prime_rl_experts(settings: Settings) -> Iterator[Decision]:
+    """Over how many ranks vLLM's experts lie: tensor times data, where they lie as wholes."""
+    tensor, data = settings.ranks(f"{_SERVER}parallel.tp"), settings.ranks(f"{_SERVER}parallel.dp")
+    if settings[f"{_SERVER}enable_expert_parallel"] is True:
+        warns = "which all-to-all sends rows and adds them is not read" if data > 1 else ""
+        says = f"experts lie on {tensor * data} ranks: tensor {tensor} times data {data}"
+        implied = Implied(says=says, placement={"expert": tensor * data}, warns=warns)
+        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
+    elif data > 1:
+        warns = f"experts are cut over {tensor * data} ranks and attention over {tensor}: a placement has one number"
+        implied = Implied(says="experts are cut over more ranks than attention", warns=warns)
+        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
+
+
 PRIME_RL = Program(
     name="prime-rl",
     engine="prime-rl",
@@ -172,7 +190,7 @@ PRIME_RL = Program(
             default="auto",
             implies=words(
                 {
-                    "hf": _TRANSFORMERS,
+                    "hf": TRANSFORMERS,
                     "custom": Implied(
                         says="prime-rl's own classes: no shipped profile speaks of them", profile=NO_PROFILE
                     ),
@@ -204,10 +222,19 @@ PRIME_RL = Program(
             "vllm.tensor_parallel_size",
             role="rollout",
         ),
+        count(
+            f"{_SERVER}parallel.dp",
+            f"{_SERVER}vllm.data_parallel_size",
+            "parallel.dp",
+            "vllm.data_parallel_size",
+            implies=lambda value: Implied(says="one replica" if value == 1 else f"{value} replicas of attention"),
+            role="rollout",
+            quiet=True,
+        ),
         switch(
             f"{_SERVER}enable_expert_parallel",
             f"{_SERVER}vllm.enable_expert_parallel",
-            on=Implied(says="experts lie on the ranks as wholes", placement={"expert": True}),
+            on=Implied(says="experts lie on the ranks as wholes"),
             off=Implied(says="experts are cut like everything else"),
             role="rollout",
         ),
@@ -233,4 +260,5 @@ PRIME_RL = Program(
             role="rollout",
         ),
     ),
+    rules=(_prime_rl_experts,),
 )

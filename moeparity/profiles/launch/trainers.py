@@ -11,6 +11,10 @@ from moeparity.profiles.launch.shared import tensor_ranks
 
 MEGATRON = Implied(says="Megatron-LM", profile="megatron")
 FSDP = Implied(says="transformers' classes; flash_attention_2 and autocast are not stated", profile="verl-fsdp")
+TRANSFORMERS = Implied(
+    says="transformers' classes; attention and log-probabilities are the framework's own: not stated",
+    profile="hf-default",
+)
 _ROLLOUTS = {
     "vllm": Implied(says="vLLM", profile="vllm"),
     "sglang": Implied(says="SGLang", profile="sglang"),
@@ -49,9 +53,10 @@ def enforce_eager(name: str) -> Option:
     )
 
 
-def megatron_ranks(prefix: str) -> tuple[Option, ...]:
-    """Over how many ranks Megatron-LM lies, by options behind a prefix."""
+def megatron_ranks(prefix: str, *, cut: Option) -> tuple[Option, ...]:
+    """Over how many ranks Megatron-LM lies, by options behind a prefix; `cut` says how many share an expert."""
     return (
+        cut,
         tensor_ranks(f"{prefix}tensor_model_parallel_size", role="trainer"),
         count(f"{prefix}expert_model_parallel_size", implies=_sent, role="trainer"),
     )

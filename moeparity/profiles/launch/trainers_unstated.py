@@ -61,8 +61,6 @@ VERL = (
             "fsdp_config.use_torch_compile ! false": _COMPILED,
             "fsdp_config.ulysses_sequence_parallel_size = 1": _CONTEXT,
             "megatron.context_parallel_size = 1": _CONTEXT,
-            "megatron.expert_tensor_parallel_size = 1": "experts are cut over so many ranks, which need not be "
-            "attention's",
             "megatron.dtype = bfloat16": "the dtype of weights and activations",
             "megatron.override_mcore_model_config.": "fields of the model",
             "veomni.": "VeOmni's engine",

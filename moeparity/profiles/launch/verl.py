@@ -1,4 +1,4 @@
-"""verl as launched, a trainer and a rollout: read from verl 035682ed7d."""
+"""verl as launched, a trainer and a rollout: read from verl 0.9.1."""
 
 from __future__ import annotations
 
@@ -81,7 +81,12 @@ def _on_megatron(settings: Settings) -> bool:
 def _of_verl(settings: Settings) -> Mapping[str, str]:
     """Options of engines that verl does not start."""
     rollout = settings[f"{_ROLLOUT}name"]
-    inactive = {} if _on_megatron(settings) else {_MEGATRON_ACTOR: "the trainer is not Megatron-LM"}
+    inactive = dict.fromkeys(mbridge.unset(_MEGATRON_ACTOR, _FIELDS, settings), "the model's bridge decides it")
+    engine = settings["model_engine"] != "none" or settings["config_name"] != "none"
+    if engine and f"{_ACTOR}strategy" not in settings.given:
+        inactive[f"{_ACTOR}strategy"] = "model_engine or the configuration's name says which trainer"
+    if not _on_megatron(settings):
+        inactive[_MEGATRON_ACTOR] = "the trainer is not Megatron-LM"
     for name, prefix in (("vllm", _VLLM_KWARGS), ("sglang", _SGLANG_KWARGS)):
         inactive |= {} if rollout == name else {prefix: f"the rollout is {rollout}"}
     return inactive
@@ -110,8 +115,8 @@ def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
 VERL = Program(
     name="verl",
     engine="verl",
-    version="035682ed7d",
-    source="verl/trainer/config/rollout/rollout.yaml",
+    version="0.9.1",
+    source="verl/trainer/config",
     start={"trainer": "verl-fsdp", "rollout": "vllm"},
     options=(
         rollout_engine(f"{_ROLLOUT}name", ("vllm", "sglang", "hf", "trtllm")),
@@ -131,7 +136,7 @@ VERL = Program(
         ),
         word("config_name", default="none", implies=_config_name, role="trainer"),
         word("model_engine", default="none", implies=words(_ENGINES), choices=tuple(_ENGINES), role="trainer"),
-        *megatron_ranks(_MEGATRON_ACTOR),
+        *megatron_ranks(_MEGATRON_ACTOR, cut=megatron_rules.expert_cut(_MEGATRON_ACTOR)),
         *mbridge.switches(_MEGATRON_ACTOR),
         sequence_parallel(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, swiglu=True, router="none"),

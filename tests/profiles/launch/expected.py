@@ -114,6 +114,7 @@ _TRAINERS = {
             "vllm-eager, placement: {tensor: 4}, dtype: bf16",
             "megatron-permute-fusion",
             "megatron-unfused-rope",
+            "megatron-unfused-swiglu",
         ),
         given={"model_engine": "megatron", f"{_ROLLOUT}name": "vllm", f"{_ROLLOUT}enforce_eager": "true"},
         notes=("INFER_BACKEND, ACTOR_TP, ACTOR_EP, ROLLOUT_TP",),
@@ -126,7 +127,7 @@ _TRAINERS = {
     "verl/composed.yaml": Expected(
         engine="verl",
         sides=_two(
-            "megatron-unfused-rope, placement: {tensor: 2, sequence: true}",
+            "megatron, placement: {tensor: 2, sequence: true}",
             "vllm-allreduce-norm, placement: {tensor: 8}, dtype: bf16",
         ),
         open={f"{_ROLLOUT}temperature": "${oc.env:TEMPERATURE}"},
@@ -134,7 +135,7 @@ _TRAINERS = {
     ),
     "verl/ray.sh": Expected(
         engine="verl",
-        sides=_two("megatron-unfused-rope", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
+        sides=_two("megatron", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
         given={"config_name": "ppo_megatron_trainer"},
         open={f"{_ACTOR}megatron.tensor_model_parallel_size": "$TP"},
     ),
@@ -192,7 +193,7 @@ _TRAINERS = {
     "skyrl/megatron.sh": Expected(
         engine="SkyRL",
         sides=_two(
-            "megatron-router-fp32, placement: {tensor: 4}, dtype: bf16",
+            "megatron-router-fp32, placement: {tensor: 4, sequence: true}, dtype: bf16",
             "vllm-eager, placement: {tensor: 8}, dtype: bf16",
         ),
         given={"trainer.strategy": "megatron", "generator.inference_engine.enforce_eager": "true"},
@@ -206,24 +207,28 @@ _TRAINERS = {
     "openrlhf/ppo.sh": Expected(
         engine="OpenRLHF",
         sides=_two("hf-default, dtype: bf16", "vllm-eager, placement: {tensor: 2}"),
-        given={"vllm_tensor_parallel_size": "2", "param_dtype": "bf16", "enforce_eager": "true"},
+        given={"vllm.tensor_parallel_size": "2", "ds.param_dtype": "bf16", "vllm.enforce_eager": "true"},
     ),
     "openrlhf/submitted.sh": Expected(
-        engine="OpenRLHF", sides=_two("hf-eager, dtype: bf16", "vllm"), given={"temperature": "0.9", "bf16": "true"}
+        engine="OpenRLHF",
+        sides=_two("hf-eager, dtype: bf16", "vllm"),
+        given={"rollout.temperature": "0.9", "bf16": "true"},
     ),
     "trl/grpo.sh": Expected(
         engine="TRL",
-        sides=_two("hf-default, dtype: bf16", "vllm-allreduce-norm, placement: {tensor: 2}"),
+        sides=_two("hf-autocast-bf16, dtype: fp32", "vllm-allreduce-norm, placement: {tensor: 2}"),
         given={"vllm_mode": "colocate", "temperature": "0.7", "bf16": "true"},
     ),
     "trl/server-and-trainer.sh": Expected(
         engine="vLLM and TRL",
-        sides={**_vllm("vllm-allreduce-norm, placement: {tensor: 4}"), **_two("hf-eager, dtype: bf16", "vllm")},
+        sides={**_vllm("vllm-allreduce-norm, placement: {tensor: 4}"), **_two("hf-autocast-bf16, dtype: fp32", "vllm")},
         given={"tensor_parallel_size": "4", "vllm_mode": "server", "attn_implementation": "eager"},
     ),
-    "trl/grpo.yaml": Expected(engine="TRL", sides=_two("hf-eager, dtype: bf16", "vllm"), given={"use_vllm": "true"}),
+    "trl/grpo.yaml": Expected(
+        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), given={"use_vllm": "true"}
+    ),
     "trl/grpo.py": Expected(
-        engine="TRL", sides=_two("hf-default, dtype: bf16", "vllm"), given={"cast_lm_head_to_fp32": "true"}
+        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), given={"cast_lm_head_to_fp32": "true"}
     ),
     "megatron/pretrain.sh": Expected(
         engine="Megatron-LM",

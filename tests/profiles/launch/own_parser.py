@@ -1,31 +1,49 @@
-"""A server's own argument parser beside the reader of launch files: lines in every spelling, where the two differ."""
+"""An engine's own argument parser beside the reader of launch files: lines in every spelling, where the two differ."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moeparity.profiles.launch import servers
-from moeparity.profiles.launch.options import Option
+from moeparity.profiles.launch import read, servers
+from moeparity.profiles.launch.megatron import MEGATRON
 from moeparity.profiles.launch.report import Launch
+from moeparity.profiles.launch.slime import SLIME
 from tests.engines.cuda import toolchain
 from tests.engines.live import FOLDER, ROOT
 
-PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG}
+PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG, "megatron": MEGATRON, "slime": SLIME}
+COMMANDS = {
+    "vllm": ("vllm",),
+    "sglang": ("sglang",),
+    "megatron": ("torchrun", "pretrain_gpt.py"),
+    "slime": ("python3", "train.py"),
+}
+"""What stands before the words that a parser is handed."""
+_FIRST = {"megatron": (), "slime": ("--hf-checkpoint", "m", "--rollout-batch-size", "8")}
+"""The words without which a parser takes no line; those of servers are `serve` and a model."""
 _FOLDERS = {
     "vllm": (toolchain.FOLDER / "vllm" / f"vllm-{toolchain.VLLM}", FOLDER / "vllm-arguments"),
     "sglang": (FOLDER / "sglang", FOLDER / "sglang-arguments", FOLDER / "triton"),
+    "megatron": (FOLDER / "megatron-lm", FOLDER / "triton"),
+    "slime": tuple(
+        FOLDER / name for name in ("slime", "slime-arguments", "megatron-lm", "sglang", "sglang-arguments", "triton")
+    ),
 }
 _CANDIDATES = ("2", "0.5", "word", '{"a": 1}', "[1, 2]", "1,2")
 _REFUSED_LATER = {"hf_overrides": ('{"a": 1}', "{}"), "optimization_level": ("0", "1", "2", "3")}
 """Values where the parser hands on any word, and what is built of it refuses those that are not among these."""
+_NOT_DRAWN = ("help", "config", "model_path", "model", "config_path", "rollout_batch_size", "hf_checkpoint")
+"""What names files, or stands in every line."""
 Action = Mapping[str, Any]
 
 
@@ -50,7 +68,9 @@ class OwnParser:
         )
         self.actions: list[Action] = [action for action in self._answer() if action["names"]]
         self._answers: dict[tuple[str, ...], Mapping[str, Any]] = {}
-        self.defaults = self.ask(["serve", "m"])["values"]
+        self.by_name = {plain(name): action for action in self.actions for name in action["names"]}
+        self.first = list(_FIRST.get(engine, ("serve", "m")))
+        self.defaults = self.ask(self.first)["values"]
         self._accepted: dict[str, Sequence[str]] = {}
 
     def _answer(self) -> Any:
@@ -71,7 +91,7 @@ class OwnParser:
         name = action["names"][0]
         if name not in self._accepted:
             tried = action["choices"] or _REFUSED_LATER.get(plain(name), _CANDIDATES)
-            self._accepted[name] = [v for v in tried if "values" in self.ask(["serve", "m", f"{name}={v}"])]
+            self._accepted[name] = [v for v in tried if "values" in self.ask([*self.first, f"{name}={v}"])]
         return self._accepted[name]
 
     def close(self) -> None:
@@ -85,22 +105,33 @@ def plain(name: str) -> str:
 
 
 def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
-    """Command lines of a few options each, drawn from the parser's actions, in every spelling that it may take."""
+    """Command lines of a few options each, in every spelling that it may take: those that we read, and now and then
+    others.
+    """
     draw = random.Random(seed)  # noqa: S311  (no secret)
-    taken = [action for action in parser.actions if action["dest"] not in ("help", "config", "model_path", "model")]
+    taken = [action for action in parser.actions if action["dest"] not in _NOT_DRAWN]
+    read_by_us = _known(parser)
+    weights = [10 if {plain(name) for name in action["names"]} & read_by_us else 1 for action in taken]
     for _ in range(count):
         words: list[str] = []
-        for action in draw.choices(taken, k=draw.randint(1, 5)):
+        for action in draw.choices(taken, weights, k=draw.randint(1, 5)):
             for _ in range(draw.choice((1, 1, 1, 2))):
                 words += spelled(parser, action, draw)
-        yield ["serve", "m", *words] if draw.random() < 0.7 else ["serve", *words, "--model", "m"]
+        behind = parser.engine in ("vllm", "sglang") and draw.random() >= 0.7
+        yield ["serve", *words, "--model", "m"] if behind else [*parser.first, *words]
+
+
+def _known(parser: OwnParser) -> set[str]:
+    """The names of what the reader has a list for."""
+    assert parser.program.grammar is not None
+    return {plain(spelling) for spelling in parser.program.grammar.spellings}
 
 
 def spelled(parser: OwnParser, action: Action, draw: random.Random) -> list[str]:
     """One option with a value, by any of its names, shortened or not, with dashes or underscores."""
     name = draw.choice(action["names"])
     if draw.random() < 0.3:
-        name = _abbreviated(name, [name for action in parser.actions for name in action["names"]], draw)
+        name = _abbreviated(parser.engine, name, [name for action in parser.actions for name in action["names"]], draw)
     if parser.engine == "vllm" and name.startswith("--") and draw.random() < 0.3:
         name = "--" + name[2:].replace("-", "_")
     if action["words"] == 0:
@@ -117,37 +148,46 @@ def spelled(parser: OwnParser, action: Action, draw: random.Random) -> list[str]
     return [f"{name}={value}"] if draw.random() < 0.4 else [name, value]
 
 
-def _abbreviated(name: str, strings: Sequence[str], draw: random.Random) -> str:
+def _abbreviated(engine: str, name: str, strings: Sequence[str], draw: random.Random) -> str:
     """A beginning that no other option has."""
     short = [name[:end] for end in range(4, len(name)) if [s for s in strings if s.startswith(name[:end])] == [name]]
+    grammar = PROGRAMS[engine].grammar
+    assert grammar is not None
+    short = [beginning for beginning in short if beginning.startswith(grammar.shortened)]
     return draw.choice(short) if short and name.startswith("--") else name
 
 
 def differences(parser: OwnParser, launch: Launch, values: Mapping[str, Any]) -> list[str]:
     """Where the reader tells anything else of a line than the parser, whose values these are."""
-    told = [f"not looked at: {key.name}" for key in launch.ignored if not key.name.isupper()]
+    known = _known(parser)
+    told = [
+        f"not looked at: {key.name}"
+        for key in launch.ignored
+        if not key.name.isupper() and (plain(key.name) in known or parser.engine in ("vllm", "sglang"))
+    ]
     told += [f"note: {note.says}" for note in launch.notes if "its parser refuses it" in note.says]
     given = {setting.name: setting.value for setting in launch.settings if setting.given}
     without_effect = {key.name for key in launch.irrelevant}
     by_dest: dict[str, list[str]] = {}
+    denied = set[str]()
     for option in parser.program.options:
-        dest = _dest(parser, option)
-        if dest is not None:
-            by_dest.setdefault(dest, []).append(option.name)
+        action = next((parser.by_name[name] for name in option.names if name in parser.by_name), None)
+        if action is not None and not option.environment and action["dest"] in parser.defaults:
+            by_dest.setdefault(action["dest"], []).append(option.name)
+            denied |= {action["dest"]} if action["class"] == "_StoreFalseAction" else set()
     for dest, names in by_dest.items():
         if not without_effect.intersection(names):
             value = next((given[name] for name in names if name in given), None)
-            told += _compared(dest, value, values[dest], parser.defaults[dest])
+            true = not values[dest] if dest in denied else values[dest]
+            told += _compared(dest, value, true, not parser.defaults[dest] if dest in denied else parser.defaults[dest])
     return told
 
 
-def _dest(parser: OwnParser, option: Option) -> str | None:
-    """What the parser calls an option; None where it has none of its names."""
-    for action in parser.actions:
-        names = {plain(name) for name in action["names"]}
-        if not option.environment and names & set(option.names) and action["dest"] in parser.defaults:
-            return str(action["dest"])
-    return None
+def read_otherwise(parser: OwnParser, words: Sequence[str], folder: Path) -> list[str]:
+    """Where the reader tells anything else of a script that holds this line alone."""
+    file = folder / "launch.sh"
+    file.write_text(shlex.join([*COMMANDS[parser.engine], *words]) + "\n", "utf-8")
+    return differences(parser, read(file), parser.ask(words)["values"])
 
 
 def _compared(name: str, given: str | None, true: Any, default: Any) -> list[str]:

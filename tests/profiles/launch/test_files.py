@@ -167,3 +167,39 @@ def test_what_is_not_resolved_is_printed_at_the_top(tmp_path: Path) -> None:
     data = json.loads(launch.to_json())["found"]
     assert [note["says"][:20] for note in data["notes"]] == ["`source models/not-t", "`${MODEL_ARGS[@]}`: "]
     assert all(note["where"].endswith((".sh:1", ".sh:2")) for note in data["notes"])
+
+
+def test_references_see_what_the_command_line_sets(tmp_path: Path) -> None:
+    (tmp_path / "grpo.yaml").write_text(
+        "policy: {megatron_cfg: {enabled: true, tensor_model_parallel_size: 8}, generation: {vllm_cfg: "
+        "{tensor_parallel_size: '${policy.megatron_cfg.tensor_model_parallel_size}'}}}\n",
+        "utf-8",
+    )
+    tensor = "policy.generation.vllm_cfg.tensor_parallel_size"
+    for words, value in {
+        "": "8",
+        "policy.megatron_cfg.tensor_model_parallel_size=2": "2",
+        "policy.megatron_cfg.tensor_model_parallel_size=$TP": "unresolved: ${policy.megatron_cfg.tensor_model",
+        f"{tensor}='${{policy.megatron_cfg.tensor_model_parallel_size}}'": "8",
+        f"{tensor}='${{oc.env:TP}}'": "unresolved: ${oc.env:TP}",
+    }.items():
+        (tmp_path / "run.sh").write_text(f"python run_grpo.py --config grpo.yaml {words}\n", "utf-8")
+        settings = {setting.name: setting.value for setting in read(tmp_path / "run.sh").settings}
+        assert settings[tensor].startswith(value), words
+
+
+def test_a_compose_file_may_merge_anchors(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "x-base: &base {image: 'vllm/vllm-openai:v0.33.0', command: --model other -tp 8}\n"
+        "x-env: &env {VLLM_BATCH_INVARIANT: '1', VLLM_USE_V2_MODEL_RUNNER: '1'}\n"
+        "services:\n  server:\n    command: --model m -tp 2\n    <<: [*base]\n"
+        "    environment:\n      <<: *env\n      VLLM_USE_V2_MODEL_RUNNER: '0'\n",
+        "utf-8",
+    )
+    launch = read(tmp_path / "compose.yaml")
+    given = {setting.name: setting.value for setting in launch.settings if setting.given}
+    environment = {"VLLM_BATCH_INVARIANT": "true", "VLLM_USE_V2_MODEL_RUNNER": "false"}
+    assert given == {"tensor_parallel_size": "2", **environment}
+    (tmp_path / "compose.yaml").write_text("services: {a: {<<: 3, image: b}}\n", "utf-8")
+    with pytest.raises(SpecError, match="is given what is no mapping"):
+        read(tmp_path / "compose.yaml")

@@ -57,10 +57,10 @@ def value(launch: Launch, name: str) -> tuple[str, bool, str]:
             "verl.yaml",
             "verl",
             [
-                "{profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}",
+                "{profile: megatron-permute-fusion, placement: {tensor: 4, sequence: true}}",
                 "{profile: sglang-allreduce-norm, placement: {tensor: 4}, dtype: bf16}",
             ],
-            [],
+            ["megatron-unfused-rope", "megatron-unfused-swiglu"],
         ),
         (
             "nemo-rl.yaml",
@@ -296,7 +296,7 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0, process.stderr
-    assert "trainer  {profile: megatron-unfused-rope, placement: {tensor: 4, sequence: true}}" in process.stdout
+    assert "trainer  {profile: megatron-permute-fusion, placement: {tensor: 4, sequence: true}}" in process.stdout
     rows = [line.split() for line in process.stdout.splitlines() if line.startswith("actor_rollout_ref")]
     assert {row[-1] for row in rows if row} & {"default"}, "what is not set is marked"
     assert "Known to change no log-probability: actor_rollout_ref.model.path" in process.stdout

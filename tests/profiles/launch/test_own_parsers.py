@@ -18,7 +18,7 @@ from moeparity.profiles.launch.reading import arguments, files
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.words import Word
 from tests.profiles.launch.expected import EXPECTED
-from tests.profiles.launch.own_parser import OwnParser, differences, lines, plain
+from tests.profiles.launch.own_parser import OwnParser, differences, lines, plain, read_otherwise
 
 pytestmark = pytest.mark.live
 FILES = Path(__file__).parent / "files"
@@ -104,14 +104,8 @@ def test_lines_of_random_options(parser: OwnParser, seed: int, tmp_path: Path) -
     for words in lines(parser, 100, seed):
         if "values" in parser.ask(words):
             compared += 1
-            assert found(parser, words, tmp_path) == [], words
+            assert read_otherwise(parser, words, tmp_path) == [], words
     assert compared > 80
-
-
-def found(parser: OwnParser, words: Sequence[str], folder: Path) -> list[str]:
-    file = folder / "launch.sh"
-    file.write_text(shlex.join([parser.engine, *words]) + "\n", "utf-8")
-    return differences(parser, read(file), parser.ask(words)["values"])
 
 
 VLLM_LINES = (
@@ -147,7 +141,7 @@ SGLANG_LINES = (
 
 def test_lines_where_spellings_meet(parser: OwnParser, tmp_path: Path) -> None:
     for line in {"vllm": VLLM_LINES, "sglang": SGLANG_LINES}[parser.engine]:
-        assert found(parser, ["serve", "m", *shlex.split(line)], tmp_path) == [], line
+        assert read_otherwise(parser, ["serve", "m", *shlex.split(line)], tmp_path) == [], line
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ from moeparity.profiles.launch import read
 from moeparity.profiles.launch.architecture import model_of
 from moeparity.profiles.launch.report import Launch
 
+_ROUTER, _PERMUTED, _SWIGLU = "megatron-router-fp32", "megatron-permute-fusion", "megatron-unfused-swiglu"
 VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B "
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
@@ -154,7 +155,7 @@ def test_which_dispatchers_of_megatron_make_partial_sums(
     text = (
         f"{VERL} model_engine=megatron {ACTOR}megatron.tensor_model_parallel_size=4 "
         f"{ACTOR}megatron.expert_model_parallel_size=8 {fields}moe_token_dispatcher_type={dispatcher} "
-        f"{fields}apply_rope_fusion=True"
+        f"{fields}apply_rope_fusion=True {ACTOR}megatron.vanilla_mbridge=True"
     )
     trainer = launch(tmp_path, text).sides[0]
     assert (trainer.profile, dict(trainer.placement), trainer.further) == ("megatron", placement, further)
@@ -187,7 +188,7 @@ def test_a_temperature_is_set_on_both_sides(tmp_path: Path, engine: str, trained
     ],
 )
 def test_three_ways_to_say_which_trainer_verl_starts(tmp_path: Path, options: str, profile: str) -> None:
-    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True"
+    fused = f"+{ACTOR}megatron.override_transformer_config.apply_rope_fusion=True {ACTOR}megatron.vanilla_mbridge=True"
     assert launch(tmp_path, f"{VERL} {options} {fused}").sides[0].profile == profile
 
 
@@ -199,29 +200,35 @@ def test_an_engine_of_verl_that_no_profile_has_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("model", "more", "further", "warns"),
     [
-        ("deepseek-ai/DeepSeek-V3-Base-bf16", "", ("megatron-router-fp32",), ""),
-        ("zai-org/GLM-4.5-Air", "", ("megatron-router-fp32",), ""),
-        ("Qwen/Qwen3-30B-A3B", "", (), ""),
-        ("mistralai/Mixtral-8x7B-v0.1", "", ("megatron-unfused-swiglu",), ""),
-        ("Qwen/Qwen3-8B", "", ("megatron-unfused-swiglu",), ""),
-        ("Qwen/Qwen3-8B", "+{fields}bias_activation_fusion=True", (), ""),
+        ("deepseek-ai/DeepSeek-V3-Base-bf16", "{vanilla}", (_ROUTER,), ""),
+        ("zai-org/GLM-4.5-Air", "{vanilla}", (_ROUTER,), ""),
+        ("Qwen/Qwen3-30B-A3B", "{vanilla}", (), ""),
+        ("mistralai/Mixtral-8x7B-v0.1", "{vanilla}", (_SWIGLU,), ""),
+        ("Qwen/Qwen3-8B", "{vanilla}", (_SWIGLU,), ""),
+        ("Qwen/Qwen3-8B", "{vanilla} +{fields}bias_activation_fusion=True", (), ""),
+        ("allenai/OLMoE-1B-7B-0924", "{vanilla}", None, "nobody read what it sets for OlmoeForCausalLM"),
+        ("my/model", "{vanilla}", None, "mbridge goes by the model's class: no config.json is here"),
         ("zai-org/GLM-4.5-Air", "{actor}megatron.use_mbridge=False", (), ""),
-        ("zai-org/GLM-4.5-Air", "{actor}megatron.vanilla_mbridge=False", (), "so Megatron-Bridge decides"),
-        ("allenai/OLMoE-1B-7B-0924", "", (), "mbridge 0.15.1 has no bridge for OlmoeForCausalLM"),
-        ("my/model", "", (), "mbridge goes by the model's class: no config.json is here"),
+        ("Qwen/Qwen3-30B-A3B", "", (_PERMUTED, _SWIGLU), ""),
+        ("Qwen/Qwen3-30B-A3B", "+{fields}moe_permute_fusion=False", (_SWIGLU,), ""),
+        ("zai-org/GLM-4.5-Air", "", (_ROUTER, _PERMUTED), "the shared expert's sum is added elsewhere"),
+        ("Qwen/Qwen3-8B", "", None, "Megatron-Bridge goes by the model's class: nobody read what it sets"),
     ],
 )
-def test_what_mbridge_sets_goes_by_the_class(
-    tmp_path: Path, model: str, more: str, further: tuple[str, ...], warns: str
+def test_what_a_bridge_sets_goes_by_the_class(
+    tmp_path: Path, model: str, more: str, further: tuple[str, ...] | None, warns: str
 ) -> None:
     fields = f"{ACTOR}megatron.override_transformer_config."
     command = "python3 -m verl.trainer.main_ppo model_engine=megatron actor_rollout_ref.model.path="
-    found = launch(tmp_path, f"{command}{model} {more.format(actor=ACTOR, fields=fields)}")
+    names = {"actor": ACTOR, "fields": fields, "vanilla": f"{ACTOR}megatron.vanilla_mbridge=True"}
+    found = launch(tmp_path, f"{command}{model} {more.format(**names)}")
     trainer = next(side for side in found.sides if side.role == "trainer")
-    assert (trainer.profile, trainer.further) == ("megatron-unfused-rope", further)
+    parts = {trainer.profile, *trainer.further} - {"megatron"}
+    assert parts == (set() if further is None else {"megatron-unfused-rope", *further})
     told = " ".join(warning.says for warning in found.warnings if warning.role == "trainer")
-    assert warns in told
-    assert bool(warns) == ("mbridge" in told or "Megatron-Bridge" in told)
+    assert (warns in told) if warns else not told
+    shown = {setting.name for setting in found.settings if not setting.given}
+    assert (f"{fields}bias_activation_fusion" in shown) == ("use_mbridge" in more)
 
 
 def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
@@ -229,3 +236,50 @@ def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
     found = launch(tmp_path, "trl vllm-serve --model Qwen/Qwen3-30B-A3B --tensor_parallel_size 4 --enforce_eager true")
     assert found.notes == ()
     assert found.sides[0].variant == "{profile: vllm-eager, placement: {tensor: 4}}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "warns"),
+    [
+        ("--tensor-model-parallel-size 2", "partial sums are added over them before it goes home"),
+        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", '"**.experts:tensor": 1'),
+        ("--expert-tensor-parallel-size 2", "each expert is cut over 2 ranks"),
+        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size $N", "not resolved"),
+        ("--expert-model-parallel-size 2", ""),
+    ],
+)
+def test_megatrons_experts_are_cut_as_attention_is_unless_it_is_told(tmp_path: Path, ranks: str, warns: str) -> None:
+    (tmp_path / "run.sh").write_text(
+        f"python train.py --hf-checkpoint Qwen/Qwen3-30B-A3B --rollout-batch-size 4 {ranks}\n", "utf-8"
+    )
+    warnings = [warning.says for warning in read(tmp_path / "run.sh").warnings]
+    assert [says for says in warnings if warns in says] == warnings
+    assert len(warnings) == bool(warns)
+
+
+def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python train.py --hf-checkpoint Qwen/Qwen3-30B-A3B --rollout-batch-size 4 --expert-model-parallel-size 4 "
+        "--moe-token-dispatcher-type allgather --rollout-num-gpus-per-engine 16 --sglang-pp-size 4\n",
+        "utf-8",
+    )
+    trainer, rollout = read(tmp_path / "run.sh").sides
+    assert "expert" not in trainer.placement
+    assert rollout.placement == {"tensor": 4}
+
+
+@pytest.mark.parametrize(
+    ("lines", "placement", "warned"),
+    [
+        ("", {"tensor": 4}, False),
+        ("dp = 2", {"tensor": 4}, True),
+        ("[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 4}, False),
+        ("dp = 2\n[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 8}, True),
+    ],
+)
+def test_over_how_many_ranks_prime_rls_experts_lie(
+    tmp_path: Path, lines: str, placement: dict[str, int], warned: bool
+) -> None:
+    found = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
+    assert found.sides[1].placement == placement
+    assert any(warning.role == "rollout" for warning in found.warnings) == warned

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from moeparity.errors import SpecError
+from moeparity.profiles.launch import read
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
 
 BASH = shutil.which("bash")
@@ -233,3 +234,43 @@ def test_scripts_put_together_at_random_are_read_as_bash_reads_them(tmp_path: Pa
 def test_what_would_go_on_for_ever_is_refused(script: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=says):
         interpreted(script, tmp_path / "a.sh")
+
+
+SERVE = "vllm serve m -tp 2"
+LOST = "may not hand on VLLM_BATCH_INVARIANT"
+
+
+@pytest.mark.parametrize(
+    ("script", "invariant", "note"),
+    [
+        (f"export VLLM_BATCH_INVARIANT=1; {SERVE}", True, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; export -n VLLM_BATCH_INVARIANT; {SERVE}", False, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; declare +x VLLM_BATCH_INVARIANT; {SERVE}", False, ""),
+        (f"export VLLM_BATCH_INVARIANT; VLLM_BATCH_INVARIANT=1; {SERVE}", True, "a value from outside"),
+        (f"export VLLM_BATCH_INVARIANT=1; env -i {SERVE}", False, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; env -u VLLM_BATCH_INVARIANT {SERVE}", False, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; env --unset=VLLM_BATCH_INVARIANT A=b {SERVE}", False, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; env -u OTHER {SERVE}", True, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; sudo {SERVE}", True, LOST),
+        (f"export VLLM_BATCH_INVARIANT=1; sudo -E {SERVE}", True, ""),
+        (f"sudo VLLM_BATCH_INVARIANT=1 {SERVE}", True, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; docker exec c {SERVE}", False, LOST),
+        (f"export VLLM_BATCH_INVARIANT=1; ray job submit -- {SERVE}", True, LOST),
+        (f"apptainer exec --nv --env VLLM_BATCH_INVARIANT=1 image {SERVE}", True, ""),
+        (f"mpirun -np 1 -x VLLM_BATCH_INVARIANT=1 {SERVE}", True, ""),
+        (
+            f"srun --export=ALL,VLLM_BATCH_INVARIANT=1 {SERVE}",
+            False,
+            "`--export=ALL,VLLM_BATCH_INVARIANT=1` is not read",
+        ),
+        (f"uv run --env-file job.env {SERVE}", False, "`--env-file` is not read"),
+        (f"echo --enforce-eager | xargs {SERVE}", False, "`xargs` adds words from its input"),
+        (f"IFS=,; X=--enforce-eager,-ep; {SERVE} $X", False, "IFS is set"),
+    ],
+)
+def test_which_variables_reach_a_program(script: str, invariant: bool, note: str, tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(script + "\n", "utf-8")
+    launch = read(tmp_path / "launch.sh")
+    assert (launch.sides[0].profile == "vllm-batch-invariant") == invariant
+    told = " ".join(found.says for found in launch.notes)
+    assert (note in told) if note else not told

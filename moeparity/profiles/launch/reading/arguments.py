@@ -30,6 +30,8 @@ def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[
         name = word.text.partition("=")[0]
         if not known(name):
             notes.append(_unknown(word))
+        elif word.text.startswith("~"):
+            notes.append(Note(says=f"`{word.text}` takes a key away, which is not followed", where=word.where))
         elif grammar.dotted and (dotted := _DOTTED.fullmatch(name)):
             _put(inner, dotted[1], dotted[2].split("."), word, rest)
         elif nested := _NESTED.fullmatch(word.text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from moeparity import paths
@@ -20,8 +21,8 @@ from moeparity.profiles.launch.source import Entry, Note, Source, Unresolved
 
 _UNITS = (".service", ".conf")
 _NESTED = (".yaml", ".yml", ".json", ".toml")
-GrammarOf = Callable[[str, str], Grammar]
-"""By a program's name and its first word."""
+GrammarOf = Callable[[str, Sequence[Word]], Grammar]
+"""By a program's name and its arguments."""
 _FOLDERS_UP = 6
 """A script's `--config` is looked for beside it, then so many folders up: it is run from a repository's root."""
 
@@ -39,9 +40,9 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
         if any(map(containers.is_manifest, documents)):
             programs = [one for document in documents for one in containers.of_manifest(document, path, notes)]
             return _sources(programs, path, notes, grammar_of)
-        return [_configured(path)]
+        return [_configured(path, {})]
     if path.suffix in _NESTED:
-        return [_configured(path)]
+        return [_configured(path, {})]
     text = nested.text_of(path)
     if path.suffix == ".py" or re.match(r"#!.*python", text):
         return of_python(text, path)
@@ -54,12 +55,13 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
     return sources or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
 
 
-def _configured(path: Path) -> Source:
+def _configured(path: Path, over: Mapping[str, Entry]) -> Source:
+    """A configuration file, with what stands over it where it refers to that."""
     if path.suffix == ".json":
         return Source(path=path, options=tuple(nested.of_json(path)))
     if path.suffix == ".toml":
         return Source(path=path, options=tuple(nested.of_toml(path)))
-    entries, notes = nested.of_yaml(path)
+    entries, notes = nested.of_yaml(path, over)
     return Source(path=path, options=tuple(entries), notes=tuple(notes))
 
 
@@ -68,17 +70,17 @@ def _sources(programs: Sequence[Started], path: Path, notes: Sequence[Note], gra
 
 
 def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: GrammarOf) -> Source:
-    grammar = grammar_of(plain(program.name), plain(program.arguments[0].text) if program.arguments else "")
+    grammar = grammar_of(plain(program.name), program.arguments)
     entries, others, further = options(program.arguments, grammar)
     condition = program.command.condition
     if condition:
         where = program.command.where
         further.append(Note(says=f"`{plain(program.name)}` is started only if {condition}", where=where))
-    files = [*_files(entries), *_at_files(others)]
-    below: dict[str, Entry] = {}
-    for name, where in files:
-        below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, further))}
     by_name = {entry.name: entry for entry in entries}
+    below: dict[str, Entry] = {}
+    for name, where in [*_files(entries), *_at_files(others)]:
+        below |= {entry.name: entry for entry in map(grammar.canonical, _beside(name, where, path, by_name, further))}
+    by_name = {name: _followed(entry, below) for name, entry in by_name.items()}
     environment = {
         name: Entry(name=name, value=value_of(word.text), where=word.where) for name, word in program.environment
     }
@@ -92,6 +94,14 @@ def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: Gra
     )
 
 
+def _followed(entry: Entry, below: Mapping[str, Entry]) -> Entry:
+    """An option of the command line; one that refers to another as the configuration resolves it, else unresolved."""
+    if not isinstance(entry.value, str) or "${" not in entry.value:
+        return entry
+    resolved = below[entry.name].value if entry.name in below else entry.value
+    return replace(entry, value=Unresolved(entry.value) if resolved == entry.value else resolved)
+
+
 def _over(below: Mapping[str, Entry], above: Mapping[str, Entry]) -> dict[str, Entry]:
     """A file's options, and over them those of the command line: hydra's spellings of adding and overriding aside."""
     return {name: entry for name, entry in below.items() if name not in above} | dict(above)
@@ -101,14 +111,12 @@ def _positional(
     others: Sequence[Word], by_name: Mapping[str, Entry], grammar: Grammar, notes: list[Note]
 ) -> Entry | None:
     """The model as a word behind `serve`, where that is what counts; a word that a parser has no place for is noted."""
-    if not grammar.positional:
+    if not grammar.spellings:
         return None
-    serves = bool(others) and others[0].text == "serve"
+    serves = bool(grammar.positional) and bool(others) and others[0].text == "serve"
     models, unplaced = (others[1:2], others[2:]) if serves else (others[:0], others)
-    notes += (
-        Note(says=f"`{plain(word.text)}` is no option's value: its parser refuses it", where=word.where)
-        for word in unplaced
-    )
+    does = "its parser refuses it" if grammar.positional else "its parser refuses it, or passes over it"
+    notes += (Note(says=f"`{plain(word.text)}` is no option's value: {does}", where=word.where) for word in unplaced)
     if not models or (grammar.positional in by_name and not grammar.over):
         return None
     return Entry(name=grammar.positional, value=value_of(models[0].text), where=models[0].where)
@@ -138,7 +146,7 @@ def _at_files(words: Sequence[Word]) -> Iterator[tuple[str, Where]]:
             yield plain(word.text[1:]), word.where
 
 
-def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> tuple[Entry, ...]:
+def _beside(name: str, where: Where, path: Path, given: Mapping[str, Entry], notes: list[Note]) -> tuple[Entry, ...]:
     """The options of a configuration that a command line names; where it is not there, that is said."""
     folders = [path.absolute().parent, *path.absolute().parent.parents][:_FOLDERS_UP]
     candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
@@ -146,6 +154,6 @@ def _beside(name: str, where: Where, path: Path, notes: list[Note]) -> tuple[Ent
     if file is None or file.suffix not in _NESTED:
         notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
         return ()
-    source = _configured(file)
+    source = _configured(file, {key: entry for key, entry in given.items() if entry.value is not None})
     notes += source.notes
     return source.options

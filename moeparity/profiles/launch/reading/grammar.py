@@ -14,14 +14,15 @@ class Grammar:
     """`switches` take no value and `several` all words up to the next option; every other option takes one.
 
     `spellings` map what is written (`--tp-size`, `-tp`, `--no-enforce-eager`) to the option's own name and whether it
-    is on; empty where the program's parser is not known. `underscores`: `_` may stand for `-`. `dotted`: `--name.key
-    value` is an entry of a mapping. `positional` is the option that a word behind `serve` stands for; where it is
-    `over` the others, it counts even if that option is given.
+    is on; empty where the program's parser is not known. What begins as `shortened` says may be shortened.
+    `underscores`: `_` may stand for `-`. `dotted`: `--name.key value` is an entry of a mapping. `positional` is the
+    option that a word behind `serve` stands for; where it is `over` the others, it counts even if that option is given.
     """
 
     switches: frozenset[str]
     several: frozenset[str] = frozenset()
     spellings: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    shortened: tuple[str, ...] = ("-",)
     underscores: bool = True
     dotted: bool = False
     positional: str = ""
@@ -38,9 +39,10 @@ class Grammar:
         head = text.replace("_", "-") if self.underscores and text.startswith("--") else text
         if head in self.spellings:
             return self.spellings[head]
-        meant = {option for spelling, option in self.spellings.items() if spelling.startswith(head)}
-        if len(meant) == 1:
-            return meant.pop()
+        if head.startswith(self.shortened):
+            meant = {option for spelling, option in self.spellings.items() if spelling.startswith(head)}
+            if len(meant) == 1:
+                return meant.pop()
         alike = {plain, plain.removeprefix("no_")} & {
             spelling.lstrip("-").replace("-", "_") for spelling in self.spellings
         }

@@ -28,6 +28,10 @@ _NO_VALUE = re.compile(
     r"-[itdP]+|--(interactive|tty|detach|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable"
     r"|sig-proxy|quiet|disable-content-trust)"
 )
+_APART = ("ray", "kubectl", "ssh", "sudo", "docker", "podman", "nerdctl")
+"""Programs that may hand on none of the variables that are set before them."""
+_DECIDES = re.compile(r"(VLLM|SGLANG|SGL|NVTE|NCCL|CUBLAS|TORCH|DEEPEP)_\w+")
+"""Variables that may decide numerics."""
 _DEEPEST = 8
 
 
@@ -92,7 +96,10 @@ def _behind(command: Command, notes: list[Note], depth: int) -> Iterator[Started
     """The first program behind a launcher's own words; variables that it sets are the program's."""
     words = command.words
     head = _base(words[0])
+    _lost(command, head, notes)
     environment = [*command.environment, *(_submitted(words, notes) if head == "ray" else ())]
+    if head == "xargs":
+        notes.append(Note(says="`xargs` adds words from its input, which are not known", where=words[0].where))
     if head in ("bash", "sh"):
         script = next((word for word in words[1:] if not word.text.startswith("-")), None)
         if script is not None:
@@ -103,9 +110,14 @@ def _behind(command: Command, notes: list[Note], depth: int) -> Iterator[Started
         return
     for place in range(1, len(words)):
         word = words[place]
-        variable = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)
-        if variable and head == "env":
+        variable = re.fullmatch(r"(?:--env=)?([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)
+        given = head in ("env", "sudo") or word.text.startswith("--env=") or words[place - 1].text in ("--env", "-x")
+        if re.match(r"--env-file|--export(=.*=|$)", word.text):
+            notes.append(Note(says=f"`{plain(word.text)}` is not read", where=word.where))
+        if variable and given:
             environment.append((variable[1], replace(word, text=variable[2])))
+        elif head == "env":
+            environment = _without(environment, word.text, words[place - 1].text)
         rest = replace(command, words=words[place:], environment=tuple(environment))
         if _base(word) in ("bash", "sh") and any(w.text in ("-c", "-lc") for w in words[place + 1 : place + 4]):
             yield from _script(rest, notes, depth)
@@ -116,6 +128,23 @@ def _behind(command: Command, notes: list[Note], depth: int) -> Iterator[Started
         if word.text == "-m" and place + 1 < len(words):
             yield Started(words[place + 1].text, words[place + 2 :], tuple(environment), command)
             return
+
+
+def _without(environment: list[tuple[str, Word]], word: str, before: str) -> list[tuple[str, Word]]:
+    """Variables that `env` leaves, by a word of its own and the one before: `-i`, `-u NAME`, `--unset=NAME`."""
+    if word in ("-i", "-", "--ignore-environment"):
+        return []
+    removed = word if before in ("-u", "--unset") else word.removeprefix("--unset=").removeprefix("-u")
+    return [(name, value) for name, value in environment if name != removed]
+
+
+def _lost(command: Command, head: str, notes: list[Note]) -> None:
+    """Say that variables may not reach the program."""
+    names = [name for name, _ in command.environment if _DECIDES.fullmatch(name)]
+    keeps = head == "sudo" and any(word.text in ("-E", "--preserve-env") for word in command.words[1:4])
+    if names and head in _APART and not keeps:
+        says = f"`{head}` may not hand on {', '.join(names)}, set before it"
+        notes.append(Note(says=says, where=command.words[0].where))
 
 
 def _starts(word: Word) -> bool:
@@ -189,7 +218,8 @@ def _container(command: Command, notes: list[Note], depth: int) -> Iterator[Star
     verb = next((place for place, word in enumerate(words[:4]) if word.text in ("run", "exec")), None)
     if verb is None:
         return
-    environment = list(command.environment if words[verb].text == "exec" else ())
+    _lost(command, _base(words[0]), notes)
+    environment: list[tuple[str, Word]] = []
     entrypoint: list[Word] = []
     rest = words[verb + 1 :]
     while rest and rest[0].text.startswith("-"):

@@ -45,10 +45,11 @@ def text_of(path: Path) -> str:
         raise SpecError(f"{Where(path)}: cannot be read: {error.strerror}. Give a launch configuration.") from None
 
 
-def of_yaml(path: Path) -> tuple[list[Entry], list[Note]]:
-    """The options of a YAML file and of all that it stands on."""
+def of_yaml(path: Path, over: Mapping[str, Entry] | None = None) -> tuple[list[Entry], list[Note]]:
+    """The options of a YAML file and of all that it stands on; references see what is laid `over` it."""
     chain = _Chain()
     leaves = _file(path, chain)
+    _over(leaves, over or {})
     return _whole(_resolved(leaves)), chain.notes
 
 
@@ -143,14 +144,14 @@ def _file(path: Path, chain: _Chain) -> dict[str, Entry]:
         listed = [*listed, "_self_"]
     for base in listed:
         if base == "_self_":
-            _over(leaves, dict(_leaves(rest, Where(path))), rest)
+            _over(leaves, dict(_leaves(rest, Where(path))))
         else:
-            _over(leaves, _base(base, path, where, chain, listed), {})
+            _over(leaves, _base(base, path, where, chain, listed))
     chain.open.pop()
     return leaves
 
 
-def _over(leaves: dict[str, Entry], own: Mapping[str, Entry], mapping: Mapping[str, Any]) -> None:
+def _over(leaves: dict[str, Entry], own: Mapping[str, Entry]) -> None:
     """Lay a file's keys over those it stands on; a key marked `_override_` takes nothing over from there."""
     for name in [name for name in own if name.endswith("._override_")]:
         above = name.removesuffix("_override_")
@@ -228,6 +229,8 @@ def _guarded(value: Any) -> Any:
         return {str(key): _guarded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_guarded(item) for item in value]
+    if isinstance(value, Unresolved):
+        return "\0" + value.text[:_LONGEST].replace("${", "$\0{")
     if isinstance(value, str) and (len(value) > _LONGEST or not _only_names(value)):
         return "\0" + value[:_LONGEST].replace("${", "$\0{")
     return value

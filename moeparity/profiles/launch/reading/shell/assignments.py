@@ -43,10 +43,15 @@ def declared(node: Node, scope: Scope, expander: Expander) -> None:
     """`export`, `declare`, `local` and `readonly`: the assignments among their words, and which of them go to commands.
     Raises SpecError.
     """
-    exports = text_of(node.children[0]) == "export" or any(text_of(c) == "-x" for c in node.named_children)
+    flags = {text_of(child) for child in node.named_children}
+    exports, withdraws = text_of(node.children[0]) == "export" or "-x" in flags, bool(flags & {"-n", "+x"})
     for child in node.named_children:
         if child.type == "variable_assignment":
             assigned(child, scope, expander)
         target = child.child_by_field_name("name") if child.type == "variable_assignment" else child
-        if exports and target is not None and target.type == "variable_name":
+        if target is None or target.type != "variable_name":
+            continue
+        if withdraws:
+            scope.withdraw(text_of(target))
+        elif exports:
             scope.export(text_of(target), expander.where(child))

@@ -51,6 +51,7 @@ class Scope:
     condition: str = ""
     stopped: str = ""
     exports_all: bool = False
+    exported: frozenset[str] = frozenset()
 
     def fork(self, condition: str = "") -> Scope:
         """The same, of which what is set from now on is not seen here."""
@@ -66,7 +67,9 @@ class Scope:
     def assign(self, name: str, words: tuple[Word, ...], *, array: bool = False) -> None:
         """Give a variable its value; it stays exported."""
         before = self.variables.get(name)
-        exported = self.exports_all or (before is not None and before.exported)
+        exported = self.exports_all or name in self.exported or (before is not None and before.exported)
+        if name == "IFS":
+            self.note("IFS is set: words are split here as if it were not", words[0].where)
         self.variables[name] = Variable(words=words, array=array, exported=exported)
 
     def export(self, name: str, where: Where) -> None:
@@ -75,7 +78,14 @@ class Scope:
         if before is not None:
             self.variables[name] = replace(before, exported=True)
         else:
+            self.exported |= {name}
             self.note(f"`export {name}` hands on a value from outside, which is not known", where)
+
+    def withdraw(self, name: str) -> None:
+        """Hand a variable on no more."""
+        self.exported -= {name}
+        if name in self.variables:
+            self.variables[name] = replace(self.variables[name], exported=False)
 
     def number_text(self, name: str) -> str | None:
         """The text of a variable in arithmetic: None where it is not resolved."""

@@ -1,0 +1,151 @@
+"""A trainer's own configuration beside what the reader makes of the same command line: where the two differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeparity.profiles.launch import nemo_rl, read, rl_trainers, skyrl, verl
+from moeparity.profiles.launch.options import Option
+from moeparity.profiles.launch.report import LaunchSetting
+from tests.engines.live import FOLDER, ROOT
+
+PROGRAMS = {
+    "verl": verl.VERL,
+    "nemo-rl": nemo_rl.NEMO_RL,
+    "skyrl": skyrl.SKYRL,
+    "openrlhf": rl_trainers.OPENRLHF,
+    "trl": rl_trainers.TRL,
+}
+COMMANDS = {
+    "verl": ("python3", "-m", "verl.trainer.main_ppo"),
+    "nemo-rl": ("python", "examples/run_grpo_math.py", "--config"),
+    "skyrl": ("python", "-m", "skyrl.train.entrypoints.main_base"),
+    "openrlhf": ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
+    "trl": ("trl", "grpo"),
+}
+_DASHED = ("openrlhf", "trl")
+"""Those that argparse reads."""
+
+
+class OwnConfiguration:
+    """The configuration in a process of its own; skips the test that asks, where its code is not here."""
+
+    def __init__(self, trainer: str) -> None:
+        if not (FOLDER / trainer).is_dir():
+            pytest.skip(
+                f"not compared with {trainer}'s own configuration: no {FOLDER / trainer} (tests/engines/live.py)"
+            )
+        self.trainer, self.program = trainer, PROGRAMS[trainer]
+        command = [sys.executable, "-P", "-W", "ignore", str(ROOT / "tests/engines/live_configurations.py"), trainer]
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER / trainer), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.defaults: Mapping[str, Any] = self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def ask(self, words: Sequence[str]) -> Mapping[str, Any]:
+        """`values` by dotted names, or `refused`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(list(words)) + "\n")
+        self._process.stdin.flush()
+        answer: Mapping[str, Any] = self._answer()
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate(timeout=30)
+
+
+def lines(own: OwnConfiguration, first: Sequence[str], count: int, seed: int) -> Iterator[list[str]]:
+    """Command lines of a few of the options that we read, each with a value that its kind allows."""
+    draw = random.Random(seed)  # noqa: S311  (no secret)
+    options = [option for option in own.program.options if not option.environment and _name(own, option)]
+    for _ in range(count):
+        words = list(first)
+        for option in draw.sample(options, k=draw.randint(1, min(6, len(options)))):
+            words += _spelled(own, _name(own, option), _value(option, own.defaults[_name(own, option)], draw), draw)
+        yield words
+
+
+def _name(own: OwnConfiguration, option: Option) -> str:
+    """By which of its names the trainer has an option; empty where it has none of them."""
+    return next((name for name in option.names if name in own.defaults), "")
+
+
+def _value(option: Option, default: Any, draw: random.Random) -> str:
+    if option.kind == "any" and isinstance(default, bool | int | float):
+        return draw.choice(("true", "false")) if isinstance(default, bool) else str(type(default)(2))
+    if option.kind == "count":
+        return draw.choice(("1", "2", "4", "8"))
+    if option.kind == "flag":
+        return draw.choice(("True", "False", "true", "false"))
+    if option.kind == "number":
+        return draw.choice(("1.0", "0.7", "1", "0"))
+    words = [choice for choice in option.choices if choice not in ("unset", "none")]
+    return draw.choice(words or ["1", "0.5", "fp8", "true"])
+
+
+def _spelled(own: OwnConfiguration, name: str, value: str, draw: random.Random) -> list[str]:
+    if own.trainer not in _DASHED:
+        return [f"{draw.choice(('', '++')) if own.trainer != 'skyrl' else ''}{name}={value}"]
+    if own.defaults[name] is False and own.trainer == "openrlhf":
+        return [f"--{name}"]
+    return draw.choice(([f"--{name}", value], [f"--{name}={value}"]))
+
+
+def read_otherwise(own: OwnConfiguration, words: Sequence[str], values: Mapping[str, Any], folder: Path) -> list[str]:
+    """Where a script that holds this line alone is read as anything else than the trainer's `values` of it."""
+    (folder / "launch.sh").write_text(shlex.join([*COMMANDS[own.trainer], *words]) + "\n", "utf-8")
+    launch = read(folder / "launch.sh")
+    options = {option.name: option for option in own.program.options}
+    told = [
+        difference
+        for setting in launch.settings
+        if (difference := _difference(setting, options[setting.name], _name(own, options[setting.name]), values))
+    ]
+    given = {word.lstrip("-+").partition("=")[0] for word in words}
+    told += [f"not looked at: {key.name}" for key in launch.ignored if key.name in given and key.name in own.defaults]
+    return told
+
+
+def _difference(setting: LaunchSetting, option: Option, name: str, values: Mapping[str, Any]) -> str:
+    if not name or (not setting.given and values[name] is None):
+        return ""
+    true = values[name]
+    if _same(setting.value, true) or (
+        not setting.given and setting.value in ("unset", "none") and true in ("auto", "")
+    ):
+        return ""
+    return f"{name} is {true}, and the reader has {setting.value}{'' if setting.given else ' where nothing is set'}"
+
+
+def _same(shown: str, true: Any) -> bool:
+    if isinstance(true, bool) or true is None:
+        return shown.lower() in ({True: ("true", "set", "1"), False: ("false", "0"), None: ("none", "null")}[true])
+    if isinstance(true, int | float):
+        try:
+            return float(shown) == float(true)
+        except ValueError:
+            return False
+    if isinstance(true, dict):
+        return bool(json.loads(shown) == true)
+    return shown.lower() == str(true).lower()

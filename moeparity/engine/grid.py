@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from moeparity.numerics.joined import Steps
+from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule, Shape, Span, Step
 
 Rows = tuple[int, int]
@@ -124,6 +125,12 @@ class Turn:
             return queries
         start = min(self.starts.get(at.first, 0), at.start)
         return queries.grid.rectangle(at.first, at.last, start, at.end)
+
+    def sizes(self, queries: Batch | None = None) -> Sizes:
+        """What choices may go by: of the tokens that attention takes at once, or (None) of all of them."""
+        queries = queries or self.batch
+        keys = self.keys(queries).size[1]
+        return Sizes(self.phase, rows=self.tokens + self.padding, keys=keys, queries=queries.size[1])
 
     @property
     def tokens(self) -> int:

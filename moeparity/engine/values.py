@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 
 import torch
 
@@ -170,7 +170,8 @@ def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> B
 def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     """The tokens of a batch, put together from blocks cut otherwise; the block's own tensor where they agree.
 
-    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated.
+    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated. Where choices
+    by phase leave blocks in several dtypes, it has one that holds the values of all.
 
     Raises ValueError for a token that is in none of the blocks.
     """
@@ -183,7 +184,8 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     back = [by_stride.index(axis) + 1 for axis in range(1, template.dim())]
     shape = list(template.shape)
     shape[0], shape[axis] = batch.size
-    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)]).permute(0, *back)
+    dtype = reduce(torch.promote_types, dict.fromkeys(block.tensor.dtype for block in blocks))
+    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)], dtype=dtype).permute(0, *back)
     if len(blocks) == 1 and _is_part(batch, blocks[0].batch):
         return joined.copy_(part(blocks[0], batch))
     copied = sum(_copy(block, joined, batch) for block in blocks)
@@ -225,5 +227,5 @@ def _copy(block: Block, target: torch.Tensor, batch: Batch) -> int:
     ours, theirs = common(batch, block.batch)
     ours, theirs = ours.to(into.device), theirs.to(source.device)
     width, other_width = batch.size[1], block.batch.size[1]
-    into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width]
+    into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width].to(into.dtype)
     return len(ours)

@@ -14,6 +14,7 @@ from moeparity.engine.walker import Name
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
+from moeparity.plan.schedule.cases import Case, case_of
 
 Ids = tuple[int, ...]
 
@@ -90,6 +91,17 @@ class NodeView:
         """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
         blocks = self.outputs[walker][port]
         return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
+
+    def tokens_by_case(self, walker: Name, cases: Collection[Case]) -> dict[Case, torch.Tensor]:
+        """By case of a plan, which tokens of the wave a walker computes so at this node, bool [B, T]."""
+        first, last = self.wave
+        tokens: dict[Case, torch.Tensor] = {}
+        for turn in self.turns[walker]:
+            for queries in turn.batch.apart if self.node.op.history and turn.batch.shape == "flat" else (turn.batch,):
+                case = case_of(cases, turn.sizes(queries)) or turn.phase
+                own = tokens.setdefault(case, torch.zeros(last - first, self.grid.length, dtype=torch.bool))
+                own.view(-1)[queries.index - first * self.grid.length] = True
+        return tokens
 
     def output_ids(self, walker: Name) -> list[Ids]:
         """Per cell, the identities of all outputs."""

@@ -19,6 +19,7 @@ from moeparity.plan.evidence import evidence
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.cases import Case, Sizes, cut
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import Side
@@ -51,7 +52,7 @@ def deepseek(tmp_path: Path) -> Graph:
     return graph(tmp_path, DEEPSEEK_V3)
 
 
-def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[Phase, ...] = ALL) -> tuple[Side, Side]:
+def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[Case, ...] = ALL) -> tuple[Side, Side]:
     plans = (
         bound(of, folder, rules, name=name, phases=phases)
         for rules, name in ((reference, "theirs"), (candidate, "mine"))
@@ -318,3 +319,71 @@ def test_edges_of_one_node_in_some_phase_have_names_that_tell_them_apart(qwen: G
     assert [part.name for part in split(toggle)] == [
         f"layers[1].attention.norm:output->layers[1].attention.{name}_proj" for name in "qkv"
     ]
+
+
+# -- by numbers ----------------------------------------------------------------------------------------------------
+
+BY_NUMBERS = (
+    FLASH
+    + """  - op: attention
+    phase: [decode, verify]
+    keys: {from: 1024}
+    set: {splits: 4}
+    evidence: {level: read, source: "a scheduler"}
+    set_by: --splits 4
+  - {op: rms_norm, rows: {from: 2, below: 65}, set: {normalized: fp32}}
+"""
+)
+SPLITS = (ATTEND, "splits")
+
+
+def test_a_rule_holds_where_its_numbers_do(qwen: Graph, tmp_path: Path) -> None:
+    plan = bound(qwen, tmp_path, BY_NUMBERS, phases=SERVED)
+    assert [case for case in plan.phases if case.startswith("prefill")] == [
+        "prefill[rows :2]",
+        "prefill[rows 2:65]",
+        "prefill[rows 65:]",
+    ]
+    for keys, splits in ((1023, 1), (1024, 4), (5000, 4)):
+        assert plan.at(Sizes("decode", rows=9, keys=keys, queries=1)).settings[SPLITS].value == splits
+        assert plan.at(Sizes("prefill", rows=9, keys=keys, queries=1)).settings[SPLITS].value == 1
+    norm = ("norm", "normalized")
+    normalized = [plan.at(Sizes("prefill", rows=n, keys=n, queries=n)).settings[norm].value for n in (1, 2, 64, 65)]
+    assert normalized == ["model", "fp32", "fp32", "model"]
+
+
+def test_a_difference_by_numbers_is_one_choice_with_parts_that_a_recipe_can_name(qwen: Graph, tmp_path: Path) -> None:
+    cases = cut(SERVED, ["decode[keys 1024:]", *(f"{phase}[rows 2:65]" for phase in SERVED)])
+    ours, theirs = pair(qwen, tmp_path, FLASH, BY_NUMBERS, phases=cases)
+    splits = next(toggle for toggle in toggles(ours, theirs) if toggle.name == "op attention:splits")
+    assert (splits.reference, splits.candidate) == ("1", "1 (decode[keys 1024:]: 4)")
+    assert evidence(splits.members, ours.plan, theirs.plan) == ("unknown", "read")
+    (norm,) = [toggle for toggle in toggles(ours, theirs) if toggle.name == "op rms_norm:normalized"]
+    parts = split(norm)
+    assert [part.name.partition("@")[2] for part in parts] == ["prefill[rows 2:65]", "decode[rows 2:65]"]
+    line = f'{{"{ATTEND}:splits@decode[keys 1024:]": 4}}'
+    named = bound(qwen, tmp_path, FLASH, choices=line, phases=cases)
+    assert values(named, SPLITS) == values(theirs.plan, SPLITS)
+
+
+def test_keys_are_attentions_own(qwen: Graph, tmp_path: Path) -> None:
+    rules = "rules:\n  - {op: linear, keys: {from: 5}, set: {output: fp32}}\n"
+    with pytest.raises(SpecError, match=r"mine.yaml:4: op linear goes by keys, queries .* sees rows only\. Say `rows`"):
+        bound(qwen, tmp_path, rules, phases=SERVED)
+
+
+def test_a_fusion_by_rows(qwen: Graph, tmp_path: Path) -> None:
+    fusion = (
+        "fusions:\n  - {name: fused, rows: {below: 3}, chain: [add, rms_norm], set: {'add:output->rms_norm': fp32}}\n"
+    )
+    plan = bound(qwen, tmp_path, fusion, phases=("decode",))
+    node = next(node for node in qwen.nodes if node.op.name == "add")
+    edges = [bool(plan.at(Sizes("decode", rows=n, keys=9, queries=1)).edges(node)) for n in (2, 3)]
+    assert edges == [True, False]
+
+
+def test_so_many_cases_that_none_could_be_read_are_refused(qwen: Graph, tmp_path: Path) -> None:
+    rule = "  - {{op: attention, rows: {{from: {n}}}, keys: {{from: {n}}}, set: {{kv_block: 16}}}}\n"
+    rules = "rules:\n" + "".join(rule.format(n=n) for n in range(1, 12))
+    with pytest.raises(SpecError, match=r"mine.yaml:4: the rules here tell 288 cases apart .* at most 256"):
+        bound(qwen, tmp_path, rules, phases=SERVED)

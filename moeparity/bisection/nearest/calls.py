@@ -20,7 +20,8 @@ from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
-from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.schedule.cases import Case
+from moeparity.plan.schedule.steps import FORWARD
 
 Values = Mapping[str, Tensor]
 Ports = tuple[Tensor, ...]
@@ -43,7 +44,7 @@ class Sample:
 
     values: Values
     given: Ports
-    phase: Phase = FORWARD
+    phase: Case = FORWARD
 
     @property
     def elements(self) -> int:

@@ -177,14 +177,13 @@ def prepare(
     count = len(tokens.input_ids)
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(phases, variants, profiles, Where(path), rules_of_sides)
+    cases = cases_of(model.graph, phases, variants, profiles, Where(path), rules_of_sides)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
-    swaps = _swaps(recipe, reference, candidate, path)
     return Plan(
         path=path,
         recipe=recipe,
@@ -195,7 +194,7 @@ def prepare(
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
         toggles=recipe_toggles,
-        swaps=swaps,
+        swaps=_swaps(recipe, reference, candidate, path),
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,

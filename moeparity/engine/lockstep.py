@@ -204,7 +204,7 @@ class _Lockstep:
         def routes(turn: Turn) -> tuple[Block, ...]:
             task = _task_of(source, turn)
             inputs = self._inputs(replay.of, task.reads, visit.wave)
-            return self._called(visit, task, replay.at(turn.sizes()), turn, turn.batch, inputs)
+            return self._called(visit, task, replay.at(turn.sizes), turn, turn.batch, inputs)
 
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
@@ -213,8 +213,10 @@ class _Lockstep:
         from those of each, which may be of several cases.
         """
         parts = []
-        for queries in turn.queries(varlen=_task_of(at, turn).numerics.varlen):
-            todo = _task_of(at, turn, queries)
+        sizes = turn.sizes if at.by_phase else None
+        whole = at if sizes is None else at.at(sizes)
+        for queries in turn.queries(varlen=whole.numerics.varlen):
+            todo = at if sizes is None else at.at(turn.sizes_of(queries, sizes))
             inputs = self._inputs(source, todo.reads, visit.wave)
             parts.append(self._called(visit, todo, todo.numerics, turn, queries, inputs))
         if len(parts) == 1:
@@ -335,9 +337,9 @@ class _Visit:
         return reblocked([block_of[whole]], batch, view=view)
 
 
-def _task_of(at: Task, turn: Turn, queries: Batch | None = None) -> Task:
-    """The task of a turn, or of what of it attention takes at once; sizes are asked for where it goes by them."""
-    return at.at(turn.sizes(queries)) if at.by_phase else at
+def _task_of(at: Task, turn: Turn) -> Task:
+    """The task of a turn, whose sizes are asked for where it goes by them."""
+    return at.at(turn.sizes) if at.by_phase else at
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:

@@ -312,7 +312,7 @@ def bind(
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
     layers = (*profile.layers, placement, overrides, over)
-    phases = cut_by(phases, (rule for layer in layers for rule in layer))
+    phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
         _refuse_other_phases(rule, phases)
     bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
@@ -326,14 +326,18 @@ def bind(
     return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
 
 
-def cut_by(phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
-    """The phases cut wherever a rule that goes by numbers begins or ends. Raises SpecError for too many cases."""
-    phases, ranged = tuple(phases), [rule for rule in rules if rule.cases]
+def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
+    """The phases cut wherever a rule for a graph that goes by numbers begins or ends.
+
+    Raises SpecError for too many cases.
+    """
+    ops = {node.op.name for node in graph.nodes}
+    ranged = [rule for rule in rules if rule.cases and rule.may_concern(graph.model_type, ops)]
     cases = cut(phases, (case for rule in ranged for case in rule.cases or ()))
     if len(cases) > MOST_CASES:
         by_numbers = next(rule for rule in ranged if any(parse(case)[1] for case in rule.cases or ()))
         raise SpecError(
-            f"{by_numbers.where}: the rules here tell {len(cases):,} cases apart by rows, keys and queries; expected "
+            f"{by_numbers.where}: the rules here tell {len(cases):,} cases apart by numbers of rows and keys; expected "
             f"at most {MOST_CASES:,}. Let them share bounds."
         )
     return cases

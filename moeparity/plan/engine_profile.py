@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, get_args
@@ -60,6 +60,11 @@ class Rule:
     def holds_in(self, case: Case) -> bool:
         """Whether it says anything of the steps of this case, which is cut where it begins and ends."""
         return self.cases is None or any(contains(own, case) for own in self.cases)
+
+    def may_concern(self, model_type: str, ops: Container[str]) -> bool:
+        """Whether it may set anything in a graph of this type with these ops."""
+        named = self.chain or (() if self.op is None else (self.op,))
+        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in named)
 
     @property
     def by_sequence(self) -> bool:

@@ -56,7 +56,7 @@ def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
     other = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
     if rule.by_sequence and other is not None:
         raise SpecError(
-            f"{rule.where}: {rule.label} goes by {listed(OF_ATTENTION)} of a sequence, and sets a value of "
+            f"{rule.where}: {rule.label} goes by {listed(OF_ATTENTION)}, and sets a value of "
             f"{other.name}, op {other.op.name}, which sees rows only. Say `rows`, or select attention alone."
         )
 

@@ -56,6 +56,7 @@ def bound_side(
 
 
 def cases_of(
+    graph: Graph,
     phases: Sequence[Phase],
     variants: Sequence[schema.Variant],
     profiles: Sequence[Profile],
@@ -63,7 +64,7 @@ def cases_of(
     over: Sequence[tuple[Rule, ...]] = (),
 ) -> tuple[Case, ...]:
     """Phases cut by the rules of all sides, so that plans bound for them can be mixed. Raises SpecError."""
-    return cut_by(phases, _rules(variants, profiles, where, over))
+    return cut_by(graph, phases, _rules(variants, profiles, where, over))
 
 
 def _rules(

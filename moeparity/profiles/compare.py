@@ -72,7 +72,7 @@ def compare(
     placement = placement or schema.Placement()
     ranks = placement_rules(placement, where)
     profiles = [load_profile(name, _place()) for name in (first, second)]
-    cases = cut_by(PHASES, (rule for profile in profiles for layer in profile.layers for rule in layer))
+    cases = cut_by(graph, PHASES, (rule for profile in profiles for layer in profile.layers for rule in layer))
     plans = [
         bind(graph, profile, config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=cases) for profile in profiles
     ]

@@ -97,20 +97,23 @@ class Stepwise:
         self.tensors: dict[tuple[str, tuple[tuple[int, int], ...]], Tensor] = {}
         for segment, loaded in zip(self.model.graph.segments, self.loaded, strict=True):
             for node in segment.nodes:
-                plan = self._plan(phase, step.rows, step.tokens, step.tokens)
+                plan = self._plan(phase, step.rows, step.tokens, step.tokens, step.tokens)
                 varlen = node.op.varlen({**plan.told_to(node), **plan.active(node)})
-                for call in self._calls(node, step, varlen=varlen):
+                calls = list(self._calls(node, step, varlen=varlen))
+                longest = max((call.key_size[1] for call in calls), default=0)
+                longest = sum(call.size[1] for call in calls) if _is_pack(step) else longest
+                for call in calls:
                     rows = step.rows if node.op.history else len(call.tokens) + call.padding
-                    plan = self._plan(phase, rows, call.key_size[1], call.size[1])
+                    plan = self._plan(phase, rows, longest, call.key_size[1], call.size[1])
                     self._call(plan, node, call, loaded[node.name, plan.dtype_of(node.name)])
                 for copy in step.copies:
                     for value in (*node.values, *(f"{node.values[0]}->{r}" for r in plan.edges(node))):
                         for t in range(copy.first, copy.last):
                             self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
 
-    def _plan(self, phase: Phase, rows: int, keys: int, queries: int) -> BoundGraph:
+    def _plan(self, phase: Phase, rows: int, longest: int, keys: int, queries: int) -> BoundGraph:
         """The plan of the one case that these numbers are of."""
-        numbers = {"rows": rows, "keys": keys, "queries": queries}
+        numbers = {"rows": rows, "longest": longest, "keys": keys, "queries": queries}
         (case,) = [
             case
             for case in self.plan.phases

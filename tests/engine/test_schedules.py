@@ -132,6 +132,7 @@ def by_numbers(seed: int, phases: tuple[str, ...]) -> dict[str, str | float]:
     for phase in draw.sample(phases, draw.randint(1, len(phases))):
         first, last, few = draw.randint(1, 4), draw.randint(5, 9), draw.randint(1, 6)
         lines[f"layers[*].attention.attend:probabilities@{phase}[keys {first}:{last}, rows {few}:]"] = "fp32"
+        lines[f"layers[*].attention.attend:scores@{phase}[longest {draw.randint(3, 8)}:]"] = "fp64"
         lines[f"layers[*].attention.attend:output@{phase}[queries :{draw.randint(2, 3)}]"] = "fp16"
         lines[f"layers[*].moe.norm:output@{phase}[rows {few}:]"] = "fp16"
         lines[f"lm_head:output@{phase}[rows :{draw.randint(2, 5)}]"] = "fp32"

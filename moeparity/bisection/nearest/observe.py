@@ -163,7 +163,7 @@ class Question:
             yield Sample(
                 values=dict(zip(self.region.inputs, entering, strict=True)),
                 given=tuple(block.tensor for block in blocks),
-                phase=case_of(self.replaced.plan.phases, turn.sizes()) or turn.phase,
+                phase=case_of(self.replaced.plan.phases, turn.sizes) or turn.phase,
             )
 
     def _gives_the_others_bits(self, view: NodeView) -> bool:

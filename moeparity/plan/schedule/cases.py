@@ -17,11 +17,12 @@ from moeparity.plan.schedule.steps import PHASES, Phase
 Case = str
 """A phase, with the numbers that are meant in brackets behind it; the phase alone stands for all its steps."""
 
-NUMBERS: Final = ("rows", "keys", "queries")
+NUMBERS: Final = ("rows", "longest", "keys", "queries")
 """What cases go by. rows: tokens that go through an op together, padding rows included. keys: what attention reads of a
-sequence, from its first token to its last of the step. queries: tokens of a sequence in the step."""
-OF_ATTENTION: Final = ("keys", "queries")
-"""Those that are a sequence's own, which only an op that reads earlier tokens takes apart from the others."""
+sequence, from its first token to its last of the step; longest: the most that it reads of any sequence of the step.
+queries: tokens of a sequence in the step."""
+OF_ATTENTION: Final = ("longest", "keys", "queries")
+"""Those that only an op that reads earlier tokens knows."""
 
 _CASE = re.compile(r"([a-z]+)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"\s*([a-z]+)\s+(\d{1,9})?:(\d{1,9})?\s*")
@@ -56,6 +57,7 @@ class Sizes(NamedTuple):
 
     phase: Phase
     rows: int
+    longest: int
     keys: int
     queries: int
 
@@ -123,7 +125,7 @@ def case_of(cases: Iterable[Case], sizes: Sizes) -> Case | None:
 
 def merged(cases: Iterable[Case]) -> dict[Case, tuple[Case, ...]]:
     """Cases, those put together that are one without a cut between them: each such case, and what it consists of."""
-    parts = {case: (case,) for case in cases}
+    parts: dict[Case, tuple[Case, ...]] = {case: (case,) for case in cases}
     while True:
         pair = next(((a, b, one) for a, b in permutations(parts, 2) if (one := _joined(a, b)) is not None), None)
         if pair is None:
@@ -144,11 +146,10 @@ def _joined(first: Case, second: Case) -> Case | None:
 
 
 def described(cases: Iterable[Case]) -> str:
-    """Cases in words, phases with the same numbers together: `decode, verify`, `all phases[rows :65]`."""
-    by_numbers: dict[str, list[Phase]] = {}
+    """Cases in words: `decode, verify`, `all phases[rows :65]`."""
+    by_numbers: dict[str, list[Case]] = {}
     for case in merged(cases):
-        phase, ranges = parse(case)
-        by_numbers.setdefault(write(phase, ranges).removeprefix(phase), []).append(phase)
-    every = set(PHASES)
-    names = {numbers: "all phases" if set(of) == every else ", ".join(of) for numbers, of in by_numbers.items()}
-    return ", ".join(f"{of}{numbers}" for numbers, of in names.items())
+        by_numbers.setdefault(case.removeprefix(parse(case)[0]), []).append(case)
+    of_all = {numbers for numbers, of in by_numbers.items() if len(of) == len(PHASES)}
+    words = {numbers: f"all phases{numbers}" for numbers in of_all}
+    return ", ".join(words.get(numbers, ", ".join(of)) for numbers, of in by_numbers.items())

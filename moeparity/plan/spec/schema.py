@@ -54,11 +54,13 @@ class InCases(Model):
     """What holds in some steps of a schedule alone.
 
     `phase` names one phase or several (None: it holds in all). `rows`: how many rows go through the op together.
-    `keys`: how many keys attention reads of a sequence. `queries`: how many tokens of a sequence are in the step.
+    `keys`: how many keys attention reads of a sequence; `longest`: of that sequence of the step which has most.
+    `queries`: how many tokens of a sequence are in the step.
     """
 
     phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
     rows: Bounds | None = None
+    longest: Bounds | None = None
     keys: Bounds | None = None
     queries: Bounds | None = None
 
@@ -75,7 +77,7 @@ class InCases(Model):
 
 class Rule(InCases):
     """Values for the attributes of all nodes of an op, or of selected nodes, in all steps or in some (`phase`, `rows`,
-    `keys`, `queries`).
+    `longest`, `keys`, `queries`).
 
     `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
     would give others, `none` where nothing does (None: leaving `set_by` out).

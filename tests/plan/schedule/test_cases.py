@@ -68,12 +68,13 @@ def test_every_step_is_of_one_case_which_each_rule_holds_in_or_not() -> None:
             assert case_of(cases, sizes) == case
             for rule in rules:
                 assert contains(rule, case) == (case_of([rule], sizes) is not None)
-    assert case_of(["prefill"], Sizes("decode", 1, 1, 1)) is None
+    assert case_of(["prefill"], Sizes("decode", 1, 1, 1, 1)) is None
 
 
 def test_in_words_phases_with_the_same_numbers_are_together() -> None:
     assert described(["decode", "verify"]) == "decode, verify"
     assert described([f"{phase}[rows :65]" for phase in PHASES]) == "all phases[rows :65]"
+    assert described(["decode[keys 3:]", "chunk[keys 3:]"]) == "decode[keys 3:], chunk[keys 3:]"
     assert described(["decode[keys 3:]", "prefill"]) == "decode[keys 3:], prefill"
 
 

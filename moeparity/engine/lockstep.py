@@ -218,14 +218,8 @@ class _Lockstep:
         for queries in turn.queries(varlen=whole.numerics.varlen):
             todo = at if sizes is None else at.at(turn.sizes_of(queries, sizes))
             inputs = self._inputs(source, todo.reads, visit.wave)
-            parts.append(self._called(visit, todo, todo.numerics, turn, queries, inputs))
-        if len(parts) == 1:
-            return parts[0]
-        ports = zip(visit.identities, zip(*parts, strict=True), strict=True)
-        return tuple(
-            identities.block(assemble(blocks, turn.batch), turn.batch, blocks[0].axis, blocks[0].partials)
-            for identities, blocks in ports
-        )
+            parts.append(self._computed(visit, todo, todo.numerics, turn, queries, inputs))
+        return visit.identified(parts, turn.batch)
 
     def _called(
         self,
@@ -236,6 +230,18 @@ class _Lockstep:
         queries: Batch,
         inputs: Sequence[list[Block] | None],
     ) -> tuple[Block, ...]:
+        return visit.identified([self._computed(visit, todo, numerics, turn, queries, inputs)], queries)
+
+    def _computed(
+        self,
+        visit: _Visit,
+        todo: Task,
+        numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+    ) -> tuple[Block, ...]:
+        """What a kernel gives, without identities: those of the whole turn are asked for, not those of its spans."""
         # A replay's routes come behind what is read.
         history = chain(todo.history, repeat(False))
         blocks = [
@@ -254,10 +260,9 @@ class _Lockstep:
             size = (queries.size[0], queries.size[1] + padding)
             tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size, turn.steps)
             axis = visit.node.op.token_axis + (numerics.partials > 1)
-            pairs = zip(visit.identities, tensors, strict=True)
             visit.computed[key] = tuple(
-                identities.block(_without_padding(tensor, axis, padding), queries, axis, numerics.partials)
-                for identities, tensor in pairs
+                Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)
+                for tensor in tensors
             )
         return visit.computed[key]
 
@@ -292,10 +297,22 @@ class _Visit:
         self.node, self.wave, self.loaded = node, wave, loaded
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        # What was computed span by span, put together, by the ids of the spans' blocks, which `computed` keeps.
+        self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
         self.told: Callable[[float], None] | None = None
         # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
         # may leave them. The list is kept so that its id is no other one's.
         self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
+
+    def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
+        """The ports of a batch, put together from those of its parts, with identities."""
+        key = (batch, *map(id, parts))
+        if key not in self._identified:
+            self._identified[key] = tuple(
+                identities.block(assemble(blocks, batch), batch, blocks[0].axis, blocks[0].partials)
+                for identities, blocks in zip(self.identities, zip(*parts, strict=True), strict=True)
+            )
+        return self._identified[key]
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
+from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.schedule.cases import NUMBERS, Case, Range, write
+from moeparity.plan.schedule.grid import MOST_STEPS
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.base import By, Model, Name, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
@@ -207,6 +209,17 @@ class Sample(Model):
     new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("new_tokens")
+    @classmethod
+    def _few_steps(cls, tokens: int) -> int:
+        most = limit(MOST_STEPS)
+        if tokens > most:
+            raise ValueError(
+                f"each of {tokens:,} new tokens is a step of its own; expected at most {most:,}. Sample fewer, or "
+                f"raise the limit with {LIMIT_FACTOR}"
+            )
+        return tokens
 
 
 class Tokens(Model):

@@ -178,7 +178,16 @@ def _label(difference: Difference) -> str:
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
     is_one_choice = difference.rule is None or difference.rule.is_overlay
-    return (label,) if is_one_choice else (f"{label}:{difference.attribute}", *values)
+    return (label,) if is_one_choice else (f"{label}:{_said(difference)}", *values)
+
+
+def _said(difference: Difference) -> str:
+    """The choice as its rule has it: of a site on edges, the readers that it names, which may be some of their op."""
+    edge, rule = edge_of(difference.attribute), difference.rule
+    if edge is None or rule is None:
+        return difference.attribute
+    names = [name for name, _ in rule.values if (own := edge_of(name)) is not None and own[0] == edge[0]]
+    return names[0] if len(names) == 1 else difference.attribute
 
 
 def _layer(difference: Difference) -> str:

@@ -22,7 +22,6 @@ _FLASH = {"implementation": (FLASH,)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
 _EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
-CASCADE = "vLLM 5704f34f36, v1/attention/backends/flash_attn.py cascade_attention, which 0.33.0 has no more"
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
 FORMS = (
@@ -130,7 +129,7 @@ FORMS = (
         values=(FIXED, SHARED),
         sources={
             FIXED: Evidence("read", "FlashInfer fb28d72 attention/prefill.cuh"),
-            SHARED: Evidence("read", CASCADE),
+            SHARED: Evidence("read", "vLLM 5704f34f36 vllm/v1/attention/backends/flash_attn.py"),
         },
         least=1,
         when=_FLASH,

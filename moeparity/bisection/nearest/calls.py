@@ -229,10 +229,8 @@ def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
     numbers = {name: value for name, value in plan.active(node).items() if not isinstance(value, str)}
     each = [ref.count for ref in node.weights.values() if ref.each]
     products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.gemm else 0
-    tiles = _tiles(plan.active(node), rows, length)
-    # Splits share out the tiles, which are counted already.
-    pieces = max([1.0, *(numbers[name] for name in PIECES if name in numbers and (tiles == 1 or name != "splits"))])
-    loops = max(each, default=1) * pieces * tiles
+    pieces = max([1.0, *(numbers[name] for name in PIECES if name in numbers)])
+    loops = max(each, default=1) * pieces * _tiles(plan.active(node), rows, length)
     return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
 
 

@@ -24,8 +24,8 @@ def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -
     Imitates, all read: FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h, n_blocks_per_split (`tiles`);
     0f25c7b hopper/block.h, get_n_block_min_max (`seen`); vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py
     and SGLang 03cd2ec decode_attention.py, kv_len_per_split (`keys`); FlashInfer fb28d72 attention/prefill.cuh,
-    chunk_start (`fixed`); vLLM 5704f34f36 flash_attn.py, cascade_attention (`shared`). How many splits their heuristics
-    choose is not modelled: it depends on the batch and the GPU.
+    chunk_start (`fixed`); vLLM 5704f34f36 vllm/v1/attention/backends/flash_attn.py, cascade_attention (`shared`). How
+    many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
     """
     splits, block, every = at["splits"], at["kv_block"], slice(0, queries)
     if splits == FIXED:

@@ -240,10 +240,10 @@ def _tiles(active: Mapping[str, Any], rows: int, length: int) -> float:
     """
     if active.get("implementation") != FLASH:
         return 1.0
-    tiles = max(1.0, length / min(active["kv_block"], active.get("split_keys", length)))
+    tiles = max(1.0, length / int(min(active["kv_block"], active.get("split_keys", length))))
     if active["rows"] != ALL:
         return rows / length * math.ceil(length / int(active["rows"])) * max(1.0, tiles / 2)
-    return math.ceil(length / active["q_block"]) * max(1.0, tiles / 2) if "q_block" in active else tiles
+    return math.ceil(length / int(active["q_block"])) * max(1.0, tiles / 2) if "q_block" in active else tiles
 
 
 def _written(plan: BoundGraph, node: Node) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from moeparity.bisection.prepare import Plan
 from moeparity.plan.graph import Node
-from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import Side
 
 
@@ -22,9 +22,9 @@ class Settings:
     weights: Callable[[Node], Mapping[str, Tensor]]
 
 
-def settings_of(plan: Plan, side: Side, phase: Phase | None = None) -> Settings:
-    """How a side's kernels are called outside of a pass, in a phase of its schedule (None: its first)."""
-    bound = side.plan if phase is None else side.plan.at_phase(phase)
+def settings_of(plan: Plan, side: Side, phase: Case) -> Settings:
+    """How a side's kernels are called outside of a pass, in a phase of its plan."""
+    bound = side.plan.at_phase(phase)
     return Settings(
         at=lambda node: node.op.settings({**bound.told_to(node), **bound.active(node)}),
         weights=lambda node: plan.model.weights.node(node, bound.dtype_of(node.name)),

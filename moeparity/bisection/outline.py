@@ -17,11 +17,12 @@ from moeparity.plan.difference import by_phase
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.setting import Setting
-from moeparity.plan.sides import Side, bound_side
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.sides import bound_side, cases_of
+from moeparity.plan.spec import reader
 from moeparity.plan.toggles import Toggle, toggles
 
 ABSENT = "-"
@@ -115,7 +116,12 @@ def outline_recipe(path: Path) -> Outline:
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
-    reference, candidate = (_side(path, variant, graph, dtype, phases) for variant in variants)
+    profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
+    cases = cases_of(graph, phases, variants, profiles, Where(path))
+    reference, candidate = (
+        bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases)
+        for variant, profile in zip(variants, profiles, strict=True)
+    )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:
@@ -160,7 +166,7 @@ def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
     return origin, evidence
 
 
-def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Phase, dict[str, Entry]]:
+def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Case, dict[str, Entry]]:
     """What takes effect on a node in each phase; worked out once for phases that agree."""
     values = {id(in_phase): _active(node, in_phase) for in_phase in plan.distinct}
     return {phase: values[id(plan.at_phase(phase))] for phase in plan.phases}
@@ -203,8 +209,3 @@ def _file_dtype(folder: Path) -> str:
     from moeparity.inputs.weights.fit import file_dtype
 
     return file_dtype(Checkpoint(folder))
-
-
-def _side(path: Path, variant: schema.Variant, graph: Graph, dtype: str, phases: tuple[Phase, ...]) -> Side:
-    where = Where(path, variant.line)
-    return bound_side(graph, variant, load_profile(variant.profile, where), dtype, where, phases=phases)

@@ -31,7 +31,7 @@ from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.sides import SIDES, Side, bound_side, phases_of, walked
+from moeparity.plan.sides import SIDES, Side, bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
@@ -184,8 +184,9 @@ def prepare(
     count = len(tokens.input_ids)
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
+    cases = cases_of(model.graph, phases, variants, profiles, Where(path), rules_of_sides)
     reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, phases)
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))

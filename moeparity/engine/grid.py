@@ -8,9 +8,12 @@ from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from moeparity.numerics.joined import Steps
+from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule, Shape, Span, Step
 
 Rows = tuple[int, int]
@@ -30,10 +33,12 @@ class Batch:
     """Tokens of the grid that lie in one tensor, [b, t] or [1, n], in this order. The same tokens are one object.
 
     rectangle: what the tokens are where they lie as [b, t].
+    common: what `values.common` found out of it and other batches.
     """
 
     def __init__(self, grid: Grid, spans: tuple[Span, ...], shape: Shape) -> None:
         self.grid, self.spans, self.shape = grid, spans, shape
+        self.common: dict[Batch, tuple[torch.Tensor, torch.Tensor]] = {}
         first, last = spans[0], spans[-1]
         dense = shape == "dense" or len(spans) == 1
         self.rectangle = Rectangle(first.sequence, last.sequence + 1, first.first, first.last) if dense else None
@@ -62,6 +67,16 @@ class Batch:
     def cells(self) -> tuple[int, ...]:
         """The cells that its tokens lie in, ascending."""
         return self._cells[0]
+
+    @cached_property
+    def cell_array(self) -> npt.NDArray[np.int64]:
+        """`cells` as an array."""
+        return np.array(self.cells, dtype=np.int64)
+
+    @cached_property
+    def cell_set(self) -> frozenset[int]:
+        """`cells` as a set."""
+        return frozenset(self.cells)
 
     @property
     def cell_of(self) -> torch.Tensor:
@@ -131,6 +146,18 @@ class Turn:
         return queries.grid.rectangle(at.first, at.last, start, at.end)
 
     @property
+    def sizes(self) -> Sizes:
+        """What choices may go by."""
+        every = self.batch.apart if self.batch.shape == "flat" else (self.batch,)
+        longest = max(self.keys(batch).size[1] for batch in every)
+        queries = self.batch.size[1]
+        return Sizes(self.phase, self.tokens + self.padding, longest=longest, keys=longest, queries=queries)
+
+    def sizes_of(self, queries: Batch, among: Sizes) -> Sizes:
+        """The same of tokens that attention takes at once, which are some of this turn, whose sizes are `among`."""
+        return among._replace(keys=self.keys(queries).size[1], queries=queries.size[1])
+
+    @property
     def tokens(self) -> int:
         """How many, padding aside."""
         return self.batch.size[0] * self.batch.size[1]
@@ -158,7 +185,8 @@ class Grid:
         self._wholes: dict[Rows, Batch] = {}
         self.schedules = {one: one.on(sequences, length) for one in schedules}
         steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
-        turns = {one: [turn for step in own for turn in self._turns(step, _starts(own))] for one, own in steps.items()}
+        starts = {one: _starts(own) for one, own in steps.items()}
+        turns = {one: [turn for step in own for turn in self._turns(step, starts[one])] for one, own in steps.items()}
         head_turns = {one: [turn for step in own for turn in self._head_turns(step)] for one, own in steps.items()}
         every = [*turns.values(), *head_turns.values()]
         self._placed = [[turn.batch for turn in one] for one in every]

@@ -21,7 +21,7 @@ from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.ticks import Ticks
-from moeparity.engine.values import Block, Identities, assemble, reblocked
+from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Replay, Task, Work
@@ -175,13 +175,15 @@ class _Lockstep:
 
     def _ports(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
         """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
-        todo = at.at(turn.phase)
+        if any(at.history):
+            return self._attended(visit, at, source, turn)
+        todo = _task_of(at, turn)
         inputs = self._inputs(source, todo.reads, visit.wave)
         if todo.replay is not None:
             inputs = (*inputs, *self._replayed(visit, todo.replay))
-        ports = self._blocks(visit, todo, todo.numerics, turn, inputs)
+        ports = self._called(visit, todo, todo.numerics, turn, turn.batch, inputs)
         return ports + tuple(
-            ports[0] if numerics is None else self._blocks(visit, todo, numerics, turn, inputs)[0]
+            ports[0] if numerics is None else self._called(visit, todo, numerics, turn, turn.batch, inputs)[0]
             for numerics in todo.edges
         )
 
@@ -190,10 +192,9 @@ class _Lockstep:
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
-        todo, afresh = todo.at(turn.phase), _Visit(visit.node, visit.wave, visit.loaded)
-        inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
-        blocks = self._blocks(afresh, todo, todo.numerics, turn, inputs)
-        return tuple(block.tensor for block in blocks)
+        afresh = _Visit(visit.node, visit.wave, visit.loaded)
+        blocks = self._ports(afresh, todo, self.sources[walker], turn)
+        return tuple(block.tensor for block in blocks[: len(visit.node.outputs)])
 
     def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
         """The routes that a forced router is given, port by port."""
@@ -201,25 +202,24 @@ class _Lockstep:
         assert source is not None, "a hidden router is refused before"
 
         def routes(turn: Turn) -> tuple[Block, ...]:
-            task = source.at(turn.phase)
+            task = _task_of(source, turn)
             inputs = self._inputs(replay.of, task.reads, visit.wave)
-            return self._blocks(visit, task, replay.numerics[turn.phase], turn, inputs)
+            return self._called(visit, task, replay.at(turn.sizes), turn, turn.batch, inputs)
 
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
-    def _blocks(
-        self, visit: _Visit, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
-    ) -> tuple[Block, ...]:
-        """The values of a turn; where attention takes its spans one by one, put together from those of each."""
-        queries = turn.queries(varlen=numerics.varlen) if any(todo.history) else (turn.batch,)
-        parts = [self._called(visit, todo, numerics, turn, batch, inputs) for batch in queries]
-        if len(parts) == 1:
-            return parts[0]
-        ports = zip(visit.identities, zip(*parts, strict=True), strict=True)
-        return tuple(
-            identities.block(assemble(blocks, turn.batch), turn.batch, blocks[0].axis, blocks[0].partials)
-            for identities, blocks in ports
-        )
+    def _attended(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
+        """The values of a turn at an op that reads earlier tokens; where it takes the spans one by one, put together
+        from those of each, which may be of several cases.
+        """
+        parts = []
+        sizes = turn.sizes if at.by_phase else None
+        whole = at if sizes is None else at.at(sizes)
+        for queries in turn.queries(varlen=whole.numerics.varlen):
+            todo = at if sizes is None else at.at(turn.sizes_of(queries, sizes))
+            inputs = self._inputs(source, todo.reads, visit.wave)
+            parts.append(self._computed(visit, todo, todo.numerics, turn, queries, inputs))
+        return visit.identified(parts, turn.batch)
 
     def _called(
         self,
@@ -230,6 +230,18 @@ class _Lockstep:
         queries: Batch,
         inputs: Sequence[list[Block] | None],
     ) -> tuple[Block, ...]:
+        return visit.identified([self._computed(visit, todo, numerics, turn, queries, inputs)], queries)
+
+    def _computed(
+        self,
+        visit: _Visit,
+        todo: Task,
+        numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+    ) -> tuple[Block, ...]:
+        """What a kernel gives, without identities: those of the whole turn are asked for, not those of its spans."""
         # A replay's routes come behind what is read.
         history = chain(todo.history, repeat(False))
         blocks = [
@@ -248,10 +260,9 @@ class _Lockstep:
             size = (queries.size[0], queries.size[1] + padding)
             tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size, turn.steps)
             axis = visit.node.op.token_axis + (numerics.partials > 1)
-            pairs = zip(visit.identities, tensors, strict=True)
             visit.computed[key] = tuple(
-                identities.block(_without_padding(tensor, axis, padding), queries, axis, numerics.partials)
-                for identities, tensor in pairs
+                Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)
+                for tensor in tensors
             )
         return visit.computed[key]
 
@@ -286,9 +297,22 @@ class _Visit:
         self.node, self.wave, self.loaded = node, wave, loaded
         self.identities = [Identities() for _ in node.outputs]
         self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        # What was computed span by span, put together, by the ids of the spans' blocks, which `computed` keeps.
+        self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
         self.told: Callable[[float], None] | None = None
-        # By value, its blocks, also by what lies in them. The list is kept so that its id is no other one's.
-        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block]]] = {}
+        # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
+        # may leave them. The list is kept so that its id is no other one's.
+        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
+
+    def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
+        """The ports of a batch, put together from those of its parts, with identities."""
+        key = (batch, *map(id, parts))
+        if key not in self._identified:
+            self._identified[key] = tuple(
+                identities.block(assemble(blocks, batch), batch, blocks[0].axis, blocks[0].partials)
+                for identities, blocks in zip(self.identities, zip(*parts, strict=True), strict=True)
+            )
+        return self._identified[key]
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
@@ -312,10 +336,14 @@ class _Visit:
     def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
         """The tokens of a batch of a value; a `view` of them, where one will do and they lie in a rectangle."""
         if id(value) not in self._blocks_of:
-            self._blocks_of[id(value)] = value, {block.batch: block for block in value}
-        block_of = self._blocks_of[id(value)][1]
+            has_dtypes = len({block.tensor.dtype for block in value}) > 1
+            self._blocks_of[id(value)] = value, {block.batch: block for block in value}, has_dtypes
+        _, block_of, has_dtypes = self._blocks_of[id(value)]
         if batch in block_of:
             return block_of[batch]
+        if has_dtypes:
+            # In the dtype of the steps that made these tokens, whatever others left.
+            return reblocked([block for block in value if len(common(batch, block.batch)[0])], batch, view=view)
         if len(value) == 1:
             return reblocked(value, batch, view=view)
         whole = batch.grid.whole(self.wave)
@@ -323,6 +351,11 @@ class _Visit:
             # Put together once for all steps that read what several made.
             block_of[whole] = reblocked(value, whole)
         return reblocked([block_of[whole]], batch, view=view)
+
+
+def _task_of(at: Task, turn: Turn) -> Task:
+    """The task of a turn, whose sizes are asked for where it goes by them."""
+    return at.at(turn.sizes) if at.by_phase else at
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from moeparity.engine.grid import Batch, odd_numbers
 from moeparity.numerics.bits import int_view
 
+IntArray = npt.NDArray[np.int64]
+
 FEW = 2
 """So many tensors are compared as they are; of more, only those whose fingerprints agree in some cell."""
+
+NARROW = 64
+"""Of so many cells and fewer each is looked up by itself."""
+
+PAIRS = 4096
+"""Of so many other batches it is kept which tokens one has in common with them."""
 
 WORDS = 1 << 16
 """So many words of a tensor are taken to its fingerprints at once."""
@@ -73,66 +82,106 @@ class _Bits:
         return dict(zip(batch.cells, of_cell.tolist(), strict=True))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Something new in the cells `fresh`, and the numbers, int64, of all cells of its batch."""
+
+    bits: _Bits
+    numbers: IntArray
+    fresh: frozenset[int]
+
+
 class Identities:
     """Gives every cell of one output port a number, the same for the same bits."""
 
     def __init__(self) -> None:
-        # By cell, what has something new there, with its numbers; and the next number that is free.
-        self._known: dict[int, list[tuple[_Bits, tuple[int, ...]]]] = {}
-        self._next: Counter[int] = Counter()
+        # What has something new: in few cells, by cell and as a whole; in many.
+        self._by_cell: dict[int, list[_Known]] = {}
+        self._narrow: list[_Known] = []
+        self._wide: list[_Known] = []
+        self._next: IntArray = np.zeros(0, dtype=np.int64)
         self._same: dict[tuple[object, ...], Block] = {}
 
     def block(self, tensor: torch.Tensor, batch: Batch, axis: int = 1, partials: int = 1) -> Block:
         """The tensor with its identities; an equal block made before is returned instead."""
         bits = _Bits(tensor, batch, axis)
-        ids: list[int | None] = [None] * len(batch.cells)
-        for other, other_ids in self._met(bits):
-            _take_equal(ids, bits, other, other_ids)
-            if None not in ids:
+        ids = np.full(len(batch.cells), -1, dtype=np.int64)
+        for known in self._met(bits):
+            _take_equal(ids, bits, known)
+            if ids.min() >= 0:
                 break
-        fresh = [cell for cell, identity in zip(batch.cells, ids, strict=True) if identity is None]
-        numbers = tuple(self._next[c] if i is None else i for c, i in zip(batch.cells, ids, strict=True))
-        for cell in fresh:
-            self._next[cell] += 1
-            self._known.setdefault(cell, []).append((bits, numbers))
+        is_fresh = ids < 0
+        if is_fresh.any():
+            self._number(ids, is_fresh, bits)
+        numbers = tuple(ids.tolist())
         block = Block(tensor, batch, numbers, partials, axis)
         return self._same.setdefault((batch, numbers, block.layout), block)
 
-    def _met(self, bits: _Bits) -> list[tuple[_Bits, tuple[int, ...]]]:
+    def _number(self, ids: IntArray, is_fresh: npt.NDArray[np.bool_], bits: _Bits) -> None:
+        """Give the fresh cells the next numbers that are free there, and keep what has them."""
+        cells = bits.batch.cell_array[is_fresh]
+        if cells[-1] >= len(self._next):
+            self._next = np.concatenate([self._next, np.zeros(int(cells[-1]) + 1 - len(self._next), dtype=np.int64)])
+        ids[is_fresh] = self._next[cells]
+        self._next[cells] += 1
+        known = _Known(bits, ids.copy(), frozenset(cells.tolist()))
+        if len(cells) > NARROW:
+            self._wide.append(known)
+            return
+        self._narrow.append(known)
+        for cell in known.fresh:
+            self._by_cell.setdefault(cell, []).append(known)
+
+    def _met(self, bits: _Bits) -> list[_Known]:
         """What has something of the same kind in the same cells, of the same batch first; of many only what may have
         the same bits in some cell.
         """
-        every = (known for cell in bits.batch.cells for known in self._known.get(cell, ()))
-        met = list({id(known[0]): known for known in every if known[0].kind == bits.kind}.values())
+        batch = bits.batch
+        if len(batch.cells) > NARROW:
+            every = [known for known in self._narrow if not batch.cell_set.isdisjoint(known.fresh)]
+        else:
+            there = (known for cell in batch.cells for known in self._by_cell.get(cell, ()))
+            every = list({id(known): known for known in there}.values())
+        every += [known for known in self._wide if not batch.cell_set.isdisjoint(known.fresh)]
+        met = [known for known in every if known.bits.kind == bits.kind]
         if len(met) > FEW:
             prints = bits.prints.items()
-            met = [known for known in met if not prints.isdisjoint(known[0].prints.items())]
-        return sorted(met, key=lambda known: known[0].batch is not bits.batch)
+            met = [known for known in met if not prints.isdisjoint(known.bits.prints.items())]
+        return sorted(met, key=lambda known: known.bits.batch is not batch)
 
 
-def _take_equal(ids: list[int | None], bits: _Bits, other: _Bits, other_ids: Sequence[int]) -> None:
+def _take_equal(ids: IntArray, bits: _Bits, known: _Known) -> None:
     """Fill in the numbers of the cells in which both have the same bits."""
-    batch, known = bits.batch, other.batch
-    if batch is known:
+    batch, other = bits.batch, known.bits
+    if batch is other.batch:
         if torch.equal(bits.bits, other.bits):
-            ids[:] = [theirs if own is None else own for own, theirs in zip(ids, other_ids, strict=True)]
+            np.copyto(ids, known.numbers, where=ids < 0)
             return
         if len(ids) == 1:
             return
         ours, theirs, places = bits.by_token, other.by_token, batch.cell_of
     else:
-        mine, its = common(batch, known)
+        mine, its = common(batch, other.batch)
         ours, theirs = bits.by_token[mine.to(bits.bits.device)], other.by_token[its.to(other.bits.device)]
         places = batch.cell_of[mine]
-    differs = (ours != theirs).any(-1).cpu()
-    number_of = dict(zip(known.cells, other_ids, strict=True))
-    for place in set(places.tolist()) - set(places[differs].tolist()):
-        if ids[place] is None:
-            ids[place] = number_of[batch.cells[place]]
+    differs = (ours != theirs).any(-1).cpu().numpy()
+    takes = np.zeros(len(ids), dtype=np.bool_)
+    takes[places.numpy()] = True
+    takes[places.numpy()[differs]] = False
+    takes &= ids < 0
+    ids[takes] = known.numbers[np.searchsorted(other.batch.cell_array, batch.cell_array[takes])]
 
 
 def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens that both have, as their places in each; whole cells, since no batch cuts one."""
+    if b not in a.common:
+        if len(a.common) >= PAIRS:
+            a.common.clear()
+        a.common[b] = _common(a, b)
+    return a.common[b]
+
+
+def _common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     in_b = torch.full((a.grid.sequences * a.grid.length,), -1, dtype=torch.int64)
     in_b[b.index] = torch.arange(len(b.index))
     places = in_b[a.index]
@@ -163,7 +212,8 @@ def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> B
 def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     """The tokens of a batch, put together from blocks cut otherwise; the block's own tensor where they agree.
 
-    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated.
+    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated. Where choices
+    by phase leave blocks in several dtypes, it has one that holds the values of all.
 
     Raises ValueError for a token that is in none of the blocks.
     """
@@ -176,7 +226,8 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
     back = [by_stride.index(axis) + 1 for axis in range(1, template.dim())]
     shape = list(template.shape)
     shape[0], shape[axis] = batch.size
-    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)]).permute(0, *back)
+    dtype = reduce(torch.promote_types, dict.fromkeys(block.tensor.dtype for block in blocks))
+    joined = template.new_empty([shape[0], *(shape[axis] for axis in by_stride)], dtype=dtype).permute(0, *back)
     if len(blocks) == 1 and _is_part(batch, blocks[0].batch):
         return joined.copy_(part(blocks[0], batch))
     copied = sum(_copy(block, joined, batch) for block in blocks)
@@ -218,5 +269,5 @@ def _copy(block: Block, target: torch.Tensor, batch: Batch) -> int:
     ours, theirs = common(batch, block.batch)
     ours, theirs = ours.to(into.device), theirs.to(source.device)
     width, other_width = batch.size[1], block.batch.size[1]
-    into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width]
+    into[ours // width, ours % width] = source[theirs // other_width, theirs % other_width].to(into.dtype)
     return len(ours)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
@@ -14,6 +15,7 @@ from moeparity.engine.walker import Name
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
+from moeparity.plan.schedule.cases import Case, case_of
 
 Ids = tuple[int, ...]
 
@@ -91,6 +93,18 @@ class NodeView:
         blocks = self.outputs[walker][port]
         return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
 
+    def tokens_by_case(self, walker: Name, cases: Collection[Case]) -> dict[Case, torch.Tensor]:
+        """By case of a plan, which tokens of the wave a walker computes so at this node, bool [B, T]."""
+        first, last = self.wave
+        tokens: dict[Case, torch.Tensor] = {}
+        for turn in self.turns[walker]:
+            sizes, apart = turn.sizes, self.node.op.history and turn.batch.shape == "flat"
+            for queries in turn.batch.apart if apart else (turn.batch,):
+                case = case_of(cases, turn.sizes_of(queries, sizes)) or turn.phase
+                own = tokens.setdefault(case, torch.zeros(last - first, self.grid.length, dtype=torch.bool))
+                own.view(-1)[queries.index - first * self.grid.length] = True
+        return tokens
+
     def output_ids(self, walker: Name) -> list[Ids]:
         """Per cell, the identities of all outputs."""
         return list(zip(*(ids_of(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
@@ -111,10 +125,12 @@ class NodeView:
                 for name, earlier, x, y in zip(*self._read(regions), self.inputs[a], self.inputs[b], strict=False)
                 if name not in SOURCES and x and y
             ]
-        cells = range(len(self.cells))
-        own = [all(x[i] == y[i] for x, y, earlier in pairs if not earlier) for i in cells]
-        before = self._with_history([all(x[i] == y[i] for x, y, earlier in pairs if earlier) for i in cells], a, b)
-        return [one and other for one, other in zip(own, before, strict=True)]
+        own, history = np.ones((2, len(self.cells)), dtype=np.bool_)
+        for x, y, earlier in pairs:
+            agree = history if earlier else own
+            agree &= np.array(x) == np.array(y)
+        before = self._with_history(history.tolist(), a, b)
+        return [one and other for one, other in zip(own.tolist(), before, strict=True)]
 
     def _read(self, regions: Sequence[Region]) -> tuple[Sequence[str], Sequence[bool]]:
         """The values that are read, and whether earlier tokens of each may be; of a function that is not known."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.engine.routes import Forced
 from moeparity.plan.bind import BoundGraph
-from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule
+from moeparity.plan.schedule.cases import Case, parse
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Name = Any
 """What a walker is known by, hashable: a side's name, or the key of a trial."""
@@ -30,6 +31,7 @@ class Walker:
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
-    def plans(self) -> Mapping[Phase, BoundGraph]:
-        """Its plan in each phase of its schedule, the first of which speaks for it."""
-        return {phase: self.plan.at_phase(phase) for phase in self.schedule.phases}
+    def plans(self) -> Mapping[Case, BoundGraph]:
+        """Its plan in each case of the phases of its schedule, the first of which speaks for it."""
+        cases = [case for phase in self.schedule.phases for case in self.plan.phases if parse(case)[0] == phase]
+        return {case: self.plan.at_phase(case) for case in cases}

@@ -13,7 +13,8 @@ from moeparity.ops.declaration import EDGE
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule
+from moeparity.plan.schedule.cases import Case, Sizes, case_of
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Alike = tuple[object, ...]
 
@@ -21,12 +22,18 @@ Alike = tuple[object, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`, which it
-    computes in each phase of its own schedule.
+    computes in each case of its own schedule.
     """
 
     of: Name
-    numerics: Mapping[Phase, Numerics]
+    numerics: Mapping[Case, Numerics]
     ports: int
+
+    def at(self, sizes: Sizes) -> Numerics:
+        """What computes them in a step of these sizes."""
+        case = case_of(self.numerics, sizes)
+        assert case is not None, "they are there for all steps"
+        return self.numerics[case]
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -40,7 +47,7 @@ class Task:
 
     `history`: of each value, whether a token reads it at all earlier tokens of its sequence too.
     `replay`: of a router with forced routes, where they come from.
-    `by_phase`: the tasks of phases in which it is another one.
+    `by_phase`: the tasks of cases in which it is another one.
     """
 
     reads: tuple[str | None, ...]
@@ -48,7 +55,7 @@ class Task:
     numerics: Numerics
     edges: tuple[Numerics | None, ...]
     replay: Replay | None = None
-    by_phase: Mapping[Phase, Task] = field(default_factory=dict)
+    by_phase: Mapping[Case, Task] = field(default_factory=dict)
 
     @property
     def every(self) -> tuple[Task, ...]:
@@ -61,9 +68,10 @@ class Task:
         of_each = zip(*(task.reads for task in self.every), strict=False)
         return tuple(next((value for value in values if value is not None), None) for values in of_each)
 
-    def at(self, phase: Phase) -> Task:
-        """The task in a phase."""
-        return self.by_phase.get(phase, self)
+    def at(self, sizes: Sizes) -> Task:
+        """The task of a step of these sizes."""
+        case = case_of(self.by_phase, sizes)
+        return self if case is None else self.by_phase[case]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +241,7 @@ def _edges(
     return edges
 
 
-def _replayed_plans(walker: Walker, source: Walker) -> dict[Phase, dict[Phase, BoundGraph]]:
+def _replayed_plans(walker: Walker, source: Walker) -> dict[Case, dict[Case, BoundGraph]]:
     """By a forced walker's phase and the phase of the walker whose routes it takes over: what makes them."""
     plans = {phase: replayed_plan(plan, source.plan) for phase, plan in walker.plans.items()}
     return {phase: {theirs: plan.at_phase(theirs) for theirs in source.plans} for phase, plan in plans.items()}
@@ -244,7 +252,7 @@ def _tasks(
     node: Node,
     edges: Sequence[str],
     handed: set[str],
-    replayed: Mapping[Phase, Mapping[Phase, BoundGraph]] | None,
+    replayed: Mapping[Case, Mapping[Case, BoundGraph]] | None,
 ) -> Task:
     """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another."""
     tasks = {}
@@ -308,7 +316,7 @@ def _refuse_history(walker: Walker, region: Region) -> None:
         )
 
 
-def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Phase, BoundGraph]) -> Task:
+def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, BoundGraph]) -> Task:
     """A router's task with what `forced` says of it taken over from a walker with these plans, by its own phases."""
     replay = Replay(
         of=forced.of,

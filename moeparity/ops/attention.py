@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, LAYOUT, SDPA, TILES
+from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, LAYOUT, SDPA, SHARED, TILES
 from moeparity.ops.attention_memory import (
     expanded_bytes,
     expanded_scratch,
@@ -77,7 +77,7 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     """
     if values["implementation"] != FLASH or values["rows"] == ALL or values.get("sink") == RESCALE:
         return True
-    if values["splits"] in (1, FIXED):
+    if values["splits"] in (1, FIXED, SHARED):
         return False
     return values["split_by"] == TILES or values["q_block"] != 1
 

@@ -12,13 +12,15 @@ from moeparity.ops.placement import BLOCKS, TENSOR
 
 EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
 FIXED = "fixed"
+SHARED = "shared"
+"""Keys in one run up to a place that many sequences have in common, and the others in another: cascade attention."""
 TILES, SEEN, KEYS = "tiles", "seen", "keys"
 """What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
 _EAGER = {"implementation": (EAGER,)}
 _WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
 _FLASH = {"implementation": (FLASH,)}
-_SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED)}
-_SHARED = {**_FLASH, "splits": (ABOVE_1,)}
+_SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
+_EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
@@ -124,12 +126,16 @@ FORMS = (
         name="splits",
         kind="form",
         default=1,
-        values=(FIXED,),
-        sources={FIXED: Evidence("read", "FlashInfer fb28d72 attention/prefill.cuh")},
+        values=(FIXED, SHARED),
+        sources={
+            FIXED: Evidence("read", "FlashInfer fb28d72 attention/prefill.cuh"),
+            SHARED: Evidence("read", "vLLM 5704f34f36 vllm/v1/attention/backends/flash_attn.py"),
+        },
         least=1,
         when=_FLASH,
         says="split-KV: the keys are cut into so many runs, or into runs of `split_keys`, each an attention of its own "
-        "with a log-sum-exp",
+        "with a log-sum-exp; or (cascade attention) into the first `shared_keys` and those behind them, for queries "
+        "that stand behind them, too",
     ),
     Attribute(
         name="split_by",
@@ -141,7 +147,7 @@ FORMS = (
             SEEN: Evidence("read", "0f25c7b hopper/block.h, get_n_block_min_max"),
             KEYS: Evidence("read", "vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py"),
         },
-        when=_SHARED,
+        when=_EVENLY,
         says="a run is ceil(n / splits) of the sequence's n tiles, fewer runs where these use them up early "
         "(FlashAttention 2); of the tiles that a tile of `q_block` queries sees, so that runs differ between queries "
         "(FlashAttention 3); or of the keys that it sees, tiles starting anew at the first key of each run (Triton "
@@ -152,7 +158,7 @@ FORMS = (
         kind="form",
         default=1,
         least=1,
-        when={**_SHARED, "split_by": (SEEN, KEYS)},
+        when={**_EVENLY, "split_by": (SEEN, KEYS)},
         says="queries whose keys are cut together; 1: each on its own, as in decode",
     ),
     Attribute(
@@ -160,7 +166,7 @@ FORMS = (
         kind="form",
         default=1,
         least=1,
-        when={**_SHARED, "split_by": (KEYS,)},
+        when={**_EVENLY, "split_by": (KEYS,)},
         says="the keys of a run are rounded up to a multiple of this: 1 in vLLM's Triton decode, 32 in SGLang's",
     ),
     Attribute(
@@ -171,6 +177,15 @@ FORMS = (
         when={**_FLASH, "splits": (FIXED,)},
         says="keys of a run, from key 0 on, however many runs there are; tiles start anew at the first key of each "
         "(FlashInfer's kv_chunk_size: fixed_split_size, or what its scheduler finds for the batch)",
+    ),
+    Attribute(
+        name="shared_keys",
+        kind="form",
+        default=256,
+        least=1,
+        when={**_FLASH, "splits": (SHARED,)},
+        says="keys of the prefix that the sequences of a step have in common, whole blocks of a cache; tiles start "
+        "anew behind them",
     ),
     site(
         "split",

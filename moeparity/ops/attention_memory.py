@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, SDPA
+from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, SDPA, SHARED
 from moeparity.ops.memory import EXACT, Call, Shapes
 
 
@@ -77,6 +77,8 @@ def _flash(call: Call, heads: int, widest: int) -> int:
     tile, splits = min(int(call.active["kv_block"]), call.length), call.active["splits"]
     if splits == FIXED:
         runs = -(-call.length // int(call.active["split_keys"]))
+    elif splits == SHARED:
+        runs = 2
     else:
         runs = min(int(splits), call.length if call.active.get("split_by") == KEYS else -(-call.length // tile))
     score, outputs = 4 * call.wide + 6 * EXACT, 4 + 2 * runs

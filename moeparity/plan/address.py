@@ -2,7 +2,8 @@
 
 `layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for
 anything without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`;
-both are read. `@decode` or `@decode,verify` behind an attribute stands for these phases of a schedule alone.
+both are read. `@decode` or `@decode,verify` behind an attribute stands for these phases of a schedule alone,
+`@decode[keys 1024:]` for the steps of one that go by such numbers (`moeparity.plan.schedule.cases`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from moeparity.errors import GraphError, Where, did_you_mean, listed
-from moeparity.plan.schedule.steps import PHASES, Phase
+from moeparity.plan.schedule.cases import NUMBERS, Case, parse, write
+from moeparity.plan.schedule.steps import PHASES
 
 _INDEX = re.compile(r"\[([^\]]*)\]|\.(\d+)(?=\.|$)")
 
@@ -32,30 +34,39 @@ PHASE = "@"
 """Between an attribute and the phases that are meant."""
 
 
-def split(address: str, where: Where) -> tuple[str, str, tuple[Phase, ...] | None]:
-    """`selector:attribute@phases` or `selector:site->selector` -> selector, attribute, phases (None: all).
+def split(address: str, where: Where) -> tuple[str, str, tuple[Case, ...] | None]:
+    """`selector:attribute@cases` or `selector:site->selector` -> selector, attribute, cases (None: all).
 
-    Raises GraphError where there is no attribute, or a phase is none.
+    Raises GraphError where there is no attribute, or a case is none.
     """
-    name, at, phases = address.partition(PHASE)
+    name, at, cases = address.partition(PHASE)
     # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
     match = re.fullmatch(r"((?:[^\[\]:]|\[[^\]]*\])+):([a-z0-9_]+(?:->.+)?)", name)
     if match is None:
         raise GraphError(
             f'{where}: {address!r} names no attribute; expected `node:attribute`, as in "layers[*].moe.gate:output".'
         )
-    return match[1], match[2], _phases(phases, address, where) if at else None
+    return match[1], match[2], _cases(cases, address, where) if at else None
 
 
-def _phases(text: str, address: str, where: Where) -> tuple[Phase, ...]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in PHASES:
+def _cases(text: str, address: str, where: Where) -> tuple[Case, ...]:
+    cases: list[Case] = []
+    # A comma in brackets parts numbers of one case.
+    for name in re.split(r",(?![^\[]*\])", text):
+        phase, _, _ = name.strip().partition("[")
+        if phase not in PHASES:
             raise GraphError(
-                f"{where}: {address!r} names the phase {name!r}; expected one of {listed(PHASES)}."
-                f"{did_you_mean(name, PHASES)}"
+                f"{where}: {address!r} names the phase {phase!r}; expected one of {listed(PHASES)}."
+                f"{did_you_mean(phase, PHASES)}"
             )
-    return tuple(phase for phase in PHASES if phase in names)
+        try:
+            cases.append(write(*parse(name)))
+        except ValueError as error:
+            raise GraphError(
+                f"{where}: {address!r} has {str(error)!r} behind {phase}; expected one of {listed(NUMBERS)} with "
+                f"the numbers that are meant, as in {phase}[keys 1024:]."
+            ) from None
+    return tuple(sorted(dict.fromkeys(cases), key=lambda case: PHASES.index(parse(case)[0])))
 
 
 def file_key(name: str) -> str:

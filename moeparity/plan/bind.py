@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
+from typing import Final
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
@@ -14,26 +15,31 @@ from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
+from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, IMPL, ByPhase, Place, Setting, edges_of
+
+MOST_CASES: Final = 256
+"""Cases of one plan: each is bound by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundGraph:
     """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
 
-    `phases` are those it was bound for, and all that is said here holds in the first of them; `others` are the plans of
-    those in which something is set otherwise. `regions` are the users' functions either side of a mixture knows, by
-    closing node and call; a region is in force where the setting of its closing node names it. `like` is a plan of the
-    same graph that has been checked: where this one is set alike, what was found there holds here too.
+    `phases` are those it was bound for, cut into cases where rules go by numbers, and all that is said here holds in
+    the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
+    functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
+    closing node names it. `like` is a plan of the same graph that has been checked: where this one is set alike, what
+    was found there holds here too.
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
-    phases: tuple[Phase, ...] = (FORWARD,)
-    others: Mapping[Phase, BoundGraph] = field(default_factory=dict)
+    phases: tuple[Case, ...] = (FORWARD,)
+    others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     told: Told = field(init=False)
     partials: Partials = field(init=False)
@@ -62,21 +68,21 @@ class BoundGraph:
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
 
-    def _refuse_other_partials(self, phase: Phase, other: BoundGraph) -> None:
+    def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
         for node in self.graph.nodes:
             count, other_count = (plan.partials[node.values[0]] for plan in (self, other))
             if count != other_count:
                 places = (place for place in self.settings if place[0] == node.name)
                 rules = (plan.settings[place].rule for place in places for plan in (other, self))
-                origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.phases), "")
+                origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.cases), "")
                 raise SpecError(
                     f"{origin}{node.values[0]} is {_sums(count)} in {self.phases[0]} and {_sums(other_count)} in "
                     f"{phase}. Whether and over how many ranks a value is left in partial sums must be one choice in "
                     "all phases: leave `phase` out there."
                 )
 
-    def at_phase(self, phase: Phase) -> BoundGraph:
+    def at_phase(self, phase: Case) -> BoundGraph:
         """The plan in one of its phases: itself where nothing is set otherwise.
 
         Raises ValueError for a phase that it was not bound for.
@@ -84,6 +90,10 @@ class BoundGraph:
         if phase not in self.phases:
             raise ValueError(f"the plan was bound for {listed(self.phases)}, and is asked for {phase}")
         return self.others.get(phase, self)
+
+    def at(self, sizes: Sizes) -> BoundGraph:
+        """The plan for a step of these sizes. Raises ValueError where it was bound for none such."""
+        return self.at_phase(case_of(self.phases, sizes) or sizes.phase)
 
     @property
     def distinct(self) -> tuple[BoundGraph, ...]:
@@ -216,12 +226,12 @@ class BoundGraph:
         """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
         return self.with_settings_in(dict.fromkeys(self.phases, tuple(places)), source)
 
-    def with_settings_in(self, places_of: Mapping[Phase, Iterable[Place]], source: BoundGraph) -> BoundGraph:
+    def with_settings_in(self, places_of: Mapping[Case, Iterable[Place]], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at some places of each phase taken from `source`. Raises SpecError, ValueError.
 
         `source` must have been bound for the same phases.
         """
-        settings_of: dict[Phase, Mapping[Place, Setting]] = {}
+        settings_of: dict[Case, Mapping[Place, Setting]] = {}
         for phase in self.phases:
             theirs = source.at_phase(phase).settings
             taken = {place: theirs[place] for place in places_of.get(phase, ())}
@@ -247,14 +257,14 @@ def _plan(
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
     base = partial(BoundGraph, graph=graph, dtype=dtype, settings=settings, regions=regions, like=same)
-    groups: list[tuple[Phase, ...]] = []
+    groups: list[tuple[Case, ...]] = []
     for phase, theirs in rest:
         alike = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
         if alike is not None:
             groups[alike] += (phase,)
         elif theirs != settings:
             groups.append((phase,))
-    others: dict[Phase, BoundGraph] = {}
+    others: dict[Case, BoundGraph] = {}
     for group in groups:
         known = None if like is None else like.at_phase(group[0])
         try:
@@ -290,21 +300,23 @@ def bind(
     regions: Sequence[Region] = (),
     placement: tuple[Rule, ...] = (),
     over: tuple[Rule, ...] = (),
-    phases: tuple[Phase, ...] = (FORWARD,),
+    phases: tuple[Case, ...] = (FORWARD,),
 ) -> BoundGraph:
     """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`,
     `overrides`, `over`.
 
     `phases` are those of the schedules that it will run under, its own and those of mixtures; the first speaks for it.
+    They are cut into cases where its rules go by numbers; a plan that it is to be mixed with needs the same (`cut_by`).
 
     Raises SpecError where a value is not allowed, two rules of one layer disagree in a phase, two regions overlap or an
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
+    layers = (*profile.layers, placement, overrides, over)
+    phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
         _refuse_other_phases(rule, phases)
-    layers = (*profile.layers, placement, overrides, over)
     bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
-    settings_of: dict[Phase, Mapping[Place, Setting]] = {}
+    settings_of: dict[Case, Mapping[Place, Setting]] = {}
     for phase in phases:
         holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
         if holding not in bound:
@@ -314,10 +326,27 @@ def bind(
     return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
 
 
-def _refuse_other_phases(rule: Rule, phases: tuple[Phase, ...]) -> None:
+def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
+    """The phases cut wherever a rule for a graph that goes by numbers begins or ends.
+
+    Raises SpecError for too many cases.
+    """
+    ops = {node.op.name for node in graph.nodes}
+    ranged = [rule for rule in rules if rule.cases and rule.may_concern(graph.model_type, ops)]
+    cases = cut(phases, (case for rule in ranged for case in rule.cases or ()))
+    if len(cases) > MOST_CASES:
+        by_numbers = next(rule for rule in ranged if any(parse(case)[1] for case in rule.cases or ()))
+        raise SpecError(
+            f"{by_numbers.where}: the rules here tell {len(cases):,} cases apart by numbers of rows and keys; expected "
+            f"at most {MOST_CASES:,}. Let them share bounds."
+        )
+    return cases
+
+
+def _refuse_other_phases(rule: Rule, phases: tuple[Case, ...]) -> None:
     """An override that no step would run under would be lost in silence."""
     if not any(rule.holds_in(phase) for phase in phases):
         raise SpecError(
-            f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {listed(rule.phases or ())}, and the "
-            f"schedules here have none; they have {listed(phases)}. Leave it out, or name a phase that there is."
+            f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
+            f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."
         )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from moeparity.errors import listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Kind
 from moeparity.plan.address import PHASE
@@ -15,7 +14,8 @@ from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.resting import Pair
-from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.schedule.cases import Case, described, merged
+from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
 from moeparity.plan.sides import SIDES
 
@@ -67,7 +67,7 @@ class Difference(TwoSided):
     rule: Rule | None
     places: tuple[Place, ...]
     resting: tuple[str, ...] = ()
-    phases: tuple[Phase, ...] = (FORWARD,)
+    phases: tuple[Case, ...] = (FORWARD,)
     parts: tuple[Difference, ...] = ()
 
 
@@ -126,14 +126,21 @@ def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
     whole = _difference(places, pair, phases, shown=pair.phases)
     if len(pair.phases) == 1 or places[0][1] == DTYPE:
         return whole
-    parts = [_difference(places, pair, (phase,), shown=(phase,)) for phase in phases]
-    by_phase = tuple(replace(part, attribute=f"{part.attribute}{PHASE}{part.phases[0]}") for part in parts)
-    return replace(whole, parts=by_phase)
+    return replace(whole, parts=tuple(_parts(places, pair, phases)))
 
 
-def _difference(
-    places: tuple[Place, ...], pair: Pair, phases: tuple[Phase, ...], shown: tuple[Phase, ...]
-) -> Difference:
+def _parts(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...]) -> Iterator[Difference]:
+    """What a difference is in each phase, or in each case whose values are others than its neighbours'."""
+    alike: dict[tuple[str, ...], list[Case]] = {}
+    for phase in phases:
+        alike.setdefault(tuple(_words(places[0], plan.at_phase(phase)) for plan in pair.plans), []).append(phase)
+    parts = {case: of for group in alike.values() for case, of in merged(group).items()}
+    for case, of in sorted(parts.items(), key=lambda part: phases.index(part[1][0])):
+        part = _difference(places, pair, of, shown=of)
+        yield replace(part, attribute=f"{part.attribute}{PHASE}{case}")
+
+
+def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...], shown: tuple[Case, ...]) -> Difference:
     """The difference at the first of `places`, which the others go along with: what the two say in the phases `shown`,
     and who says so in `phases`, in which they disagree.
     """
@@ -167,13 +174,13 @@ def _each(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
 
 
-def by_phase(values: Mapping[Phase, str]) -> str:
+def by_phase(values: Mapping[Case, str]) -> str:
     """The value of the first phase, and of those that have another: `expanded (decode, verify: absorbed)`."""
-    phases_of: dict[str, list[Phase]] = {}
+    phases_of: dict[str, list[Case]] = {}
     for phase, value in values.items():
         phases_of.setdefault(value, []).append(phase)
     first, *others = phases_of
-    more = "; ".join(f"{listed(phases_of[value])}: {value}" for value in others)
+    more = "; ".join(f"{described(phases_of[value])}: {value}" for value in others)
     return f"{first} ({more})" if more else first
 
 

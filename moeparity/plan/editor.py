@@ -23,8 +23,9 @@ Json = dict[str, Any]
 _SELECTOR = r"^([^\[\]:]|\[[^\]]*\])+:"
 """A selector and the colon after it, as `address.split` reads them."""
 
-_PHASES = rf"(@({'|'.join(PHASES)})(, *({'|'.join(PHASES)}))*)?"
-"""The phases behind an attribute, as `address.split` reads them."""
+_CASE = rf"({'|'.join(PHASES)})(\[[^\[\]]+\])?"
+_PHASES = rf"(@{_CASE}(, *{_CASE})*)?"
+"""The cases behind an attribute, as `address.split` reads them."""
 
 _ORDER = rf"^\s*({'|'.join(FORMS)})\b"
 """How any summation order begins."""

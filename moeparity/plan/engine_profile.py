@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, get_args
@@ -14,7 +14,7 @@ from moeparity.numerics.collectives.declaration import Level
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
-from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
 from moeparity.plan.spec import reader, schema
 
 EVIDENCE_LEVELS: Final = get_args(Level)
@@ -38,8 +38,8 @@ class Rule:
     others (`none`: nothing; None: leaving `set_by` out), `profile` the profile it stands in.
 
     Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
-    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`. `phases` are those of
-    a schedule in which it holds (None: all).
+    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`. `cases` are the steps
+    of a schedule in which it holds (None: all).
     """
 
     op: str | None = None
@@ -49,7 +49,7 @@ class Rule:
     placement: str | None = None
     without: tuple[str, ...] = ()
     model_types: tuple[str, ...] | None = None
-    phases: tuple[Phase, ...] | None = None
+    cases: tuple[Case, ...] | None = None
     values: tuple[tuple[str, Value], ...]
     where: Where
     evidence: str
@@ -57,9 +57,19 @@ class Rule:
     changed_by: str | None = None
     profile: str | None = None
 
-    def holds_in(self, phase: Phase) -> bool:
-        """Whether it says anything of steps of this phase."""
-        return self.phases is None or phase in self.phases
+    def holds_in(self, case: Case) -> bool:
+        """Whether it says anything of the steps of this case, which is cut where it begins and ends."""
+        return self.cases is None or any(contains(own, case) for own in self.cases)
+
+    def may_concern(self, model_type: str, ops: Container[str]) -> bool:
+        """Whether it may set anything in a graph of this type with these ops."""
+        named = self.chain or (() if self.op is None else (self.op,))
+        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in named)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether it goes by numbers that are a sequence's own, which attention alone does."""
+        return any(name in parse(case)[1] for case in self.cases or () for name in OF_ATTENTION)
 
     @property
     def cause(self) -> str:
@@ -184,8 +194,8 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
         at = Where(where.path, lines.get(address, where.line))
-        selector, attribute, phases = split(address, at)
-        rules.append(Rule(nodes=selector, phases=phases, values=((attribute, value),), where=at, evidence=evidence))
+        selector, attribute, cases = split(address, at)
+        rules.append(Rule(nodes=selector, cases=cases, values=((attribute, value),), where=at, evidence=evidence))
     return tuple(rules)
 
 
@@ -273,7 +283,7 @@ def _fusion(path: Path, profile: str, fusion: schema.Fusion) -> Rule:
         fusion=fusion.name,
         chain=tuple(fusion.chain),
         model_types=None if fusion.model_type is None else tuple(fusion.model_type),
-        phases=fusion.phases,
+        cases=fusion.cases,
         values=tuple(fusion.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
@@ -320,7 +330,7 @@ def _rule(path: Path, profile: str, rule: schema.Rule) -> Rule:
         op=rule.op,
         nodes=rule.nodes,
         model_types=None if rule.model_type is None else tuple(rule.model_type),
-        phases=rule.phases,
+        cases=rule.cases,
         values=tuple(rule.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from moeparity.errors import SpecError, Where, shown
+from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
+from moeparity.plan.schedule.cases import OF_ATTENTION
 from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
 
 
@@ -40,6 +41,7 @@ def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict
     graph_places = set(places)
     for rule in rules:
         values = list(assignments(graph, rule))
+        _refuse_sequences(graph, rule, {node for node, _, _ in values})
         _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, _ in values])
         for node, name, value in values:
             place = (node, name)
@@ -47,6 +49,16 @@ def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict
                 _refuse_conflict(place, settings.get(place), rule, value)
                 settings[place] = Setting(value=value, rule=rule)
     return settings
+
+
+def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
+    """Keys and queries are a sequence's own, and no op but attention takes sequences apart."""
+    other = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
+    if rule.by_sequence and other is not None:
+        raise SpecError(
+            f"{rule.where}: {rule.label} goes by {listed(OF_ATTENTION)}, and sets a value of "
+            f"{other.name}, op {other.op.name}, which sees rows only. Say `rows`, or select attention alone."
+        )
 
 
 def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
@@ -73,7 +85,7 @@ def _absence(node: Node, attribute: Attribute) -> str:
 
 def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:
     if earlier is not None and earlier.value != value and earlier.rule is not None:
-        what = "phases" if rule.phases or earlier.rule.phases else "selectors"
+        what = "phases" if rule.cases or earlier.rule.cases else "selectors"
         raise SpecError(
             f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
             f"{_other_place(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "

@@ -14,14 +14,14 @@ from moeparity.ops.declaration import Attribute, Value, holds
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
-from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, IMPL, Place
 
 Name = tuple[str, str]
 """What reports call the differences that one rule makes: its label and an attribute."""
 
 
-def going_along(base: BoundGraph, source: BoundGraph) -> dict[Phase, list[Place]]:
+def going_along(base: BoundGraph, source: BoundGraph) -> dict[Case, list[Place]]:
     """In which phases and where a value that nobody set rests in `base`, and `source` has another one in effect.
 
     A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
@@ -57,11 +57,11 @@ class Pair:
         """Whether the two have other values there in some phase."""
         return any(pair.differ(place) for pair in self._distinct)
 
-    def phases_of(self, place: Place) -> tuple[Phase, ...]:
+    def phases_of(self, place: Place) -> tuple[Case, ...]:
         """The phases in which the two have other values there."""
         return tuple(phase for phase in self.phases if self._in[phase].differ(place))
 
-    def resting(self, place: Place, phases: Collection[Phase]) -> tuple[int, ...]:
+    def resting(self, place: Place, phases: Collection[Case]) -> tuple[int, ...]:
         """Which of the two have a value there that decides nothing in any of these phases."""
         return tuple(index for index in (0, 1) if all(index in self._in[phase].resting(place) for phase in phases))
 
@@ -69,7 +69,7 @@ class Pair:
         """Whether the two differ there by a choice of its own, which takes effect in either or in some mixture."""
         return any(pair.is_difference(place, self._names) for pair in self._distinct)
 
-    def goes_along(self, place: Place, phase: Phase) -> bool:
+    def goes_along(self, place: Place, phase: Case) -> bool:
         """Whether the first's value is nobody's and rests in a phase, and the other's comes with what wakes it."""
         in_phase = self._in[phase]
         return in_phase.differ(place) and in_phase.goes_along(place, self._names) and not self.is_difference(place)

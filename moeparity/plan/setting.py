@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.schedule.cases import Case
 
 Place = tuple[str, str]
 """A node name and the name of a choice there."""
@@ -50,7 +50,7 @@ class Setting:
         return "" if self.rule is None else self.rule.level
 
 
-ByPhase = Mapping[Phase, Mapping[Place, Setting]]
+ByPhase = Mapping[Case, Mapping[Place, Setting]]
 """All settings of a plan in each of its phases."""
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Final
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import BoundGraph, bind, cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as made
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
@@ -40,18 +41,40 @@ def bound_side(
     where: Where,
     sequences: int | None = None,
     over: tuple[Rule, ...] = (),
-    phases: tuple[Phase, ...] = (FORWARD,),
+    phases: tuple[Case, ...] = (FORWARD,),
 ) -> Side:
     """A recipe's variant on a graph; `dtype` is the checkpoint's, taken where the variant names none.
 
     Where it is known how many `sequences` there are, no batch is larger. `over` goes on top of what the variant sets.
-    `phases` are those of all schedules that the plan may be run under.
+    `phases` are those of all schedules that the plan may be run under, cut by the rules of all sides (`cases_of`).
     """
     set_rules = overrides(variant.set, where)
     placement = placement_rules(variant.placement, where)
     functions = regions(graph, variant.impl, where)
     plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases)
     return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where))
+
+
+def cases_of(
+    graph: Graph,
+    phases: Sequence[Phase],
+    variants: Sequence[schema.Variant],
+    profiles: Sequence[Profile],
+    where: Where,
+    over: Sequence[tuple[Rule, ...]] = (),
+) -> tuple[Case, ...]:
+    """Phases cut by the rules of all sides, so that plans bound for them can be mixed. Raises SpecError."""
+    return cut_by(graph, phases, _rules(variants, profiles, where, over))
+
+
+def _rules(
+    variants: Sequence[schema.Variant], profiles: Sequence[Profile], where: Where, over: Sequence[tuple[Rule, ...]]
+) -> Iterator[Rule]:
+    for profile in profiles:
+        yield from chain.from_iterable(profile.layers)
+    for variant in variants:
+        yield from overrides(variant.set, Where(where.path, variant.line))
+    yield from chain.from_iterable(over)
 
 
 def micro_batches(side: Side) -> MicroBatches:

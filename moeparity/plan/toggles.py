@@ -16,10 +16,10 @@ from moeparity.plan.difference import Class, Difference, TwoSided, differences
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.settings import is_semantic, said
 from moeparity.plan.schedule.settings import mixed as mixed_schedule
 from moeparity.plan.schedule.settings import parts as schedule_parts
-from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.base import By
@@ -92,7 +92,7 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
     if exchanged:
         base = replace(base, schedule=mixed_schedule(base.schedule, source.schedule, exchanged))
     # All at once: on the way there may be mixtures that no op would run.
-    places: dict[Phase, list[Place]] = {}
+    places: dict[Case, list[Place]] = {}
     for member in (member for toggle in members for member in toggle.members):
         for phase in member.phases:
             places.setdefault(phase, []).extend(member.places)
@@ -151,11 +151,12 @@ def _place_name(members: Sequence[Difference]) -> str:
 
 def _by_phase(toggle: Toggle) -> list[Toggle]:
     """What a toggle is in each phase; [] where it is something in one only, or is nothing that rules set by phase."""
-    phases = dict.fromkeys(phase for member in toggle.members for phase in member.phases)
-    if len(phases) == 1 or not all(member.parts for member in toggle.members):
+    parts = _groups(
+        (part for member in toggle.members for part in member.parts), lambda part: part.attribute.partition(PHASE)[2]
+    )
+    if len(parts) < 2 or not all(member.parts for member in toggle.members):
         return []
-    parts = [part for member in toggle.members for part in member.parts]
-    by_name = [(f"{toggle.name}{PHASE}{phase}", [p for p in parts if p.phases == (phase,)]) for phase in phases]
+    by_name = [(f"{toggle.name}{PHASE}{case}", members) for case, members in parts.items()]
     return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
 
 
@@ -177,7 +178,16 @@ def _label(difference: Difference) -> str:
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
     is_one_choice = difference.rule is None or difference.rule.is_overlay
-    return (label,) if is_one_choice else (f"{label}:{difference.attribute}", *values)
+    return (label,) if is_one_choice else (f"{label}:{_said(difference)}", *values)
+
+
+def _said(difference: Difference) -> str:
+    """The choice as its rule has it: of a site on edges, the readers that it names, which may be some of their op."""
+    edge, rule = edge_of(difference.attribute), difference.rule
+    if edge is None or rule is None:
+        return difference.attribute
+    names = [name for name, _ in rule.values if (own := edge_of(name)) is not None and own[0] == edge[0]]
+    return names[0] if len(names) == 1 else difference.attribute
 
 
 def _layer(difference: Difference) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import BoundGraph, bind, cut_by
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
@@ -71,9 +71,10 @@ def compare(
     where = Where(Path("--tensor"))
     placement = placement or schema.Placement()
     ranks = placement_rules(placement, where)
+    profiles = [load_profile(name, _place()) for name in (first, second)]
+    cases = cut_by(graph, PHASES, (rule for profile in profiles for layer in profile.layers for rule in layer))
     plans = [
-        bind(graph, load_profile(name, _place()), config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=PHASES)
-        for name in (first, second)
+        bind(graph, profile, config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=cases) for profile in profiles
     ]
     one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
     # What rests in one of them comes of another line, and is nothing that the two do differently.
@@ -132,7 +133,7 @@ def _statements(rule: Rule) -> Iterator[Statement]:
         yield Statement(
             on=rule.op or rule.nodes or f"fusion {rule.fusion} ({', '.join(rule.chain or ())})",
             model_types=rule.model_types or (),
-            phases=rule.phases or (),
+            phases=rule.cases or (),
             attribute=attribute,
             value=str(value),
             evidence=rule.level,

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from moeparity.output.tables import Stacked, Words, word_table
 from moeparity.plan.engine_profile import DEFAULT
+from moeparity.plan.schedule.cases import described
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 _SHARES = (
@@ -45,7 +46,7 @@ def _print_rule(statements: Sequence[Statement], out: Console) -> None:
     """The values that one rule sets, what they rest on, what sets them and what would change them."""
     first = statements[0]
     models = f"  for {', '.join(first.model_types)}" if first.model_types else ""
-    phases = f"  in {', '.join(first.phases)}" if first.phases else ""
+    phases = f"  in {described(first.phases)}" if first.phases else ""
     out.print(Text.assemble("\n", (first.on, "bold"), models, phases))
     values = ", ".join(f"{statement.attribute} {statement.value}" for statement in statements)
     flags = f"set by: {first.set_by}; to change: {first.changed_by}"

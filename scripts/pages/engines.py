@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from moeparity.plan.engine_profile import DEFAULT, NO_FLAG
+from moeparity.plan.schedule.cases import described
 from moeparity.profiles.compare import architectures, profiles, statements
 from moeparity.profiles.report import EngineProfile, Statement
 
@@ -75,7 +76,7 @@ def _row(stated: list[Statement], model_types: tuple[str, ...], phases: tuple[st
     """The values of one rule."""
     first = stated[0]
     models = f" ({', '.join(model_types)})" if model_types else ""
-    models += f" in {', '.join(phases)}" if phases else ""
+    models += f" in {described(phases)}" if phases else ""
     values = ", ".join(f"`{s.attribute}` {_cell(s.value)}" for s in stated)
     flags = (f if f in {DEFAULT, NO_FLAG} else f"`{_cell(f)}`" for f in (first.set_by, first.changed_by))
     return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {' | '.join(flags)} |"

@@ -82,7 +82,7 @@ def choices(profile: str, model: str) -> list[Choice]:
     plan = bind(expand(Config(architectures()[model])), loaded, "bf16", phases=PHASES)
     engine = "" if loaded.engine is None else loaded.engine.name
     met: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
-    for phase in PHASES:
+    for phase in plan.phases:
         for node, name, value, level, source in _settings(plan.at_phase(phase)):
             met.setdefault((role(node.name), node.op.name, name), []).append((value, level, source))
     return [_choice(*key, stands, engine) for key, stands in met.items()]

@@ -7,6 +7,7 @@ left them. `by_token` makes every token a step of its own, with the same keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -92,18 +93,37 @@ class Stepwise:
         return positions
 
     def _step(self, step: Step, phase: Phase) -> None:
-        plan = self.plan.at_phase(phase)
         # The tensors of this step, as ops left them, by value and tokens.
         self.tensors: dict[tuple[str, tuple[tuple[int, int], ...]], Tensor] = {}
         for segment, loaded in zip(self.model.graph.segments, self.loaded, strict=True):
             for node in segment.nodes:
+                plan = self._plan(phase, step.rows, step.tokens, step.tokens, step.tokens)
                 varlen = node.op.varlen({**plan.told_to(node), **plan.active(node)})
-                for call in self._calls(node, step, varlen=varlen):
+                calls = list(self._calls(node, step, varlen=varlen))
+                longest = max((call.key_size[1] for call in calls), default=0)
+                longest = sum(call.size[1] for call in calls) if _is_pack(step) else longest
+                for call in calls:
+                    rows = step.rows if node.op.history else len(call.tokens) + call.padding
+                    plan = self._plan(phase, rows, longest, call.key_size[1], call.size[1])
                     self._call(plan, node, call, loaded[node.name, plan.dtype_of(node.name)])
                 for copy in step.copies:
                     for value in (*node.values, *(f"{node.values[0]}->{r}" for r in plan.edges(node))):
                         for t in range(copy.first, copy.last):
                             self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
+
+    def _plan(self, phase: Phase, rows: int, longest: int, keys: int, queries: int) -> BoundGraph:
+        """The plan of the one case that these numbers are of."""
+        numbers = {"rows": rows, "longest": longest, "keys": keys, "queries": queries}
+        (case,) = [
+            case
+            for case in self.plan.phases
+            if case.partition("[")[0] == phase
+            and all(
+                int(first or 0) <= numbers[name] < int(last or 10**9)
+                for name, first, last in re.findall(r"([a-z]+) (\d*):(\d*)", case)
+            )
+        ]
+        return self.plan.at_phase(case)
 
     def _calls(self, node: Node, step: Step, *, varlen: bool) -> Iterator[Call]:
         if not step.spans:

@@ -105,6 +105,40 @@ def test_as_if_step_after_step(request: pytest.FixtureRequest, name: str, profil
     check()
 
 
+@pytest.mark.parametrize("profile", ["hf-eager", "vllm", "vllm-batch-invariant"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "deepseek_v3"])
+def test_choices_by_numbers_as_if_step_after_step(request: pytest.FixtureRequest, name: str, profile: str) -> None:
+    """Rows, keys and queries: each step, and each sequence of it, has the choices of its own numbers."""
+    model = opened(request.getfixturevalue(name))
+
+    @EXAMPLES
+    @given(SEEDS)
+    def check(seed: int) -> None:
+        draw = Draw(seed, f"{name} {profile} numbers")
+        plan = planned(model, draw.schedule, profile, "bf16", **by_numbers(seed, draw.schedule.phases))
+        assert len(plan.phases) > len(draw.schedule.phases)
+        ids = draw.ids(model)
+        walkers = [Walker(name=of, plan=plan, schedule=of) for of in (draw.schedule, draw.other.on(*draw.shape))]
+        values = walked(model, walkers[: 1 + (set(draw.other.phases) <= set(draw.schedule.phases))], ids, draw.mask)
+        assert differing(values.of(draw.schedule), Stepwise(model, plan, ids, draw.mask).run(draw.schedule)) == []
+
+    check()
+
+
+def by_numbers(seed: int, phases: tuple[str, ...]) -> dict[str, str | float]:
+    """Settings of attention by keys and queries, and of other ops by rows, with bounds that schedules here reach."""
+    draw = Random(seed)  # noqa: S311
+    lines: dict[str, str | float] = {}
+    for phase in draw.sample(phases, draw.randint(1, len(phases))):
+        first, last, few = draw.randint(1, 4), draw.randint(5, 9), draw.randint(1, 6)
+        lines[f"layers[*].attention.attend:probabilities@{phase}[keys {first}:{last}, rows {few}:]"] = "fp32"
+        lines[f"layers[*].attention.attend:scores@{phase}[longest {draw.randint(3, 8)}:]"] = "fp64"
+        lines[f"layers[*].attention.attend:output@{phase}[queries :{draw.randint(2, 3)}]"] = "fp16"
+        lines[f"layers[*].moe.norm:output@{phase}[rows {few}:]"] = "fp16"
+        lines[f"lm_head:output@{phase}[rows :{draw.randint(2, 5)}]"] = "fp32"
+    return lines
+
+
 @pytest.mark.parametrize("profile", ["vllm-batch-invariant", "torchtitan-batch-invariant"])
 @pytest.mark.parametrize("name", MODELS)
 def test_as_if_token_after_token(request: pytest.FixtureRequest, name: str, profile: str) -> None:

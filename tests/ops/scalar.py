@@ -95,6 +95,10 @@ def runs_of(query: int, length: int, window: int, at: dict[str, Any]) -> list[li
     tiles = tiles_of(range(length), block)
     if splits == "fixed":
         return [tiles_of(run, block) for run in tiles_of(range(length), at["split_keys"])]
+    if splits == "shared":
+        prefix = at["shared_keys"]
+        tail = [tiles_of(range(prefix, length), block)] if query >= prefix else []
+        return [tiles_of(range(min(prefix, length)), block), *tail]
     if splits == 1 or at["split_by"] == "tiles":
         low, high = 0, len(tiles)
     else:
@@ -125,7 +129,7 @@ def flash_row(
         store, lse = ROUND[at["output"]], found[0].lse
         share = F32(0) if lse is None else F32(1 / (1 + math.exp(-float(lse - sink))))
         return [store(store(x) * store(share)) for x in done]
-    if at["splits"] != 1:
+    if len(runs) > 1 or at["splits"] not in {1, "shared"}:
         store = ROUND[at["split"]]
         found = [Run([store(x) for x in run.out], run.lse) for run in found]
         done = {"at_once": merged_at_once, "pairwise": merged_in_pairs, "online": merged_online}[at["merge"]](found, at)

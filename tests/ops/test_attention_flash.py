@@ -123,6 +123,7 @@ UNEVEN: list[dict[str, Any]] = [
     *({"splits": n, "split_by": "seen", "q_block": q} for n in (2, 3) for q in (1, 2, 3, 64)),
     *({"splits": n, "split_by": "keys", "q_block": q, "split_unit": u} for n in (2, 3) for q in (1, 4) for u in (1, 2)),
     *({"splits": "fixed", "split_keys": keys} for keys in (3, 5, 64)),
+    *({"splits": "shared", "shared_keys": keys} for keys in (1, 3, 6, 64)),
 ]
 
 
@@ -144,6 +145,8 @@ def test_runs_by_name() -> None:
     assert keys(splits=3, split_by="keys", split_unit=1) == [[[0, 1], [2]], [[3, 4], [5]], [[6]]]
     assert keys(splits=3, split_by="keys", split_unit=4) == [[[0, 1], [2, 3]], [[4, 5], [6]]]
     assert keys(splits="fixed", split_keys=3) == [[[0, 1], [2]], [[3, 4], [5]], [[6]]]
+    assert keys(splits="shared", shared_keys=3) == [[[0, 1], [2]], [[3, 4], [5, 6]]]
+    assert runs_of(2, 7, 7, PLAIN | {"kv_block": 2, "splits": "shared", "shared_keys": 3}) == [[range(2), range(2, 3)]]
     assert runs_of(2, 7, 7, PLAIN | {"kv_block": 2, "splits": 2, "split_by": "seen", "q_block": 1}) == [
         [range(2)],
         [range(2, 4)],
@@ -176,6 +179,7 @@ def test_tf32_operands(own: dict[str, Any], output: str) -> None:
         {"splits": 2, "split_by": "seen", "q_block": 2, "merge": "online"},
         {"splits": 2, "split_by": "keys", "q_block": 1, "split_unit": 1},
         {"splits": "fixed", "split_keys": 5, "merge": "online"},
+        {"splits": "shared", "shared_keys": 3, "merge": "pairwise"},
     ],
     ids=str,
 )
@@ -239,6 +243,7 @@ def test_every_form_has_other_bits() -> None:
     end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
     fixed = {"splits": "fixed", "split_keys": 11}
+    shared = {"splits": "shared", "shared_keys": 11}
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"kv_order": "ascending"}),
         ({}, {"kv_block": 11}),
@@ -260,6 +265,7 @@ def test_every_form_has_other_bits() -> None:
         (keys, keys | {"split_unit": 7}),
         (two, fixed),
         (fixed, fixed | {"split_keys": 17}),
+        (shared, shared | {"shared_keys": 17}),
         ({}, {"tf32": "yes"}),
         (end, start),
         (end, end | {"sink": "rescale"}),

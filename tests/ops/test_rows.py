@@ -395,7 +395,7 @@ def test_a_norms_kernel_says_whether_its_order_goes_by_rows(name: str) -> None:
     assert rule.rows == any(len(orders(*size)) > 1 for size in sizes)
 
 
-@pytest.mark.parametrize("attend", [{}, {"splits": "fixed", "split_keys": 6}])
+@pytest.mark.parametrize("attend", [{}, {"splits": "fixed", "split_keys": 6}, {"splits": "shared", "shared_keys": 6}])
 def test_padding_at_the_left_changes_no_bit_of_attention_in_blocks(attend: Mapping[str, Value]) -> None:
     case = Case("attention", _attention, p={"window": 7}, set=_ATTENDS | dict(attend), **_KEYS)
     op, inputs = OPS[case.op], _attention(torch.bfloat16)

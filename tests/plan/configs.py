@@ -12,7 +12,8 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
-from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.schedule.cases import Case
+from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.spec import reader
 from tests.errors.base import CONFIG as QWEN3_MOE
 
@@ -91,7 +92,7 @@ def bound(
     choices: str = "{}",
     dtype: str = "bf16",
     name: str = "mine",
-    phases: tuple[Phase, ...] = (FORWARD,),
+    phases: tuple[Case, ...] = (FORWARD,),
 ) -> BoundGraph:
     """A graph bound to a profile of these rules (YAML from line 4 on), with a recipe's `set` (YAML in one line)."""
     path = folder / f"{name}.yaml"

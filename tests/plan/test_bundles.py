@@ -209,3 +209,14 @@ def test_edges_of_one_node_have_names_that_tell_them_apart(qwen3_moe: Path) -> N
     assert sorted(leaves) == [
         f"layers[{i}].attention.norm:output->layers[{i}].attention.{reader}_proj" for i in (0, 1) for reader in "kqv"
     ]
+
+
+def test_a_rule_that_names_some_readers_keeps_their_names(qwen3_moe: Path) -> None:
+    """A toggle's name, written into a recipe, sets what the toggle moves: no other linear that reads the norm."""
+    own = "layers[*].attention.norm:output->layers[*].attention.q_proj"
+    reference, candidate = side(qwen3_moe), side(qwen3_moe, {own: "fp32"})
+    (toggle,) = (t for t in toggles(reference, candidate) if t.members)
+    assert toggle.name == own
+    alone = side(qwen3_moe, {toggle.name: "fp32"})
+    moved = [member.places for member in toggle.members]
+    assert [d.places for d in differences(reference.plan, alone.plan)] == moved

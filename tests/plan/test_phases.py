@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import BoundGraph, bind, cut_by
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
+from moeparity.plan.schedule.cases import Case, Sizes, cut
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import Side
@@ -51,7 +53,7 @@ def deepseek(tmp_path: Path) -> Graph:
     return graph(tmp_path, DEEPSEEK_V3)
 
 
-def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[Phase, ...] = ALL) -> tuple[Side, Side]:
+def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[Case, ...] = ALL) -> tuple[Side, Side]:
     plans = (
         bound(of, folder, rules, name=name, phases=phases)
         for rules, name in ((reference, "theirs"), (candidate, "mine"))
@@ -87,7 +89,7 @@ def test_a_rule_holds_in_its_phases(qwen: Graph, tmp_path: Path) -> None:
 
 
 def test_phases_that_agree_are_one_plan(deepseek: Graph) -> None:
-    plan = bind(deepseek, load_profile("vllm", Where(Path("x"))), "bf16", phases=PHASES)
+    plan = bind(deepseek, load_profile("trtllm", Where(Path("x"))), "bf16", phases=PHASES)
     assert len(plan.distinct) == 3
     assert plan.at_phase("prefill") is plan
     assert plan.at_phase("decode") is plan.at_phase("verify")
@@ -173,7 +175,7 @@ def test_a_mixture_moves_a_place_in_all_phases(deepseek: Graph) -> None:
     where = Where(Path("x"))
     reference, candidate = (
         Side(plan=bind(deepseek, load_profile(name, where), "bf16", phases=ALL), schedule=ScheduleSettings(batch=1))
-        for name in ("hf-eager", "vllm")
+        for name in ("hf-eager", "trtllm")
     )
     bundles = toggles(reference, candidate)
     projection = next(t for t in bundles if t.name == "op mla:projection")
@@ -269,12 +271,16 @@ def drawn(folder: Path, of: Graph, seed: int) -> tuple[Side, Side] | None:
     path = draw.write(folder, folder, folder / "none", of, seed)
     recipe, where = reader.read_recipe(path), Where(path)
     chance = random.Random(seed)  # noqa: S311
+    variants = (recipe.reference, recipe.candidate)
+    endings = ("", "@prefill", "@decode", "@decode[rows 3:]", "@prefill[rows :7]")
+    rules = [overrides({k + chance.choice(endings): v for k, v in one.set.items()}, where) for one in variants]
+    profiles = [load_profile(variant.profile, where) for variant in variants]
+    every = [rule for profile in profiles for layer in profile.layers for rule in layer]
+    cases = cut_by(of, SERVED, [*every, *rules[0], *rules[1]])
     sides = []
-    for variant in (recipe.reference, recipe.candidate):
-        own = {key + chance.choice(("", "@prefill", "@decode")): value for key, value in variant.set.items()}
-        profile, ranks = load_profile(variant.profile, where), placement_rules(variant.placement, where)
+    for variant, profile, own in zip(variants, profiles, rules, strict=True):
         with suppress(MoeparityError):
-            plan = bind(of, profile, "bf16", overrides(own, where), placement=ranks, phases=SERVED)
+            plan = bind(of, profile, "bf16", own, placement=placement_rules(variant.placement, where), phases=cases)
             sides.append(Side(plan=plan, schedule=ScheduleSettings(batch=2)))
     return (sides[0], sides[1]) if len(sides) == 2 else None
 
@@ -288,7 +294,7 @@ def test_a_mixture_is_one_plan_whichever_side_it_is_made_of(tmp_path: Path, grap
         reference, candidate = sides
         chance = random.Random(seed)  # noqa: S311
         pieces = [part for toggle in toggles(reference, candidate) for part in _apart(toggle, chance)]
-        assert {p for side in sides for p in side.plan.phases} == set(SERVED)
+        assert {p.partition("[")[0] for side in sides for p in side.plan.phases} == set(SERVED)
         for _ in range(3):
             members = [piece for piece in pieces if chance.random() < 0.5]
             rest = [piece for piece in pieces if piece not in members]
@@ -309,7 +315,7 @@ def test_every_shipped_profile_binds_in_every_phase(name: str) -> None:
     of = expand(Config(reader.shipped("configs", "json")[name]))
     for profile in reader.shipped("profiles"):
         plan = bind(of, load_profile(profile, Where(Path(profile))), "bf16", phases=PHASES)
-        assert plan.phases == PHASES
+        assert {case.partition("[")[0] for case in plan.phases} == set(PHASES)
 
 
 def test_edges_of_one_node_in_some_phase_have_names_that_tell_them_apart(qwen: Graph, tmp_path: Path) -> None:
@@ -318,3 +324,85 @@ def test_edges_of_one_node_in_some_phase_have_names_that_tell_them_apart(qwen: G
     assert [part.name for part in split(toggle)] == [
         f"layers[1].attention.norm:output->layers[1].attention.{name}_proj" for name in "qkv"
     ]
+
+
+# -- by numbers ----------------------------------------------------------------------------------------------------
+
+BY_NUMBERS = (
+    FLASH
+    + """  - op: attention
+    phase: [decode, verify]
+    keys: {from: 1024}
+    set: {splits: 4}
+    evidence: {level: read, source: "a scheduler"}
+    set_by: --splits 4
+  - {op: rms_norm, rows: {from: 2, below: 65}, set: {normalized: fp32}}
+"""
+)
+SPLITS = (ATTEND, "splits")
+
+
+def test_a_rule_holds_where_its_numbers_do(qwen: Graph, tmp_path: Path) -> None:
+    plan = bound(qwen, tmp_path, BY_NUMBERS, phases=SERVED)
+    assert [case for case in plan.phases if case.startswith("prefill")] == [
+        "prefill[rows :2]",
+        "prefill[rows 2:65]",
+        "prefill[rows 65:]",
+    ]
+    for keys, splits in ((1023, 1), (1024, 4), (5000, 4)):
+        assert plan.at(Sizes("decode", rows=9, longest=keys, keys=keys, queries=1)).settings[SPLITS].value == splits
+        assert plan.at(Sizes("prefill", rows=9, longest=keys, keys=keys, queries=1)).settings[SPLITS].value == 1
+    norm = ("norm", "normalized")
+    normalized = [
+        plan.at(Sizes("prefill", rows=n, longest=n, keys=n, queries=n)).settings[norm].value for n in (1, 2, 64, 65)
+    ]
+    assert normalized == ["model", "fp32", "fp32", "model"]
+
+
+def test_a_difference_by_numbers_is_one_choice_with_parts_that_a_recipe_can_name(qwen: Graph, tmp_path: Path) -> None:
+    cases = cut(SERVED, ["decode[keys 1024:]", *(f"{phase}[rows 2:65]" for phase in SERVED)])
+    ours, theirs = pair(qwen, tmp_path, FLASH, BY_NUMBERS, phases=cases)
+    splits = next(toggle for toggle in toggles(ours, theirs) if toggle.name == "op attention:splits")
+    assert (splits.reference, splits.candidate) == ("1", "1 (decode[keys 1024:]: 4)")
+    assert evidence(splits.members, ours.plan, theirs.plan) == ("unknown", "read")
+    (norm,) = [toggle for toggle in toggles(ours, theirs) if toggle.name == "op rms_norm:normalized"]
+    parts = split(norm)
+    assert [part.name.partition("@")[2] for part in parts] == ["prefill[rows 2:65]", "decode[rows 2:65]"]
+    line = f'{{"{ATTEND}:splits@decode[keys 1024:]": 4}}'
+    named = bound(qwen, tmp_path, FLASH, choices=line, phases=cases)
+    assert values(named, SPLITS) == values(theirs.plan, SPLITS)
+
+
+def test_keys_are_attentions_own(qwen: Graph, tmp_path: Path) -> None:
+    rules = "rules:\n  - {op: linear, keys: {from: 5}, set: {output: fp32}}\n"
+    with pytest.raises(SpecError, match=r"op linear goes by longest, keys, queries, .* sees rows only\. Say `rows`"):
+        bound(qwen, tmp_path, rules, phases=SERVED)
+
+
+def test_a_fusion_by_rows(qwen: Graph, tmp_path: Path) -> None:
+    fusion = (
+        "fusions:\n  - {name: fused, rows: {below: 3}, chain: [add, rms_norm], set: {'add:output->rms_norm': fp32}}\n"
+    )
+    plan = bound(qwen, tmp_path, fusion, phases=("decode",))
+    node = next(node for node in qwen.nodes if node.op.name == "add")
+    edges = [bool(plan.at(Sizes("decode", rows=n, longest=9, keys=9, queries=1)).edges(node)) for n in (2, 3)]
+    assert edges == [True, False]
+
+
+def test_so_many_cases_that_none_could_be_read_are_refused(qwen: Graph, tmp_path: Path) -> None:
+    rule = "  - {{op: attention, rows: {{from: {n}}}, keys: {{from: {n}}}, set: {{kv_block: 16}}}}\n"
+    rules = "rules:\n" + "".join(rule.format(n=n) for n in range(1, 12))
+    with pytest.raises(SpecError, match=r"mine.yaml:4: the rules here tell 288 cases apart .* at most 256"):
+        bound(qwen, tmp_path, rules, phases=SERVED)
+
+
+def test_triton_cuts_the_keys_of_all_sequences_by_the_longest_of_a_step() -> None:
+    """vLLM 0.33.0, triton_mla.py _compute_num_kv_splits: min(next_power_of_2(max(1, longest // 512)), 2 * 132)."""
+    of = expand(Config(reader.shipped("configs", "json")["deepseek_v3"]))
+    plan = bind(of, load_profile("vllm-triton-mla", Where(Path("x"))), "bf16", phases=("prefill", "decode"))
+    place = ("layers[0].attention.attend", "splits")
+    for longest in (1, 1023, 1024, 1535, 1536, 4607, 4608, 16896, 131583, 131584, 10**6):
+        splits = min(2 ** math.ceil(math.log2(max(1, longest // 512))), 264)
+        at = plan.at(Sizes("decode", rows=3, longest=longest, keys=1, queries=1))
+        assert at.settings[place].value == splits, longest
+    assert plan.at(Sizes("prefill", rows=9000, longest=9000, keys=9000, queries=9000)).settings[place].value == 1

@@ -184,7 +184,10 @@ def _hits(rows: Tensor, marks: Tensor) -> Tensor:
 
 def _function(base: Plan, fault: Fault) -> Callable[..., object]:
     """The kernel itself in every layer; what it gives is damaged in that of the fault only."""
-    settings, nodes = settings_of(base, base.reference), {node.name: node for node in base.model.graph.nodes}
+    settings, nodes = (
+        settings_of(base, base.reference, base.reference.plan.phases[0]),
+        {node.name: node for node in base.model.graph.nodes},
+    )
     weights_of = cache(lambda name: settings.weights(nodes[name]))
 
     def function(*inputs: Tensor, node: CustomNode) -> tuple[Tensor, ...]:

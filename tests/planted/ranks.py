@@ -31,7 +31,14 @@ WHOLE_NUMBERS: dict[str, int] = {
     **{
         f"{op}:{name}": value
         for op in ("attention", "mla")
-        for name, value in {"kv_block": 4, "splits": 2, "q_block": 3, "split_unit": 2, "split_keys": 4}.items()
+        for name, value in {
+            "kv_block": 4,
+            "splits": 2,
+            "q_block": 3,
+            "split_unit": 2,
+            "split_keys": 4,
+            "shared_keys": 4,
+        }.items()
     },
 }
 """What is planted where any whole number is allowed."""

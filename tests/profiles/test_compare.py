@@ -232,11 +232,11 @@ def test_phases_stand_side_by_side_where_they_differ(tmp_path: Path) -> None:
     projection = toggles["op mla:projection"]
     assert (projection.first.value, projection.second.value) == (
         "expanded (chunk, decode, verify: context)",
-        "expanded (chunk: context; decode, verify: absorbed)",
+        "absorbed (forward[queries 513:], prefill[queries 513:]: expanded; chunk[queries 513:]: context)",
     )
     assert projection.second.evidence == "read"
     graph(tmp_path, DEEPSEEK_V3)
-    values = {(row.op, row.attribute): row.values for row in outline_checkpoint(tmp_path, "vllm").rows}
+    values = {(row.op, row.attribute): row.values for row in outline_checkpoint(tmp_path, "trtllm").rows}
     assert values["mla", "projection"] == ("expanded (chunk: context; decode, verify: absorbed)",)
     assert values["mla", "q_latent"] == ("- (decode, verify: bf16)",)
     assert values["mla", "kv_b"] == ("- (chunk, decode, verify: bf16)",)
@@ -251,10 +251,11 @@ def test_the_layout_of_keys_is_nothing_to_a_kernel_that_loads_tiles() -> None:
 
 
 def test_statements_say_in_which_phases_they_hold() -> None:
-    phases = {s.value: s.phases for s in statements("vllm") if (s.on, s.attribute) == ("mla", "projection")}
+    phases = {s.value: s.phases for s in statements("trtllm") if (s.on, s.attribute) == ("mla", "projection")}
     assert phases == {
         "expanded": ("forward", "prefill"),
         "context": ("chunk",),
         "absorbed": ("decode", "verify"),
     }
-    assert "mla  in decode, verify" in run("vllm").stdout
+    assert "mla  in decode, verify" in run("trtllm").stdout
+    assert "mla  in forward[queries :513], prefill[queries :513], chunk[queries :513]" in run("vllm").stdout

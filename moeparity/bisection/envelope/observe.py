@@ -17,7 +17,7 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import RefusedError
-from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import REFERENCE, Side
 
 AT_ONCE = 1 << 18
@@ -138,7 +138,7 @@ class Envelope:
     """
 
     walkers: tuple[str, str]
-    sides: tuple[Mapping[Phase, Settings], Mapping[Phase, Settings]]
+    sides: tuple[Mapping[Case, Settings], Mapping[Case, Settings]]
     draws: int
     length: int
     nodes: dict[str, NodeBands] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Envelope:
         inputs = [None if b is None else assemble(b, view.batch)[:sequences, :tokens] for b in blocks]
         # Each way in which the kernel is called, and the tokens that it is called so for.
         parts: list[tuple[Call, Tensor]] = []
-        for phase, of_phase in _tokens_by_phase(view, self.walkers[side]).items():
+        for phase, of_phase in view.tokens_by_case(self.walkers[side], self.sides[side]).items():
             settings, own = self.sides[side][phase], of_phase[:sequences, :tokens]
             call = Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
             same = next((i for i, (other, _) in enumerate(parts) if other.at == call.at), None)
@@ -211,16 +211,6 @@ class Envelope:
             slots = block.tensor.shape[2] if view.node.op.slot_order else 1
             budget = min(budget, max(1, STEPS // (products * slots)))
         return (1, budget) if budget < self.length else (min(view.wave[1], budget // self.length), None)
-
-
-def _tokens_by_phase(view: NodeView, walker: str) -> dict[Phase, Tensor]:
-    """By phase of a walker's schedule, which tokens of the wave it computes in it, bool [B, T]."""
-    first, last = view.wave
-    tokens: dict[Phase, Tensor] = {}
-    for turn in view.turns[walker]:
-        own = tokens.setdefault(turn.phase, torch.zeros(last - first, view.grid.length, dtype=torch.bool))
-        own.view(-1)[turn.batch.index - first * view.grid.length] = True
-    return tokens
 
 
 def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> list[Tensor] | str | None:
@@ -256,5 +246,5 @@ def observer(plan: Plan, trials: Trials) -> Envelope | None:
     )
 
 
-def _by_phase(plan: Plan, side: Side) -> Mapping[Phase, Settings]:
+def _by_phase(plan: Plan, side: Side) -> Mapping[Case, Settings]:
     return {phase: settings_of(plan, side, phase) for phase in side.plan.phases}

@@ -28,6 +28,7 @@ from moeparity.metrics.routing import Drift, Flips, cut, flips, perturbation, we
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.router import ranks_logits, selection
 from moeparity.plan.graph import Node
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 
@@ -40,18 +41,22 @@ class Ranking:
     at: Mapping[str, Any]
 
 
+Rankings = Mapping[Case, Ranking]
+"""How one side's router ranks in each case of its plan."""
+
+
 class FlipObserver:
     """Fills a `Census` as values go by.
 
-    `rankings`: router -> both sides' rankings. Tokens that are not real in `attention_mask` [B, T] bool are left out,
-    and so are routes inside users' functions. `input_ids`, `loss_mask` and `sampled_from` as in `Logits`, `trials` the
-    other walkers whose flips are held against the candidate's.
+    `rankings`: router -> both sides' rankings, by case. Tokens that are not real in `attention_mask` [B, T] bool are
+    left out, and so are routes inside users' functions. `input_ids`, `loss_mask` and `sampled_from` as in `Logits`,
+    `trials` the other walkers whose flips are held against the candidate's.
     """
 
     def __init__(
         self,
         sides: tuple[Name, Name],
-        rankings: Mapping[str, tuple[Ranking, Ranking]],
+        rankings: Mapping[str, tuple[Rankings, Rankings]],
         layers: Sequence[int],
         trials: Sequence[Name],
         *,
@@ -65,7 +70,7 @@ class FlipObserver:
         self.output, self.input_ids, self.loss_mask = output, input_ids, loss_mask
         self.attention_mask, self.sampled_from = attention_mask, sampled_from
         shape = tuple(attention_mask.shape)
-        top_k = next((int(ranking.p["top_k"]) for ranking, _ in rankings.values()), 0)
+        top_k = next((int(ranking.p["top_k"]) for ours, _ in rankings.values() for ranking in ours.values()), 0)
         self.census = Census(torch.zeros(len(layers), *shape, dtype=torch.uint8), list(layers), top_k)
         self.places = {name: place for place, name in enumerate(rankings)}
         # By the start of a wave: rows of the router's input, of its logits that agree, and the logits of both sides.
@@ -159,10 +164,10 @@ class FlipObserver:
     def _margins(self, view: NodeView, rows: slice, place: int, flip_mask: Tensor) -> None:
         """Margins and perturbations, where both sides rank by the same quantity."""
         logits, sides = self.logits.pop(view.wave[0], None), self.rankings[view.node.name]
-        if logits is None or view.regions or ranks_logits(sides[0].at) != ranks_logits(sides[1].at):
+        if logits is None or view.regions or len({ranks_logits(r.at) for of in sides for r in of.values()}) > 1:
             return
         mask = self.attention_mask[rows]
-        score_pairs = [selection(x, w=r.w, p=r.p, at=r.at) for x, r in zip(logits, sides, strict=True)]
+        score_pairs = [selected(view, *of) for of in zip(self.sides, sides, logits, strict=True)]
         scores_of_all, scores_in_groups = ([pair[i][mask] for pair in score_pairs] for i in (0, 1))
         ids = (view.tensor(self.sides[0])[mask], view.tensor(self.sides[1])[mask])
         if ids[0].shape[-1] == scores_of_all[0].shape[-1]:
@@ -211,7 +216,7 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     sides = (plan.reference, plan.candidate)
     return FlipObserver(
         (REFERENCE, CANDIDATE),
-        {node.name: (ranking(plan, sides[0], node), ranking(plan, sides[1], node)) for node in routers},
+        {node.name: (rankings(plan, sides[0], node), rankings(plan, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         [key for key, trial in trials.items() if trial.routes is None],
         output=plan.model.graph.scores,
@@ -222,10 +227,30 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     )
 
 
-def ranking(plan: Plan, side: Side, node: Node) -> Ranking:
+def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
-    settings = settings_of(plan, side)
-    return Ranking(w=settings.weights(node), p=node.params, at=settings.at(node))
+    by_case = {case: settings_of(plan, side, case) for case in side.plan.phases}
+    w = by_case[side.plan.phases[0]].weights(node)
+    return {case: Ranking(w=w, p=node.params, at=settings.at(node)) for case, settings in by_case.items()}
+
+
+def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """What a walker's router selects by, of all experts and of those in kept groups, [B, T, E], each token's as its
+    case says.
+    """
+    parts: list[tuple[Ranking, Tensor]] = []
+    for case, tokens in view.tokens_by_case(walker, of).items():
+        same = next((i for i, (ranking, _) in enumerate(parts) if ranking.at == of[case].at), None)
+        if same is None:
+            parts.append((of[case], tokens))
+        else:
+            parts[same] = parts[same][0], parts[same][1] | tokens
+    (first, _), *others = parts
+    scores = selection(logits, w=first.w, p=first.p, at=first.at)
+    for ranking, tokens in others:
+        own, there = selection(logits, w=ranking.w, p=ranking.p, at=ranking.at), tokens[..., None].to(logits.device)
+        scores = torch.where(there, own[0], scores[0]), torch.where(there, own[1], scores[1])
+    return scores
 
 
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:

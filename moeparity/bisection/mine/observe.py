@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeparity.bisection.flips.observe import Ranking
+from moeparity.bisection.flips.observe import Ranking, Rankings, selected
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.metrics.routing import cut, flips
-from moeparity.ops.kernels.router import ranks_logits, router, selection
+from moeparity.ops.kernels.router import ranks_logits, router
+from moeparity.plan.schedule.cases import Case
 
 KEPT = 2048
 """Calibration tokens whose noise is kept per router."""
@@ -23,12 +24,12 @@ SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What stands before one router: its weight, float [E, hidden], made when asked for, and the dtype to which the
-    candidate rounds the logits.
+    """What stands before one router: its weight, float [E, hidden], made when asked for, and by case the dtype to which
+    the candidate rounds the logits.
     """
 
     weight: Callable[[], Tensor]
-    output: torch.dtype
+    outputs: Mapping[Case, torch.dtype]
 
     def unrounded(self, x: Tensor) -> Tensor:
         """Logits of x [..., hidden] in fp32, before the gate's own rounding: [..., E]."""
@@ -81,8 +82,8 @@ class NearTies:
     `noise` before they are rounded, and the candidate's own router chooses: p of a layer is the share of `draws` in
     which it chooses other experts than the reference did. Layers are taken as independent: 1 - product of (1 - p).
 
-    reference, gate_walker: walkers. gates: router -> its gate; routers: router -> the reference's ranking, the
-        candidate's.
+    reference, gate_walker: walkers. gates: router -> its gate; routers: router -> the reference's rankings, the
+        candidate's, by case.
     stays: fp64 [B, T], the probability of no flip. layer: int64 [B, T], place of the layer with the greatest p.
     margin: fp64 [B, T], the least difference between the lowest chosen selection score and the greatest other one.
     """
@@ -90,7 +91,7 @@ class NearTies:
     reference: str
     gate_walker: str
     gates: Mapping[str, Gate]
-    routers: Mapping[str, tuple[Ranking, Ranking]]
+    routers: Mapping[str, tuple[Rankings, Rankings]]
     noise: Mapping[str, Tensor]
     attention_mask: Tensor
     draws: int
@@ -125,23 +126,26 @@ class NearTies:
 
     def _router(self, view: NodeView, rows: slice) -> None:
         mask, name = self.attention_mask[rows], view.node.name
-        x, logits, gate_logits = (value[mask] for value in self._inputs.pop(view.wave[0]))
-        ids, (reference, candidate) = view.tensor(self.reference)[mask], self.routers[name]
-        place = list(self.routers).index(name)
+        values = self._inputs.pop(view.wave[0])
+        logits, all_ids, (reference, candidate) = values[1], view.tensor(self.reference), self.routers[name]
+        place, gate = list(self.routers).index(name), self.gates[name]
         generator = torch.Generator(device=logits.device).manual_seed((self.seed << 32) + (place << 20) + view.wave[0])
-        unrounded = self.gates[name].unrounded(x)
-        noisy_logits = _NoisyLogits(
-            unrounded, gate_logits, self.gates[name].output, self.noise[name], candidate, generator
-        )
-        p = noisy_logits.flips(ids, self.draws)
-        probability = torch.zeros_like(self.stays[rows]).masked_scatter_(mask, p)
+        probability = torch.zeros_like(self.stays[rows])
+        for case, tokens in view.tokens_by_case(self.gate_walker, candidate).items():
+            own = mask & tokens.to(mask.device)
+            x, _, gate_logits = (value[own] for value in values)
+            noisy_logits = _NoisyLogits(
+                gate.unrounded(x), gate_logits, gate.outputs[case], self.noise[name], candidate[case], generator
+            )
+            probability.masked_scatter_(own, noisy_logits.flips(all_ids[own], self.draws))
+        ids = all_ids[mask]
         self.stays[rows] *= 1 - probability
         greater = probability > self._greatest[rows]
         self._greatest[rows] = torch.where(greater, probability, self._greatest[rows])
         self.layer[rows] = torch.where(greater, place, self.layer[rows])
-        _, scores = selection(logits.unsqueeze(0), w=reference.w, p=reference.p, at=reference.at)
+        _, scores = selected(view, self.reference, reference, logits)
         if ids.shape[-1] < scores.shape[-1]:
-            expert_cut = cut(scores[0], ids)
+            expert_cut = cut(scores[mask], ids)
             margins = torch.full_like(self.margin[rows], torch.inf)
             margins.masked_scatter_(mask, expert_cut.margin * expert_cut.ulp)
             self.margin[rows] = torch.minimum(self.margin[rows], margins)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from moeparity.bisection.flips.observe import ranking
+from moeparity.bisection.flips.observe import rankings
 from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
@@ -124,13 +124,14 @@ class _Miner:
         plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
         toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
         gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
-        gate_side = replace(gate_side, schedule=plan.reference.schedule)
+        # In the candidate's own steps: its choices may go by their phases.
+        gate_side = replace(gate_side, schedule=plan.candidate.schedule)
         near_ties = NearTies(
             reference=REFERENCE,
             gate_walker=_GATED,
             gates=self.gates,
             routers={
-                name: (ranking(plan, plan.reference, node), ranking(plan, plan.candidate, node))
+                name: (rankings(plan, plan.reference, node), rankings(plan, plan.candidate, node))
                 for name, node in self.routers.items()
             },
             noise=gate_noise.noise,
@@ -231,7 +232,9 @@ class _Miner:
 
 def _gate(plan: Plan, node: Node) -> Gate:
     weight = partial(_weight, plan, node, plan.reference.plan.dtype_of(node.name))
-    return Gate(weight=weight, output=settings_of(plan, plan.candidate).at(node)["output"])
+    side = plan.candidate
+    by_case = {case: settings_of(plan, side, case).at(node) for case in side.plan.phases}
+    return Gate(weight=weight, outputs={case: at["output"] for case, at in by_case.items()})
 
 
 def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:

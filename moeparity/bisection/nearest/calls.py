@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,15 @@ from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded
 from moeparity.metrics.divergence import compare
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
+from moeparity.ops.attention_forms import FLASH
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
-from moeparity.plan.schedule.steps import FORWARD, Phase
+from moeparity.plan.schedule.cases import Case
+from moeparity.plan.schedule.steps import FORWARD
 
 Values = Mapping[str, Tensor]
 Ports = tuple[Tensor, ...]
@@ -43,7 +47,7 @@ class Sample:
 
     values: Values
     given: Ports
-    phase: Phase = FORWARD
+    phase: Case = FORWARD
 
     @property
     def elements(self) -> int:
@@ -226,9 +230,20 @@ def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
     each = [ref.count for ref in node.weights.values() if ref.each]
     products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.gemm else 0
     pieces = max([1.0, *(numbers[name] for name in PIECES if name in numbers)])
-    tiles = length / numbers.get("kv_block", length)
-    loops = max(each, default=1) * pieces * max(1.0, tiles)
+    loops = max(each, default=1) * pieces * _tiles(plan.active(node), rows, length)
     return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
+
+
+def _tiles(active: Mapping[str, Any], rows: int, length: int) -> float:
+    """How many tiles of keys an online softmax goes through, one after the other: of queries that are taken block by
+    block only those that they see, half of them.
+    """
+    if active.get("implementation") != FLASH:
+        return 1.0
+    tiles = max(1.0, length / int(min(active["kv_block"], active.get("split_keys", length))))
+    if active["rows"] != ALL:
+        return rows / length * math.ceil(length / int(active["rows"])) * max(1.0, tiles / 2)
+    return math.ceil(length / int(active["q_block"])) * max(1.0, tiles / 2) if "q_block" in active else tiles
 
 
 def _written(plan: BoundGraph, node: Node) -> bool:

@@ -31,6 +31,7 @@ from moeparity.engine.view import NodeView
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
+from moeparity.plan.schedule.cases import case_of
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 WORK: Final = 4096
@@ -162,7 +163,7 @@ class Question:
             yield Sample(
                 values=dict(zip(self.region.inputs, entering, strict=True)),
                 given=tuple(block.tensor for block in blocks),
-                phase=turn.phase,
+                phase=case_of(self.replaced.plan.phases, turn.sizes) or turn.phase,
             )
 
     def _gives_the_others_bits(self, view: NodeView) -> bool:

@@ -153,7 +153,7 @@ def _rows(view: NodeView, walker: Walker, sequence: int, column: int) -> Rows:
     if not view.node.op.history:
         return _of(turn)
     replaced = walker.name in view.regions
-    varlen = not replaced and view.node.op.varlen(walker.plan.at_phase(turn.phase).active(view.node))
+    varlen = not replaced and view.node.op.varlen(walker.plan.at(turn.sizes).active(view.node))
     return _attended(turn, place, varlen=varlen)
 
 

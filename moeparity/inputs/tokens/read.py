@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from moeparity import paths
-from moeparity.errors import CheckpointError, TokensError, Where, shown
+from moeparity.errors import CheckpointError, SpecError, TokensError, Where, counted, shown
 from moeparity.inputs.tokens import jsonl, tensorfile
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, defect, predicted_mask
+from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.config import Config
 from moeparity.plan.spec import reader, schema
+
+MOST_NEW_TOKENS: Final = 10_000_000
+"""Tokens that all sequences together may be continued by."""
 
 
 def read_tokens(
@@ -78,7 +83,20 @@ def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> To
             f"{Where(path, spec.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} holds what an "
             "engine recorded of its own tokens. Use `sampled_from:` with it."
         )
-    return tokens if spec.sample is None else replace(tokens, loss_mask=torch.zeros_like(tokens.loss_mask))
+    if spec.sample is None:
+        return tokens
+    _refuse_many(spec.sample.new_tokens, len(tokens.input_ids), Where(path, spec.sample.line_of("new_tokens")))
+    return replace(tokens, loss_mask=torch.zeros_like(tokens.loss_mask))
+
+
+def _refuse_many(new_tokens: int, sequences: int, where: Where) -> None:
+    """Raises SpecError for more new tokens than there may be of all sequences together."""
+    most = limit(MOST_NEW_TOKENS)
+    if new_tokens * sequences > most:
+        raise SpecError(
+            f"{where}: new_tokens is {new_tokens:,}, {new_tokens * sequences:,} of {counted(sequences, 'sequence')}; "
+            f"expected at most {most:,}. Sample fewer, or raise the limit with {LIMIT_FACTOR}."
+        )
 
 
 def _pad_id(checkpoint: Path | None) -> int:

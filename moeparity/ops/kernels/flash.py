@@ -20,6 +20,7 @@ from moeparity.numerics.orders import parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention import END, RESCALE, START
+from moeparity.ops.attention_forms import SHARED
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.key_tiles import cuts
 
@@ -87,7 +88,7 @@ def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, A
     """The attention of some queries to all runs of tiles, [B, H, T, V] in `output`."""
     without_sinks = replace(heads, sinks=None)
     attended = [attend(without_sinks if i else heads, run, at) for i, run in enumerate(runs)]
-    if at["splits"] == 1:
+    if at["splits"] == 1 or (at["splits"] == SHARED and len(runs) == 1):
         return _rescaled(attended[0], heads.sinks, at)
     stored = [_Run(rounded(run.out, at["split"]), run.lse) for run in attended]
     return rounded(_merged(stored, at), at["output"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from moeparity.numerics.gemm_forms import spans
-from moeparity.ops.attention_forms import FIXED, SEEN, TILES
+from moeparity.ops.attention_forms import FIXED, SEEN, SHARED, TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,14 @@ def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -
     Imitates, all read: FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h, n_blocks_per_split (`tiles`);
     0f25c7b hopper/block.h, get_n_block_min_max (`seen`); vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py
     and SGLang 03cd2ec decode_attention.py, kv_len_per_split (`keys`); FlashInfer fb28d72 attention/prefill.cuh,
-    chunk_start (`fixed`). How many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
+    chunk_start (`fixed`); vLLM 5704f34f36 vllm/v1/attention/backends/flash_attn.py, cascade_attention (`shared`). How
+    many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
     """
     splits, block, every = at["splits"], at["kv_block"], slice(0, queries)
     if splits == FIXED:
         return [Cut(every, [_cut(run.start, run.stop, block) for run in _cut(0, length, at["split_keys"])])]
+    if splits == SHARED:
+        return list(_behind_a_prefix(queries, length, at))
     shared_by = at["split_by"] if splits > 1 else TILES
     if shared_by == TILES:
         return [Cut(every, _shared(_cut(0, length, block), splits))]
@@ -46,6 +49,17 @@ def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -
             runs = _cut(first, last, -(-size // unit) * unit)
             result.append(Cut(rows, [_cut(run.start, run.stop, block) for run in runs]))
     return result
+
+
+def _behind_a_prefix(queries: int, length: int, at: Mapping[str, Any]) -> Iterator[Cut]:
+    """Queries within the shared keys attend to these alone; those behind them to the two runs."""
+    block, shared = at["kv_block"], min(at["shared_keys"], length)
+    within = min(queries, max(0, shared - (length - queries)))
+    prefix = _cut(0, shared, block)
+    if within:
+        yield Cut(slice(0, within), [prefix])
+    if within < queries:
+        yield Cut(slice(within, queries), [prefix, _cut(shared, length, block)])
 
 
 def _cut(first: int, end: int, size: int) -> list[slice]:

@@ -45,7 +45,7 @@ class _Progress:
             if part.first < end:
                 yield (
                     f"sequence {part.sequence}: token {part.first} is computed twice; expected each token in one step. "
-                    f"Begin this span at {end}, or leave it out."
+                    f"{_why_twice(part.first <= first, end)}"
                 )
             if max(end, first) < min(part.first, last):
                 yield (
@@ -69,6 +69,19 @@ class _Progress:
                     f"sequence {sequence}: no step has token {end}; expected all of {first} to {last - 2} (the last "
                     "may be left out, since engines sample it and do not compute it). Add a step."
                 )
+
+
+def _why_twice(from_its_first: bool, end: int) -> str:
+    """What to do about a span that begins before the end of what was computed."""
+    if from_its_first:
+        return (
+            "A request that was preempted, and is computed anew, is two sequences here: one that ends where it was "
+            f"stopped, and one whose prompt ends there. Else begin this span at {end}, or leave it out."
+        )
+    return (
+        "Drafted tokens that were rejected are no tokens of the sequence: end the span that verified them behind the "
+        f"last that was taken, and count them as `padding`. Else begin this span at {end}, or leave it out."
+    )
 
 
 def _of_the_grid(step: Step, grid: TokenGrid) -> Iterator[str]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
-from moeparity.plan.schedule.steps import Phase
+from moeparity.paths import LIMIT_FACTOR, limit
+from moeparity.plan.schedule.cases import NUMBERS, Case, Range, write
+from moeparity.plan.schedule.grid import MOST_STEPS
+from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.base import By, Model, Name, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
 from moeparity.plan.spec.gates import Gate, Gates
 from moeparity.plan.spec.scheduling import Scheduling
+
+LARGEST: Final = 10**9
+"""Numbers of rows, keys and queries are below this."""
 
 
 class Evidence(Model):
@@ -23,21 +29,57 @@ class Evidence(Model):
     source: str
 
 
-class InPhases(Model):
-    """What holds in some phases of a schedule alone: `phase` names one or several (None: it holds in all)."""
+Number = Annotated[int, Field(ge=1, lt=LARGEST)]
 
-    phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
+
+class Bounds(Model):
+    """Whole numbers `from` one (itself included; None: 0) and `below` another (itself not; None: without end)."""
+
+    first: Annotated[Number | None, Field(alias="from")] = None
+    below: Number | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Bounds:
+        if self.first is None and self.below is None:
+            raise ValueError("it has neither `from` nor `below`; give one or both")
+        if self.first is not None and self.below is not None and self.first >= self.below:
+            raise ValueError(f"no number is `from` {self.first} and `below` {self.below}")
+        return self
 
     @property
-    def phases(self) -> tuple[Phase, ...] | None:
-        """The phases it holds in; None: all."""
-        if self.phase is None:
+    def range(self) -> Range:
+        """The numbers themselves."""
+        return Range(self.first or 0, self.below)
+
+
+class InCases(Model):
+    """What holds in some steps of a schedule alone.
+
+    `phase` names one phase or several (None: it holds in all). `rows`: how many rows go through the op together.
+    `keys`: how many keys attention reads of a sequence; `longest`: of that sequence of the step which has most.
+    `queries`: how many tokens of a sequence are in the step.
+    """
+
+    phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
+    rows: Bounds | None = None
+    longest: Bounds | None = None
+    keys: Bounds | None = None
+    queries: Bounds | None = None
+
+    @property
+    def cases(self) -> tuple[Case, ...] | None:
+        """The cases it holds in; None: all."""
+        bounds: dict[str, Bounds | None] = {name: getattr(self, name) for name in NUMBERS}
+        ranges = {name: bound.range for name, bound in bounds.items() if bound is not None}
+        if self.phase is None and not ranges:
             return None
-        return tuple(self.phase) if isinstance(self.phase, list) else (self.phase,)
+        phases = PHASES if self.phase is None else self.phase if isinstance(self.phase, list) else (self.phase,)
+        return tuple(write(phase, ranges) for phase in phases)
 
 
-class Rule(InPhases):
-    """Values for the attributes of all nodes of an op, or of selected nodes, in all phases or in some (`phase`).
+class Rule(InCases):
+    """Values for the attributes of all nodes of an op, or of selected nodes, in all steps or in some (`phase`, `rows`,
+    `longest`, `keys`, `queries`).
 
     `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
     would give others, `none` where nothing does (None: leaving `set_by` out).
@@ -61,7 +103,7 @@ class Rule(InPhases):
         return self
 
 
-class Fusion(InPhases):
+class Fusion(InCases):
     """A fused kernel: a chain of ops along edges, and what fusing them sets on the nodes it matches.
 
     Keys of `set` are `op:attribute`, or `op:site->op` for a site on the edge between two ops of the chain. Flags are
@@ -167,6 +209,17 @@ class Sample(Model):
     new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("new_tokens")
+    @classmethod
+    def _few_steps(cls, tokens: int) -> int:
+        most = limit(MOST_STEPS)
+        if tokens > most:
+            raise ValueError(
+                f"each of {tokens:,} new tokens is a step of its own; expected at most {most:,}. Sample fewer, or "
+                f"raise the limit with {LIMIT_FACTOR}"
+            )
+        return tokens
 
 
 class Tokens(Model):

@@ -168,6 +168,47 @@ def flashinfer(header: str, instances: str, *flags: str) -> str:
     return _cached(source, *options, architecture=f"{ARCHITECTURE}a")
 
 
+def sglang(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of the kernels that SGLang's wheel compiles when it is used."""
+    compiler()
+    root = FOLDER.parent / "sglang" / "sglang" / "kernels" / "jit"
+    if not root.is_dir():
+        pytest.skip("not run through PTX: no SGLang (python -m tests.engines.live)")
+    source = _written(header, instances)
+    folders = (root / "include", root / "csrc", *_runtime(), FOLDER / "tvm" / "tvm_ffi" / "include")
+    own = ("-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=900", *flags)
+    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=f"{ARCHITECTURE}a")
+
+
+def transformer_engine(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of TransformerEngine's files, as its own runtime compiler includes them.
+
+    Its repository is in no package index: the files lie where tests/engines/live.py says.
+    """
+    compiler()
+    root = FOLDER.parent / "transformer-engine-source" / "transformer_engine" / "common"
+    if not root.is_dir():
+        pytest.skip(f"not run through PTX: no sources of TransformerEngine in {root}")
+    source = _written(header, instances)
+    folders = (root, root / "normalization", root / "include", *_runtime())
+    own = ("--expt-relaxed-constexpr", *flags)
+    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
+
+
+def _written(header: str, instances: str) -> Path:
+    """A file that includes a header and makes instances of its templates."""
+    text = f"#include <{header}>\n{instances}"
+    source = FOLDER / f"{Path(header).stem}.{_digest(text)}.cu"
+    source.write_text(text)
+    return source
+
+
+def _runtime() -> tuple[Path, ...]:
+    """Folders of the CUDA runtime's headers."""
+    kit = FOLDER / "toolkit" / "nvidia" / "cu13"
+    return kit / "cccl/include", kit / "include"
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,12 +22,14 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 class Claim:
     """An op with the values that a kernel is held to, and what its node gives with any values.
 
-    Without `node` the values are those whose other ones the comparison's control stands for.
+    Without `node` the values are those whose other ones the comparison's control stands for. `beside`: by attribute,
+    values with which its other ones can be run where those of the kernel refuse them.
     """
 
     op: str
     values: Mapping[str, Any]
     node: Node | None = None
+    beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def told(self, control: int | None) -> Mapping[str, Any]:
         """The values of which some other one, of those that can be run, changes a bit of the outputs."""
@@ -38,16 +40,18 @@ class Claim:
         kept = {}
         for name, value in self.values.items():
             if name in declared and declared[name].kind != "placement":
-                changes = [self._changes(base, name, other) for other in _others(declared[name], value)]
+                own = {**self.values, **self.beside.get(name, {})}
+                there = self.node(own) if name in self.beside else base
+                changes = [self._changes(there, {**own, name: other}) for other in _others(declared[name], value)]
                 if any(changes):
                     kept[name] = value
         return kept
 
-    def _changes(self, base: Sequence[torch.Tensor], name: str, other: object) -> bool | None:
-        """Whether another value gives other bits; None where it cannot be run."""
+    def _changes(self, base: Sequence[torch.Tensor], values: Mapping[str, Any]) -> bool | None:
+        """Whether these values give other bits; None where they cannot be run."""
         assert self.node is not None
         try:
-            outputs = self.node({**self.values, name: other})
+            outputs = self.node(values)
         except (MoeparityError, AssertionError, KeyError, RuntimeError, TypeError, ValueError):
             return None
         same = all(a.dtype == b.dtype and same_bits(a, b) for a, b in zip(base, outputs, strict=True))

@@ -28,6 +28,7 @@ from tests.engines.cuda.claims import Claim
 BF16, FP32 = torch.bfloat16, torch.float32
 VLLM = f"vLLM {toolchain.VLLM}"
 FLASHINFER = f"FlashInfer {toolchain.FLASHINFER.partition('==')[2]}"
+VERSIONS = {"vLLM": VLLM, "FlashInfer": FLASHINFER, "SGLang": "SGLang 0.5.23", "TransformerEngine": "TransformerEngine d0067d0da6"}
 COMPILER = "nvcc 13.5.37"
 
 
@@ -92,14 +93,18 @@ def compare(
     against: str,
     claims: Sequence[Claim] = (),
     control: torch.Tensor | None = None,
+    flags: tuple[str, ...] = (),
 ) -> Compared:
-    """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name."""
+    """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name.
+
+    `flags`: of the compiler, beside those that FlashInfer's kernels always have.
+    """
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     engine, _, name = kernel.partition(" ")
     return Compared(
         kernel=name,
-        version={"vLLM": VLLM, "FlashInfer": FLASHINFER}[engine],
-        flags=toolchain.FAST_MATH if engine == "FlashInfer" else (),
+        version=VERSIONS[engine],
+        flags=toolchain.FAST_MATH if engine == "FlashInfer" else flags,
         shape=shape,
         against=against,
         numbers=sum(distance.numel() for distance in distances),

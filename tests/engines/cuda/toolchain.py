@@ -24,7 +24,7 @@ FOLDER = Path(sys.prefix) / "live" / "cuda"
 PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
 COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-runtime==13.5.37",
             "nvidia-cuda-cccl==13.3.5.0.6", "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
-HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
+HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25", "nvidia-nvtx==13.5.25")
 _METADATA = ("setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2", "cmake", "ninja", "wheel",
              "grpcio-tools")  # fmt: skip
 """What vLLM's sdist is asked for its metadata with."""
@@ -33,6 +33,13 @@ TVM = "apache-tvm-ffi==0.1.15.post2"
 """Headers that FlashInfer's host code includes."""
 VLLM = "0.33.0"
 ARCHITECTURE = "sm_90"
+_STAND_IN = """#pragma once
+typedef int nameStatus_t;
+typedef int nameResult;
+typedef int nameResult_t;
+enum { NAME_STATUS_SUCCESS, NAME_SUCCESS = 0, nameSuccess = 0 };
+inline const char *nameGetErrorString(int) { return ""; }
+"""
 FLASHINFER_DATA = FOLDER / "flashinfer" / "flashinfer" / "data"
 FAST_MATH = ("-use_fast_math",)
 
@@ -190,7 +197,12 @@ def transformer_engine(header: str, instances: str, *flags: str) -> str:
     if not root.is_dir():
         pytest.skip(f"not run through PTX: no sources of TransformerEngine in {root}")
     source = _written(header, instances)
-    folders = (root, root / "normalization", root / "include", *_runtime())
+    # Its host code names errors of these; no kernel here knows of them.
+    (FOLDER / "stand_ins").mkdir(exist_ok=True)
+    for name in ("cudnn", "nvrtc", "nccl"):
+        text = _STAND_IN.replace("NAME", name.upper()).replace("name", name)
+        (FOLDER / "stand_ins" / f"{name}.h").write_text(text)
+    folders = (root, root / "normalization", root / "include", FOLDER / "stand_ins", *_runtime())
     own = ("--expt-relaxed-constexpr", *flags)
     return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
 

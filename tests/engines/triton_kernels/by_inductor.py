@@ -32,15 +32,15 @@ class Node:
     op: str
     at: Mapping[str, Any]
     made: Callable[[Mapping[str, Any]], list[Tensor]]
-    edges: Mapping[str, Any] = field(default_factory=dict)
-    """Sites on its edges, which are written down beside."""
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Sites on its edges, and what another node does for it: of these the case's other form is the control."""
 
     def seen(self) -> Seen:
-        """Those of the values of which another one gives other bits, and the edges."""
+        """Those of the values of which another one gives other bits, and what is told beside."""
         told = Claim(self.op, self.at, self.made).told(None)
         own = {name: value for name, value in told.items() if name not in BLIND}
         active = {name: value for name, value in self.at.items() if name not in own}
-        return Seen(op=self.op, at={**own, **active, **self.edges}, blind=tuple(active))
+        return Seen(op=self.op, at={**own, **active, **self.further}, blind=tuple(active))
 
 
 def exact_rows(*shape: int, seed: int) -> Tensor:
@@ -107,7 +107,7 @@ def add_norm_case(*shape: int) -> Case:
         "fused_add_rms_norm", "add_norm", " x ".join(map(str, shape)),
         {"x": x, "residual": residual, "weight": w, "eps": EPS},
         [Node(op="rms_norm", at=at, made=lambda v: [made(v)]),
-         Node(op="add", at=add, made=added, edges={"output->rms_norm": "fp32"})],
+         Node(op="add", at=add, made=added, further={"output->rms_norm": "fp32"})],
         ours=lambda: {"output": made(at), "residual": added(add)[0]}, other=lambda: {"output": made(at, BF16)},
         says="the norm is of the unrounded sum", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
@@ -183,7 +183,7 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
         "RMSNorm of heads, ApplyRotaryEmb", "head_norm", f"{tokens} x {heads[0]} + {heads[1]} x {dim}",
         {"qkv": torch.cat([x.flatten(1) for x in (q, k, v)], -1), "cos": cos, "sin": sin, "q_weight": q_weight,
          "k_weight": k_weight, "heads": heads, "eps": EPS},
-        [Node(op="rms_norm", at=inner, made=lambda v: made(v, at), edges={"output->rope": "fp32"}),
+        [Node(op="rms_norm", at=inner, made=lambda v: made(v, at), further={"output->rope": "fp32"}),
          Node(op="rope", at=at, made=lambda v: made(norm, v))],
         ours=lambda: named(made(norm, at)), other=lambda: named(made(norm, at, BF16)),
         says=f"the norm goes into the rotary embedding unrounded, `contraction: {at['contraction']}`",
@@ -203,8 +203,9 @@ def shared_case(tokens: int, width: int, scale: float) -> Case:
     return case(
         "routed scale, shared expert's sum, fused_add_rms_norm", "shared_add", f"{tokens} x {width}, scale {scale}",
         {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS},
-        [Node(op="add", at=add, made=lambda v: made(at, v))],
-        ours=lambda: {"residual": made(at)[0]}, other=lambda: {"residual": made(at, handed=BF16)[0]},
+        [Node(op="add", at=add, made=lambda v: made(at, v)), Node(op="router", at={}, made=lambda _: made(at),
+                                                                  further={"scaling": "shared_fma"})],
+        ours=lambda: {"residual": made(at)[0]}, other=lambda: {"residual": made({**at, "scaling": "shared_add"})[0]},
         says="one fma, and the sum goes into the residual unrounded",
     )  # fmt: skip
 

@@ -23,13 +23,15 @@ class Claim:
     """An op with the values that a kernel is held to, and what its node gives with any values.
 
     Without `node` the values are those whose other ones the comparison's control stands for. `beside`: by attribute,
-    values with which its other ones can be run where those of the kernel refuse them.
+    values with which its other ones can be run where those of the kernel refuse them. `edges`: sites on the op's edges,
+    of which the comparison's control has another value.
     """
 
     op: str
     values: Mapping[str, Any]
     node: Node | None = None
     beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    edges: Mapping[str, Any] = field(default_factory=dict)
 
     def told(self, control: int | None) -> Mapping[str, Any]:
         """The values of which some other one, of those that can be run, changes a bit of the outputs."""
@@ -37,7 +39,7 @@ class Claim:
             return self.values if control else {}
         base = self.node(self.values)
         declared = {attribute.name: attribute for attribute in OPS[self.op].attributes}
-        kept = {}
+        kept = dict(self.edges) if control else {}
         for name, value in self.values.items():
             if name in declared and declared[name].kind != "placement":
                 own = {**self.values, **self.beside.get(name, {})}

@@ -38,6 +38,7 @@ class Compared:
 
     kernel: str
     version: str
+    compiler: str
     flags: tuple[str, ...]
     shape: str
     against: str
@@ -55,7 +56,7 @@ class Compared:
     def compiled(self) -> Compiled:
         """What the run rests on beside the source."""
         return Compiled(
-            compiler=COMPILER,
+            compiler=self.compiler,
             architecture=toolchain.ARCHITECTURE,
             flags=self.flags,
             assumed=self.assumed,
@@ -94,17 +95,19 @@ def compare(
     claims: Sequence[Claim] = (),
     control: torch.Tensor | None = None,
     flags: tuple[str, ...] = (),
+    compiler: str = COMPILER,
 ) -> Compared:
     """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name.
 
-    `flags`: of the compiler, beside those that FlashInfer's kernels always have.
+    `flags`: of the compiler, beside those that nvcc is given for all of FlashInfer's.
     """
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     engine, _, name = kernel.partition(" ")
     return Compared(
         kernel=name,
         version=VERSIONS[engine],
-        flags=toolchain.FAST_MATH if engine == "FlashInfer" else flags,
+        flags=toolchain.FAST_MATH if (engine, compiler) == ("FlashInfer", COMPILER) else flags,
+        compiler=compiler,
         shape=shape,
         against=against,
         numbers=sum(distance.numel() for distance in distances),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from moeparity import ptx
+from moeparity.ops.kernels.elementwise import add
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
@@ -110,6 +111,15 @@ def norm_claims(
     return [Claim("rms_norm", at, node, beside)]
 
 
+def add_claims(rows: Rows) -> list[Claim]:
+    """Of the addition before a norm that reads the sum before it is rounded."""
+
+    def node(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        return [add(rows.x, rows.residual, w={}, p={}, at=values)]
+
+    return [Claim("add", {"output": BF16}, node, edges={"output->rms_norm": "fp32"})]
+
+
 def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:
     """`RMSNorm` in norm.cuh launches a warp for each 32 of hidden / 8 threads; Gemma's has 1 added to the weight."""
     h, y, warps = rows.hidden, torch.zeros_like(rows.x), -(-min(1024, rows.hidden // 8) // 32)
@@ -135,7 +145,8 @@ def flashinfer_add_rms_norm(rows: Rows) -> Compared:
     pairs = [(x, profile_norm(total, rows.weight, order)), (residual, total.to(BF16))]
     return compare(
         "FlashInfer FusedAddRMSNormKernel", rows.shape, launch, pairs, against=f"`order: {order}`, sum in fp32",
-        claims=norm_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
+        claims=[*norm_claims(total, rows, order), *add_claims(rows)],
+        control=profile_norm(total.to(BF16), rows.weight, order),
     )  # fmt: skip
 
 

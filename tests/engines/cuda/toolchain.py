@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.engines import live
 
 FOLDER = Path(sys.prefix) / "live" / "cuda"
 PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
@@ -205,6 +208,35 @@ def transformer_engine(header: str, instances: str, *flags: str) -> str:
     folders = (root, root / "normalization", root / "include", FOLDER / "stand_ins", *_runtime())
     own = ("--expt-relaxed-constexpr", *flags)
     return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
+
+
+def cute_dsl(kind: str, hidden: int) -> tuple[str, dict[str, int]]:
+    """The PTX that CuTe-DSL makes of one of FlashInfer's norms, and how it is launched; compiled once."""
+    key = _digest(" ".join((kind, str(hidden), FLASHINFER, *live.PACKAGES["cutlass-dsl"])))
+    kept = FOLDER / f"cute_dsl.{kind}.{hidden}.{key}"
+    if not kept.exists():
+        _compiled_by_cute_dsl(kind, hidden, kept)
+    return (kept / "kernel.ptx").read_text(), json.loads((kept / "launch.json").read_text())
+
+
+def _compiled_by_cute_dsl(kind: str, hidden: int, kept: Path) -> None:
+    absent = [name for name in ("cutlass-dsl", "flashinfer") if not (live.FOLDER / name).is_dir()]
+    if absent:
+        pytest.skip(f"not run through PTX: no {', '.join(absent)} (python -m tests.engines.live)")
+    packages = live.FOLDER / "cutlass-dsl"
+    path = os.pathsep.join(map(str, (packages / "nvidia_cutlass_dsl" / "dsl_packages", packages)))
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.engines.cuda.live_cutedsl", kind, str(hidden), place]
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(
+            command, cwd=live.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.mkdir(parents=True)
+        for name in ("kernel.ptx", "launch.json"):
+            shutil.copy(Path(place) / name, partial / name)
+        partial.rename(kept)
 
 
 def _written(header: str, instances: str) -> Path:

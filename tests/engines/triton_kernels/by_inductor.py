@@ -192,21 +192,31 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
 
 
 def shared_case(tokens: int, width: int, scale: float) -> Case:
-    """DeepSeek-V3's routed and shared experts on one rank, and the residual's norm behind them."""
+    """DeepSeek-V3's routed and shared experts on one rank, and the residual's norm behind them.
+
+    With 2.5, the model's scale, products are exact and it shows whether the sum is stored; with another one the sums
+    nearly cancel, and it shows whether the product is contracted.
+    """
     x, shared, residual = (random(tokens, width, dtype=BF16, seed=i) for i in (1, 2, 3))
+    contracted = scale != 2.5
+    if contracted:
+        shared, residual = -(x.float() * scale).to(BF16), residual / 2**12
     add, at = values("add"), {"output": BF16, "scaling": "shared_fma", "shared": "add"}
 
     def made(v: Mapping[str, Any], a: Mapping[str, Any] = add, handed: torch.dtype = FP32) -> list[Tensor]:
         summed = elementwise.shared_add(x[None], shared[None], w={}, p={"scale": scale}, at={**v, "output": handed})
         return [elementwise.add(residual[None], summed, w={}, p={}, at=a)[0]]
 
+    nodes = [Node(op="add", at=add, made=lambda v: made(at, v))]
+    if contracted:
+        nodes.append(Node(op="router", at={}, made=lambda _: made(at), further={"scaling": "shared_fma"}))
     return case(
         "routed scale, shared expert's sum, fused_add_rms_norm", "shared_add", f"{tokens} x {width}, scale {scale}",
-        {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS},
-        [Node(op="add", at=add, made=lambda v: made(at, v)), Node(op="router", at={}, made=lambda _: made(at),
-                                                                  further={"scaling": "shared_fma"})],
-        ours=lambda: {"residual": made(at)[0]}, other=lambda: {"residual": made({**at, "scaling": "shared_add"})[0]},
-        says="one fma, and the sum goes into the residual unrounded",
+        {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS}, nodes,
+        ours=lambda: {"residual": made(at)[0]},
+        other=lambda: {"residual": made({**at, "scaling": "shared_add"} if contracted else at,
+                                        handed=FP32 if contracted else BF16)[0]},
+        says="one fma" if contracted else "the sum goes into the residual unrounded",
     )  # fmt: skip
 
 
@@ -221,3 +231,4 @@ def cases() -> Iterator[Case]:
     yield rotary_case(9, 4, 64, interleaved=True)
     yield head_norm_case(40, (32, 4), 128)
     yield shared_case(40, 2048, 2.5)
+    yield shared_case(40, 2048, 2.827)
